@@ -85,6 +85,11 @@ class Gpu {
   bool is_done(Event event) const;               ///< never waits
   void recycle(Event event);
 
+  /// Events with a time stamp, from a second pool: valid until recycle_time().
+  Event record_time(Stream stream);                       ///< behind all work queued on `stream` so far; never waits
+  double seconds_between(Event first, Event last) const;  ///< waits for both; CUDA's resolution is 0.5 microseconds
+  void recycle_time(Event event);
+
   /// A captured CUDA graph: each launch runs its operations again, with the captured arguments and in the order in which they were queued.
   struct Graph {
     std::shared_ptr<void> executable;

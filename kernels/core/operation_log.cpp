@@ -27,17 +27,26 @@ double OperationRecord::flops() const {
 void OperationLog::open(const Context& ctx, const OperationRecord& record) {
   records_.push_back(record);
   records_.back().layer = layer_;
+  if (clock_ != nullptr) intervals_.push_back({records_.size() - 1, clock_->mark(ctx), {}});
   if (!timed_) return;
   if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
   records_.back().begin = seconds();
 }
 
 void OperationLog::close(const Context& ctx) {
+  if (clock_ != nullptr) intervals_.back().end = clock_->mark(ctx);
   if (!timed_) return;
   if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
   records_.back().seconds = seconds() - records_.back().begin;
 }
 
-std::vector<OperationRecord> OperationLog::take() { return std::exchange(records_, {}); }
+std::vector<OperationRecord> OperationLog::take() {
+  for (const Interval& interval : std::exchange(intervals_, {})) {
+    OperationRecord& record = records_[interval.record];
+    record.begin = clock_->seconds(interval.begin);
+    record.seconds = clock_->seconds(interval.end) - record.begin;
+  }
+  return std::exchange(records_, {});
+}
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/core/context.h"
+#include "kernels/core/device_clock.h"
 #include "kernels/core/dtype.h"
 
 namespace trireme {
@@ -54,6 +55,8 @@ class OperationLog {
   /// A timed log: each record gets the begin and the duration of its operation. On a GPU the log waits for the device before and after each
   /// operation, so that durations include the launch and nothing overlaps.
   explicit OperationLog(Clock::time_point origin) : timed_(true), origin_(origin) {}
+  /// A timed log that never waits within the program: it marks moments of `clock`, which must outlive it, and take() reads them.
+  explicit OperationLog(DeviceClock& clock) : clock_(&clock) {}
 
   /// Records the start of a collective; `bytes` of the full tensor. It is not timed: communicators report what ranks wait for.
   void collective(const char* verb, DType dtype, int64_t bytes) {
@@ -64,16 +67,24 @@ class OperationLog {
   void open(const Context& ctx, const OperationRecord& record);
   void close(const Context& ctx);
 
-  std::vector<OperationRecord> take();  ///< returns the records and clears the log
+  /// Returns the records and clears the log. With a DeviceClock of a GPU it waits for the last operation.
+  std::vector<OperationRecord> take();
 
  private:
   friend class LogLayer;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - origin_).count(); }
 
+  struct Interval {
+    size_t record;
+    DeviceClock::Moment begin, end;
+  };
+
   const char* layer_ = "";
   bool timed_ = false;
   Clock::time_point origin_;
+  DeviceClock* clock_ = nullptr;
   std::vector<OperationRecord> records_;
+  std::vector<Interval> intervals_;  ///< of the records that are not collectives, if there is a clock
 };
 
 /// Scope guard: records logged during its lifetime belong to `layer`.

@@ -215,4 +215,25 @@ bool Gpu::is_done(Event event) const { return passed(event); }
 
 void Gpu::recycle(Event event) { state_->free_events.push_back(event); }
 
+Event Gpu::record_time(Stream stream) {
+  if (state_->free_timers.empty()) {
+    Event& fresh = state_->events.emplace_back(nullptr);
+    check(cudaEventCreateWithFlags(&fresh, cudaEventDefault), "cudaEventCreateWithFlags");
+    state_->free_timers.push_back(fresh);
+  }
+  const Event event = state_->free_timers.back();
+  check(cudaEventRecord(event, stream), "cudaEventRecord");
+  state_->free_timers.pop_back();
+  return event;
+}
+
+double Gpu::seconds_between(Event first, Event last) const {
+  for (const Event event : {first, last}) check(cudaEventSynchronize(event), "cudaEventSynchronize");
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, first, last), "cudaEventElapsedTime");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+void Gpu::recycle_time(Event event) { state_->free_timers.push_back(event); }
+
 }  // namespace trireme::cuda

@@ -40,8 +40,9 @@ struct Gpu::State {
   void* workspace = nullptr;  ///< for libraries, on the compute stream
   int64_t workspace_bytes = 0;
   std::vector<Stream> further_streams;
-  std::vector<Event> events;       ///< all
+  std::vector<Event> events;       ///< all, of both pools
   std::vector<Event> free_events;  ///< recycled: may be recorded again
+  std::vector<Event> free_timers;  ///< recycled events with a time stamp
   std::optional<UploadRing> uploads;
   std::shared_ptr<ReadbackPool> readbacks;
   std::shared_ptr<int> graphs = std::make_shared<int>(0);  ///< number of graphs alive or being captured; each graph keeps it alive, beyond the Gpu

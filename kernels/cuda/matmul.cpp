@@ -42,6 +42,11 @@ struct Product {
   void* hidden = nullptr;      ///< d before the GELU
 };
 
+/// Without what differs between calls with equal operands.
+std::string shape_of(const Product::Kind& kind) {
+  return concat("rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, ", ", name_of(kind.in), " to ", name_of(kind.out));
+}
+
 std::string describe(const Product& product) {
   const Product::Kind& kind = product.kind;
   return concat("product with rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
@@ -86,7 +91,10 @@ class Library {
   /// Returns false and queues nothing if the library has no kernel for the product.
   bool run(const Product& product);
 
+  void note_plain(const Product::Kind& kind);
+
   ProductCounts counts;
+  std::vector<std::string> plain_shapes;  ///< each once
 
  private:
   PreparedMatmul prepare_matmul(const Product& product);
@@ -102,6 +110,14 @@ class Library {
   cublasLtHandle_t handle_ = nullptr;
   std::map<Product::Kind, PreparedMatmul> plans_;
 };
+
+/// Products of depth 0 are not the library's, which rejects empty matrices.
+void Library::note_plain(const Product::Kind& kind) {
+  ++counts.plain;
+  if (kind.k == 0) return;
+  const std::string shape = shape_of(kind);
+  if (std::ranges::find(plain_shapes, shape) == plain_shapes.end()) plain_shapes.push_back(shape);
+}
 
 bool Library::run(const Product& product) {
   auto found = plans_.find(product.kind);
@@ -184,7 +200,7 @@ Library& library(const Context& ctx) { return ctx.gpu->state().library<Library>(
 /// Computes the product, with the bias if any, with the plain kernel. Its rows are the columns here.
 void run_plain(const Context& ctx, const Product& product, const void* bias) {
   const Product::Kind& kind = product.kind;
-  ++library(ctx).counts.plain;
+  library(ctx).note_plain(kind);
   plain_product(ctx, {.rows = kind.n,
                       .columns = kind.m,
                       .depth = kind.k,
@@ -263,5 +279,7 @@ std::string library_versions(Gpu& gpu) {
 }
 
 ProductCounts product_counts(Gpu& gpu) { return gpu.state().library<Library>(gpu).counts; }
+
+std::vector<std::string> plain_shapes(Gpu& gpu) { return gpu.state().library<Library>(gpu).plain_shapes; }
 
 }  // namespace trireme::cuda

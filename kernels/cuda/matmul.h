@@ -3,6 +3,7 @@
 // beta = 1. fp32 products have full fp32 precision unless GpuOptions::tf32 is set. The heuristic's choice is cached by shape and alignment; where it
 // has none (16-bit rows with an odd number of elements), the kernel of matmul_plain.h computes the product.
 #include <string>
+#include <vector>
 
 #include "kernels/core/gpu.h"
 #include "kernels/core/tensor.h"
@@ -29,5 +30,8 @@ struct ProductCounts {
   int64_t plans = 0;  ///< calls of the heuristic
 };
 ProductCounts product_counts(Gpu& gpu);
+/// The shapes for which cuBLASLt has refused every kernel, each once, in the order of first use: "rows 4096, columns 50257, depth 768, BF16 to BF16".
+/// One product can fall back in several alignments and appears once.
+std::vector<std::string> plain_shapes(Gpu& gpu);
 
 }  // namespace trireme::cuda

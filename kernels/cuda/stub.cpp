@@ -2,6 +2,7 @@
 #include "kernels/core/gpu.h"
 
 #include "kernels/core/check.h"
+#include "kernels/core/profiler.h"
 #include "kernels/cuda/matmul.h"
 
 namespace trireme::cuda {
@@ -44,8 +45,16 @@ void Gpu::launch(const Graph& /*graph*/) { refuse(); }
 bool Gpu::holds_graphs() const { refuse(); }
 bool Gpu::is_done(Event /*event*/) const { refuse(); }
 void Gpu::recycle(Event /*event*/) { refuse(); }
+Event Gpu::record_time(Stream /*stream*/) { refuse(); }
+double Gpu::seconds_between(Event /*first*/, Event /*last*/) const { refuse(); }
+void Gpu::recycle_time(Event /*event*/) { refuse(); }
 
 std::string library_versions(Gpu& /*gpu*/) { refuse(); }
 ProductCounts product_counts(Gpu& /*gpu*/) { refuse(); }
+std::vector<std::string> plain_shapes(Gpu& /*gpu*/) { refuse(); }
+
+bool is_profiled() { return false; }
+void open_profiler_range(const char* /*name*/) {}
+void close_profiler_range() {}
 
 }  // namespace trireme::cuda

@@ -6,27 +6,31 @@
 
 namespace trireme {
 
-void CommunicationLog::start(Clock::time_point origin) {
-  origin_ = origin;
+void CommunicationLog::start(DeviceClock& clock) {
+  clock_ = &clock;
   operations_.clear();
-  running_ = true;
   ++recording_;
 }
 
 std::vector<TimedOperation> CommunicationLog::stop() {
-  running_ = false;
-  return std::exchange(operations_, {});
+  const DeviceClock& clock = *std::exchange(clock_, nullptr);
+  std::vector<TimedOperation> timed;
+  for (Operation& one : operations_)
+    timed.push_back({std::move(one.group), std::move(one.verb), clock.seconds(one.begin), clock.seconds(one.started), clock.seconds(one.wait),
+                     clock.seconds(one.end)});
+  operations_.clear();
+  return timed;
 }
 
-size_t CommunicationLog::add(TimedOperation operation) {
-  operations_.push_back(std::move(operation));
+size_t CommunicationLog::add(const std::string& group, const std::string& verb, const Moment& begin, const Moment& started) {
+  operations_.push_back({group, verb, begin, started, started, started});
   return operations_.size() - 1;
 }
 
-void CommunicationLog::waited(size_t place, uint64_t recording, double wait) {
-  if (!running_ || recording != recording_) return;
+void CommunicationLog::waited(size_t place, uint64_t recording, const Moment& wait, const Moment& end) {
+  if (!running() || recording != recording_) return;
   operations_[place].wait = wait;
-  operations_[place].end = now();
+  operations_[place].end = end;
 }
 
 namespace {
@@ -35,9 +39,10 @@ class TimedWork final : public Work::Operation {
  public:
   TimedWork(Work work, CommunicationLog& log, size_t place) : work_(std::move(work)), log_(log), place_(place), recording_(log.recording()) {}
   void wait(Context& ctx) override {
-    const double begin = log_.now();
+    if (!log_.running()) return work_.wait(ctx);
+    const DeviceClock::Moment begin = log_.clock().mark(ctx);
     work_.wait(ctx);
-    log_.waited(place_, recording_, begin);
+    log_.waited(place_, recording_, begin, log_.clock().mark(ctx));
   }
 
  private:
@@ -53,30 +58,27 @@ class TimedCommunicator final : public ForwardingCommunicator {
   TimedCommunicator(Inner&& inner, CommunicationLog& log) : ForwardingCommunicator(std::forward<Inner>(inner)), log_(log) {}
 
   void barrier() override {
-    static_cast<void>(note("barrier", [&] {
-      inner().barrier();
-      return Work();
-    }));
+    if (!log_.running()) return inner().barrier();
+    const DeviceClock::Moment begin = log_.clock().now();
+    inner().barrier();
+    log_.add(name(), "barrier", begin, log_.clock().now());
   }
 
  protected:
-  Work perform(Context& /*ctx*/, const char* verb, const Call& call) override { return note(verb, call); }
+  Work perform(Context& ctx, const char* verb, const Call& call) override {
+    if (!log_.running()) return call();
+    const DeviceClock::Moment begin = log_.clock().mark(ctx);
+    Work work = call();
+    const size_t place = log_.add(name(), verb, begin, log_.clock().mark(ctx));
+    if (!work.pending()) return work;
+    return Work(std::make_unique<TimedWork>(std::move(work), log_, place));
+  }
   std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) override {
     if (made->size() == 1) return made;  // a single rank never waits
     return std::make_unique<TimedCommunicator>(std::move(made), log_);
   }
 
  private:
-  Work note(const char* verb, const Call& call) {
-    if (!log_.running()) return call();
-    const double begin = log_.now();
-    Work work = call();
-    const double started = log_.now();
-    const size_t place = log_.add({name(), verb, begin, started, started, started});
-    if (!work.pending()) return work;
-    return Work(std::make_unique<TimedWork>(std::move(work), log_, place));
-  }
-
   CommunicationLog& log_;
 };
 

@@ -1,9 +1,10 @@
 #include "parallel/pipeline/executor.h"
 
-#include <chrono>
 #include <memory>
 #include <tuple>
 #include <utility>
+
+#include "kernels/core/profiler.h"
 
 namespace trireme {
 namespace {
@@ -36,14 +37,13 @@ std::string describe(const Action& action, const std::string& what) {
 /// The run of one list. After an exception transfers are deliberately not waited for: the peers may never reach theirs, and the error must propagate.
 class Run {
  public:
-  Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline,
-      std::chrono::steady_clock::time_point origin, Communicator* world, Progress* progress, const std::function<void(Context&)>& norm)
+  Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
+      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm)
       : ctx_(ctx),
         pipeline_(pipeline),
         stages_(stages),
         stage_rank_(stage_rank),
-        timeline_(timeline),
-        origin_(origin),
+        recorder_(recorder),
         world_(world),
         progress_(progress),
         norm_(norm) {}
@@ -69,15 +69,13 @@ class Run {
   void finish_transfers();
   size_t begin_event(const Action& action);
   void end_event(size_t event);
-  double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count(); }
   Stage& stage_of(const Action& action) const;
 
   Context& ctx_;
   Communicator& pipeline_;
   const std::map<int, Stage*>& stages_;
   const std::vector<int>& stage_rank_;
-  Timeline* timeline_;
-  std::chrono::steady_clock::time_point origin_;
+  TimelineRecorder* recorder_;
   Communicator* world_;
   Progress* progress_;
   const std::function<void(Context&)>& norm_;
@@ -91,14 +89,10 @@ Stage& Run::stage_of(const Action& action) const {
   return *found->second;
 }
 
-size_t Run::begin_event(const Action& action) {
-  if (timeline_ == nullptr) return 0;
-  timeline_->push_back({action, now(), 0});
-  return timeline_->size() - 1;
-}
+size_t Run::begin_event(const Action& action) { return recorder_ != nullptr ? recorder_->begin(ctx_, action) : 0; }
 
 void Run::end_event(size_t event) {
-  if (timeline_ != nullptr) (*timeline_)[event].end = now();
+  if (recorder_ != nullptr) recorder_->end(ctx_, event);
 }
 
 void Run::compute(const Action& action) {
@@ -106,6 +100,7 @@ void Run::compute(const Action& action) {
   if (const auto receive = receives_.extract({input, action.stage, action.microbatch}); !receive.empty()) wait(*receive.mapped());
   Stage& stage = stage_of(action);
   hand_over(action, stage);
+  const ProfilerRange range(ctx_, [&] { return to_string(action); });
   const size_t event = begin_event(action);
   if (action.part >= 0) {
     compute_part(action, stage, action.part);
@@ -131,6 +126,7 @@ void Run::hand_over(const Action& action, Stage& stage) {
 
 void Run::compute_part(const Action& action, Stage& stage, int part) {
   if (progress_ != nullptr) progress_->act(describe(action, stage.part_name(part)));
+  const ProfilerRange range(ctx_, [&] { return stage.part_name(part); });
   if (action.type == ActionType::kForward) stage.forward(ctx_, action.microbatch, part);
   if (action.type == ActionType::kBackward) stage.backward(ctx_, action.microbatch, part);
   if (action.type == ActionType::kBackwardInput) stage.backward_input(ctx_, action.microbatch, part);
@@ -140,6 +136,7 @@ void Run::compute_part(const Action& action, Stage& stage, int part) {
 void Run::move_unit(const Action& action) {
   Stage& stage = stage_of(action);
   if (progress_ != nullptr) progress_->act(describe(action, stage.unit_name(action.unit)));
+  const ProfilerRange range(ctx_, [&] { return to_string(action); });
   const size_t event = begin_event(action);
   switch (action.type) {
     case ActionType::kUnshard: stage.unshard(ctx_, action.unit); break;
@@ -157,6 +154,7 @@ void Run::move_unit(const Action& action) {
 /// SUM_PARTIAL and NORM.
 void Run::end_step(const Action& action) {
   if (progress_ != nullptr) progress_->act(describe(action, ""));
+  const ProfilerRange range(ctx_, [&] { return to_string(action); });
   const size_t event = begin_event(action);
   if (action.type == ActionType::kNorm) {
     TRIREME_CHECK(norm_ != nullptr, "the list contains NORM, but on_norm was not called");
@@ -182,6 +180,7 @@ PointToPoint Run::message(const Action& transfer) {
 /// A send is waited for when the next one of its type to the same peer is issued, so at most one send per type and peer keeps its buffer.
 void Run::exchange(const Action* first, const Action* last) {
   if (progress_ != nullptr) progress_->act(describe(*first, ""));
+  const ProfilerRange range(ctx_, [&] { return to_string(*first); });
   const auto issued = std::make_shared<Exchange>();
   for (const Action* transfer = first; transfer != last; ++transfer) {
     const PointToPoint& added = issued->messages.emplace_back(message(*transfer));
@@ -245,8 +244,8 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
                   stage, " is not assigned to pipeline rank ", pipeline_.rank());
 }
 
-void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline, std::chrono::steady_clock::time_point origin) {
-  Run(ctx, pipeline_, stages_, stage_rank_, timeline, origin, world_, progress_, norm_).run(list);
+void Executor::run(Context& ctx, const ActionList& list, TimelineRecorder* recorder) {
+  Run(ctx, pipeline_, stages_, stage_rank_, recorder, world_, progress_, norm_).run(list);
 }
 
 }  // namespace trireme

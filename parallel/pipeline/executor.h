@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <functional>
 #include <map>
 #include <utility>
@@ -7,7 +6,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/progress.h"
 #include "parallel/pipeline/stage.h"
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/timeline_recorder.h"
 
 namespace trireme {
 
@@ -17,10 +16,9 @@ class Executor {
   Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, std::vector<int> stage_rank);
 
   /// The part that reads a receive waits for it; sends are waited for at the latest when the list ends. Nothing is in flight on return.
-  /// `timeline`, if not null, gets one event for each action, in seconds since `origin`. A compute event begins after its input has arrived; a
-  /// transfer event ends when the transfer has been waited for.
-  void run(Context& ctx, const ActionList& list, Timeline* timeline = nullptr,
-           std::chrono::steady_clock::time_point origin = std::chrono::steady_clock::now());
+  /// `recorder`, if not null, gets one event for each action. A compute event begins after its input has arrived; a transfer event ends when the
+  /// transfer has been waited for, on a GPU by the compute stream.
+  void run(Context& ctx, const ActionList& list, TimelineRecorder* recorder = nullptr);
 
   /// Progresses operations in flight in `world` between any two actions from now on. `world` outlives this object.
   void drive(Communicator& world) { world_ = &world; }

@@ -110,6 +110,12 @@ TEST_CASE("products without a cuBLASLt kernel use the plain kernel") {
   CHECK(counts(machine) == Counts{0, 3, 3});
   forward(machine, 16, 33, 8);
   CHECK(counts(machine) == Counts{0, 4, 3});
+  CHECK(cuda::plain_shapes(*machine.gpu) == std::vector<std::string>{"rows 16, columns 8, depth 33, BF16 to BF16",
+                                                                     "rows 16, columns 7, depth 32, BF16 to BF16",
+                                                                     "rows 16, columns 8, depth 32, BF16 to BF16"});
+  forward(machine, 0, 33, 8);
+  forward(machine, 16, 0, 8);  // empty, which no padding avoids
+  CHECK(cuda::plain_shapes(*machine.gpu).size() == 3);
 }
 
 TEST_CASE("empty products") {

@@ -1,5 +1,6 @@
 // A complete training run on simulated GPUs, as `trireme train` performs it: device selection, memory, step metrics, resuming on another device.
 #include <cmath>
+#include <fstream>
 #include <iostream>
 #include <mutex>
 #include <sstream>
@@ -10,6 +11,7 @@
 #include "tests/support/parity.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
+#include "tests/support/trace_file.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
@@ -29,7 +31,7 @@ class RunFiles {
   /// Runs `name` on `device` up to `max_steps`, as `train` would. Returns the number of system allocations; the GPU's memory counts as one.
   int64_t train(
       const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const ParityLayout& layout = {},
-      const std::function<void(Config&)>& change = [](Config&) {}) const {
+      const std::function<void(Config&)>& change = [](Config&) {}, const std::optional<StepRange>& trace_steps = {}) const {
     std::mutex mutex;
     int64_t allocations = 0;
     run_ranks(layout.world(), [&](Communicator& threads) {
@@ -45,13 +47,28 @@ class RunFiles {
       config = resolve(config, threads.size());
       Machine machine(whole_world(threads), {threads.rank(), threads.size()}, config);
       Progress progress;
-      TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {.max_steps = max_steps}, progress) == ExitCode::kOk, "the run failed");
+      TRIREME_CHECK(
+          run_training(machine.ctx(), machine.world(), config, {.max_steps = max_steps, .trace_steps = trace_steps}, progress) == ExitCode::kOk,
+          "the run failed");
       const std::lock_guard lock(mutex);
       allocations = std::max(allocations, machine.ctx().arena->system_allocations());
     });
     return allocations;
   }
   std::vector<nlohmann::json> steps(const std::string& name) const { return steps_of(directory_.path / name); }
+  /// The lines of metrics.jsonl with this event; "": steps and evaluations.
+  std::vector<nlohmann::json> events(const std::string& name, const std::string& event) const {
+    std::vector<nlohmann::json> found;
+    std::ifstream file(directory_.path / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (nlohmann::json value = nlohmann::json::parse(line); value.value("event", "") == event) found.push_back(std::move(value));
+    return found;
+  }
+  TraceFile trace(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(directory_.path / name / "trace.json").rdbuf();
+    return read_trace(text.str());
+  }
   std::vector<double> validation_losses(const std::string& name) const { return validation_losses_of(directory_.path / name); }
 
  private:
@@ -123,6 +140,77 @@ TEST_CASE("captured steps and the evaluations between them see the parameters of
   CHECK(files.steps("graph") == files.steps("queued"));
   CHECK(files.validation_losses("queued").size() == 6);
   CHECK(files.validation_losses("graph") == files.validation_losses("queued"));
+}
+
+TEST_CASE("traced steps on GPUs: times by cause, a trace of all ranks, and the same bits with and without a CUDA graph") {
+  ParityLayout layout;
+  layout.pipeline = layout.data = 2;
+  layout.zero = 3;
+  const RunFiles files;
+  const auto train = [&](const std::string& name, bool graph, const std::optional<StepRange>& steps) {
+    files.train(
+        name, "cuda", 6, layout, [graph](Config& config) { config.kernels.cuda_graph = graph; }, steps);
+  };
+  train("alone", false, {});
+  train("traced", false, StepRange{2, 3});
+  train("graph", true, StepRange{4, 5});  // between launches
+  CHECK(files.steps("alone").size() == 6);
+  CHECK(files.steps("traced") == files.steps("alone"));
+  CHECK(files.steps("graph") == files.steps("alone"));
+  for (const char* name : {"traced", "graph"}) {
+    const std::vector<nlohmann::json> exposed = files.events(name, "exposed");
+    REQUIRE(exposed.size() == 2);
+    for (const nlohmann::json& line : exposed) {
+      for (const char* cause : {"compute", "optimizer", "data_wait"}) CHECK(line.at(cause) > 0);
+    }
+    const TraceFile trace = files.trace(name);
+    // The clocks of two GPUs are known to within a wait of the host, which may be longer than a transfer here.
+    CHECK((trace.problem == "" || trace.problem.find("arrives before") != std::string::npos));
+    CHECK(trace.processes.size() == 4);
+    CHECK(trace.arrows > 0);
+    for (int rank = 0; rank < 4; ++rank) {
+      CHECK(trace.busy.at({rank, "operations"}) > 0);
+      CHECK(trace.busy.at({rank, "operations"}) < trace.busy.at({rank, "compute"}));
+    }
+  }
+}
+
+TEST_CASE("the causes of a traced step on a GPU add up to no more than the step that the host measures around them") {
+  const RunFiles files;
+  files.train(
+      "one", "cuda", 2, {}, [](Config&) {}, StepRange{1, 2});
+  const std::vector<nlohmann::json> exposed = files.events("one", "exposed");
+  REQUIRE(exposed.size() == 2);
+  for (const nlohmann::json& line : exposed) {
+    int64_t steps = 0;
+    for (const nlohmann::json& step : files.events("one", "")) {
+      if (step["step"] != line["step"] || !step.contains("step_seconds")) continue;
+      ++steps;
+      CHECK(line.at("step_seconds") <= step["step_seconds"].get<double>());
+      CHECK(line.at("step_seconds") >= 0.1 * step["step_seconds"].get<double>());  // seconds, not milliseconds
+    }
+    CHECK(steps == 1);
+  }
+}
+
+TEST_CASE("a run on GPUs warns once of each shape for which cuBLASLt has no kernel, whichever rank has it") {
+  ParityLayout layout;
+  layout.pipeline = 2;
+  const RunFiles files;
+  files.train("odd", "cuda", 4, layout, [](Config& config) {
+    config.training.precision = "bf16";
+    config.model.vocab_size = 257;
+    config.training.evaluate.every = 1;
+  });
+  files.train("even", "cuda", 2, layout, [](Config& config) { config.training.precision = "bf16"; });
+  const std::vector<nlohmann::json> events = files.events("odd", "plain_products");
+  REQUIRE(events.size() == 1);  // the head is on the last rank, and rank 0 reports
+  CHECK(events[0]["step"] == 1);
+  // 12 micro-batches, whose 12 rows of logits are computed as chunks of 5, 5 and 2, with three products each: logits and both gradients.
+  CHECK(events[0]["per_step"] == 12 * 3 * 3);
+  CHECK(events[0]["shapes"].size() == 2 * 3);
+  for (const nlohmann::json& shape : events[0]["shapes"]) CHECK(shape.get<std::string>().find("257") != std::string::npos);
+  CHECK(files.events("even", "plain_products").empty());
 }
 
 TEST_CASE("the host queues two steps without waiting for the GPUs and without allocating memory") {

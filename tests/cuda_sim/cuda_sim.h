@@ -19,6 +19,9 @@ struct Options {
   int major = 9, minor = 0;          ///< compute capability
   int driver_version = 13000;        ///< 0: no driver, cudaGetDeviceCount fails
   double stuck_seconds = 60;         ///< time without progress after which a wait is reported as a deadlock
+  /// Seconds that every operation takes on the machine's own clock, which cudaEventElapsedTime then reads: an operation begins when its stream's
+  /// previous one and all events that it waits for are done. The order in which they really run does not matter. 0: the host's clock at completion.
+  double operation_seconds = 0;
 };
 
 /// Drops everything queued, frees all memory, invalidates all handles and clears errors. Must not run while other threads call CUDA.

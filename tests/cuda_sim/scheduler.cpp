@@ -64,6 +64,9 @@ std::shared_ptr<Stream> Machine::make_stream(int device, bool ordered_by_default
 }
 
 RecordPtr Machine::push(Stream& stream, std::unique_ptr<Operation> operation, std::vector<RecordPtr> waits) {
+  double ready_time = 0;
+  for (const RecordPtr& wait : waits)
+    if (wait != nullptr && wait->done) ready_time = std::max(ready_time, wait->own_time);
   std::erase_if(waits, [](const RecordPtr& record) { return record == nullptr || record->done; });
   auto record = std::make_shared<Record>();
   if (stream.queue.empty()) {
@@ -71,7 +74,7 @@ RecordPtr Machine::push(Stream& stream, std::unique_ptr<Operation> operation, st
     candidates_.push_back(&stream);
   }
   record->stream = stream.weak_from_this();
-  stream.queue.push_back({std::move(operation), std::move(waits), record, false});
+  stream.queue.push_back({std::move(operation), std::move(waits), record, false, ready_time});
   stream.last = record;
   ++progress_;
   statistics.largest_queue = std::max(statistics.largest_queue, ++queued_);
@@ -117,6 +120,8 @@ void Machine::finish(Stream& stream) {
   candidates_.insert(candidates_.end(), head.end->blocked.begin(), head.end->blocked.end());
   head.end->blocked.clear();
   head.end->time = Clock::now();
+  stream.own_time = std::max(stream.own_time, head.ready_time) + (head.operation != nullptr ? options.operation_seconds : 0);
+  head.end->own_time = stream.own_time;
   --queued_;
   ++progress_;
   for (Waiter* waiter : waiters_)

@@ -25,6 +25,7 @@ struct Stream;
 struct Record {
   bool done = false;
   Clock::time_point time{};
+  double own_time = 0;           // seconds, see Options::operation_seconds
   std::weak_ptr<Stream> stream;  // the stream it is queued on
   std::vector<Stream*> blocked;  // streams whose head waits for it
 };
@@ -35,6 +36,7 @@ struct Queued {
   std::vector<RecordPtr> waits;
   RecordPtr end;
   bool arrived = false;
+  double ready_time = 0;  // own_time of the last wait that is done
 };
 
 /// A node of a captured graph. Graph::nodes is a topological order.
@@ -62,7 +64,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool running = false;
   std::string label;
   std::deque<Queued> queue;
-  RecordPtr last;  // record of the operation queued last
+  RecordPtr last;       // record of the operation queued last
+  double own_time = 0;  // of the operation finished last
   std::shared_ptr<Capture> capture;
   std::vector<size_t> frontier;  // nodes that the next captured node depends on
 };

@@ -22,8 +22,9 @@ bool is_in_callback() { return in_callback; }
 /// A record that the head still waits for; null if none. Drops those that are done behind it, so that none is looked at again: the end of a graph waits
 /// for hundreds.
 Record* Machine::pending_wait(Stream& stream) {
-  std::vector<RecordPtr>& waits = stream.queue.front().waits;
-  while (!waits.empty() && waits.back()->done) waits.pop_back();
+  Queued& head = stream.queue.front();
+  std::vector<RecordPtr>& waits = head.waits;
+  for (; !waits.empty() && waits.back()->done; waits.pop_back()) head.ready_time = std::max(head.ready_time, waits.back()->own_time);
   return waits.empty() ? nullptr : waits.back().get();
 }
 

@@ -217,7 +217,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     if (first == nullptr || second == nullptr || !first->timing || !second->timing) return cudaErrorInvalidResourceHandle;
     if (first->record == nullptr || second->record == nullptr) return cudaErrorInvalidResourceHandle;
     if (!first->record->done || !second->record->done) return cudaErrorNotReady;
-    *milliseconds = std::chrono::duration<float, std::milli>(second->record->time - first->record->time).count();
+    *milliseconds = m.options.operation_seconds > 0 ? static_cast<float>(1e3 * (second->record->own_time - first->record->own_time))
+                                                    : std::chrono::duration<float, std::milli>(second->record->time - first->record->time).count();
     return cudaSuccess;
   });
 }

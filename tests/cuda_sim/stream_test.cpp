@@ -157,6 +157,34 @@ TEST_CASE("Elapsed time between two events is not negative") {
   CHECK(milliseconds >= 0);
 }
 
+TEST_CASE("On the machine's own clock every operation takes the same time, and waits for events delay it") {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Options options;
+    options.operation_seconds = 0.5;
+    reset(seed, options);
+    const TestStream stream, other;
+    const TestEvent joined;
+    DeviceArray<float> x(64), y(64);
+    cudaEvent_t begin = nullptr, middle = nullptr, end = nullptr;
+    for (cudaEvent_t* event : {&begin, &middle, &end}) CUDA_OK(cudaEventCreate(event));
+    CUDA_OK(cudaEventRecord(begin, stream));
+    kernels::set(x.get(), 64, 1, stream);
+    CUDA_OK(cudaEventRecord(middle, stream));
+    for (int i = 0; i < 4; ++i) kernels::set(y.get(), 64, 2, other);
+    CUDA_OK(cudaEventRecord(joined, other));
+    CUDA_OK(cudaStreamWaitEvent(stream, joined, 0));  // two seconds, of which the kernel has used half a second
+    kernels::add_one(x.get(), 64, stream);
+    CUDA_OK(cudaEventRecord(end, stream));
+    float first = 0, all = 0;
+    CUDA_OK(cudaEventSynchronize(end));
+    CUDA_OK(cudaEventElapsedTime(&first, begin, middle));
+    CUDA_OK(cudaEventElapsedTime(&all, begin, end));
+    CHECK(first == 500);
+    CHECK(all == 2500);
+  }
+  reset();
+}
+
 TEST_CASE("Threads with one device each run each other's operations") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     Options options;

@@ -343,7 +343,8 @@ TEST_CASE("blocking and timed communicators satisfy the contract, leave nothing 
     const Tensor in = host.zeros(2), out = host.zeros(2), part = host.zeros(1);
     const std::vector<int64_t> ones{1, 1};
     const PointToPoint::Kind kind = world.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
-    log.start(CommunicationLog::Clock::now());
+    DeviceClock clock(host.ctx, DeviceClock::Host::now());
+    log.start(clock);
     std::vector<Work> works;
     works.push_back(noted->all_reduce(host.ctx, in, ReduceOp::kSum));
     works.push_back(noted->all_gather(host.ctx, part, out));

@@ -177,7 +177,10 @@ Ran execute(const ActionLists& lists, const std::vector<StageUnits>& units, int 
       executor.on_norm([&](Context&) {
         for (const auto& [stage, toy] : owned) toy->moved += "N ";
       });
-      executor.run(ctx, lists[rank], &ran.timelines[rank]);
+      DeviceClock clock(ctx, DeviceClock::Host::now());
+      TimelineRecorder recorder(clock);
+      executor.run(ctx, lists[rank], &recorder);
+      ran.timelines[rank] = recorder.take();
       for (const auto& [stage, toy] : owned) {
         ran.result.gradients[static_cast<size_t>(stage)] = toy->gradients;
         ran.moved[static_cast<size_t>(stage)] = toy->moved;

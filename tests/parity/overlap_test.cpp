@@ -112,12 +112,15 @@ Measured measure(const Config& config, const Link& link, double padding) {
     Executor executor(*mesh.pipeline, stages, trainer.stage_rank());
     StepTrace& trace = measured.traces[static_cast<size_t>(world->rank())];
     inner.barrier();
-    trace.origin = CommunicationLog::Clock::now();
-    log.start(trace.origin);
+    trace.origin = DeviceClock::Host::now();
+    DeviceClock clock(ctx, trace.origin);
+    TimelineRecorder recorder(clock);
+    log.start(clock);
     ActionList list = trainer.training_list();
     std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
-    executor.run(ctx, list, &trace.timeline, trace.origin);
+    executor.run(ctx, list, &recorder);
     trace.seconds = trace.now();
+    trace.timeline = recorder.take();
     trace.operations = log.stop();
   };
   run_ranks(measured.mesh.world(), body);

@@ -228,8 +228,10 @@ TEST_CASE("a block on a CPU runs the operations of its profile, and the log time
   const ProfileShape shape{.sequences = 2, .length = 6};
   const PartProfile profile = profile_of(model, parts(model)[1], shape, Recompute::kNone);
   Arena arena(Device::kCpu);
-  OperationLog log(OperationLog::Clock::now());
   Context ctx{Device::kCpu, &arena, 1, nullptr};
+  DeviceClock clock(ctx, DeviceClock::Host::now());
+  const bool marks = GENERATE(false, true);  // a clock that it reads at once, or moments of a device clock
+  OperationLog log = marks ? OperationLog(clock) : OperationLog(OperationLog::Clock::now());
   SelfCommunicator world("world");
   Mesh mesh(world, {}, 8);
   StageOptions options;

@@ -63,7 +63,6 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
   std::map<int, Stage*> stages;
   for (const auto& stage : trainer.stages()) stages[stage->range().stage] = stage.get();
   Executor executor(*mesh.pipeline, stages, trainer.stage_rank());
-  Timeline timeline;
   mesh.world.barrier();
   const TrainingConfig& training = config.training;
   const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
@@ -74,8 +73,10 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
   }
   ActionList list = trainer.training_list();
   std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
-  executor.run(ctx, list, &timeline);
-  return timeline;
+  DeviceClock clock(ctx, DeviceClock::Host::now());
+  TimelineRecorder recorder(clock);
+  executor.run(ctx, list, &recorder);
+  return recorder.take();
 }
 
 namespace {

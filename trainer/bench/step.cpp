@@ -16,6 +16,7 @@
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
+#include "trainer/loop/plain_products.h"
 #include "trainer/model/flops.h"
 
 namespace trireme::bench {
@@ -170,12 +171,17 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"memory_bytes", memory_of(*ctx.arena, world, forecast)},
                          {"resident_bytes", nullptr},
                          {"system_allocations", steps.system_allocations},
+                         {"plain_products", nullptr},
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
   result["step_seconds"]["mean"] = std::accumulate(steps.seconds.begin(), steps.seconds.end(), 0.0) / static_cast<double>(steps.seconds.size());
   if (options.operations) result["operations"] = operations_of(ctx, trainer, config, limits);
-  if (ctx.device == Device::kCuda) return result;
-  result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
+  if (ctx.device == Device::kCuda) {
+    const PlainProducts plain = plain_products(trainer);
+    result["plain_products"] = {{"per_step", plain.per_step}, {"shapes", plain.shapes}};
+  } else {
+    result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
+  }
   result["phases"] = phases_of(ctx, trainer, config, median);
   return result;
 }
@@ -190,6 +196,8 @@ std::string step_text(const ordered_json& result) {
       result["gemm_ceiling_tflops"].get<double>(), " TFLOP/s that its matrix products reach alone");
   if (!result["mfu"].is_null()) text += concat(", ", 100 * result["mfu"].get<double>(), " % of the hardware's peak");
   text += "\n";
+  if (const ordered_json& plain = result["plain_products"]; !plain.is_null() && !plain["shapes"].empty())
+    text += plain_products_warning(plain["per_step"], plain["shapes"]) + "\n";
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
   if (result.contains("operations")) text += "\n" + table_of(result["operations"]);
   ordered_json memory = ordered_json::array();

@@ -20,12 +20,13 @@ struct StepOptions {
 /// {"model", "parameters", "precision", "training", "tokens_per_step", "steps", "step_seconds": {"median", "low", "high", "mean"},
 ///  "tokens_per_second": {same}, "model_tflops", "gemm_ceiling_tflops", "share_of_gemm_ceiling", "mfu", "phases": [{"phase", "seconds", "share"}],
 ///  "memory_bytes": {category: peak, "peak", "arena"}, "resident_bytes": {"before", "peak", "beyond"}, "system_allocations",
-///  "loss": {"first", "last"}, "operations", "environment"}. "operations" only if options.operations is set.
+///  "plain_products": {"per_step", "shapes": [text]}, "loss": {"first", "last"}, "operations", "environment"}.
+/// operations: only if options.operations is set.
 /// TFLOP/s are totals of the job. gemm_ceiling_tflops: all ranks run the products of their own shapes at the same time, before the steps.
-/// mfu: null if the peak is unknown. phases: see phases_of; null on a GPU, where the host does not observe when work is done.
+/// mfu: null if the peak is unknown. phases: see phases_of.
 /// memory_bytes: maximum over the ranks. resident_bytes: resident memory of the process, maximum over the ranks. before: before the model is created;
 /// peak: in the timed steps; beyond: peak - before - (parameters, gradients and optimizer state). null if the kernel does not report it.
-/// system_allocations: of rank 0 in the timed steps.
+/// system_allocations: of rank 0 in the timed steps. plain_products: see PlainProducts; null on a CPU.
 /// Collective; the result is valid on rank 0. Errors: ConfigError if the GPU has too little memory.
 nlohmann::ordered_json bench_step(Context& ctx, Communicator& world, const Config& config, const StepOptions& options);
 

@@ -78,7 +78,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       check_read_again(arguments.config);
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
       const RunData data = open_run_data(config);
-      check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
+      check_trace_steps(arguments.options, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // options of the launcher only
@@ -118,10 +118,9 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--restarts", arguments->restarts, "How many times to restart the job after ranks died or hung; overrides resilience.restarts")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  command->add_option(
-      "--trace-steps", arguments->trace_steps,
-      "Steps A:B to trace, from 1, at most 100, on CPUs: writes the actions of all ranks to trace.json for Perfetto (every operation in the "
-      "first step), and seconds by cause to metrics.jsonl");
+  command->add_option("--trace-steps", arguments->trace_steps,
+                      "Steps A:B to trace, from 1, at most 100: writes the actions of all ranks to trace.json for Perfetto (every operation in the "
+                      "first step), and seconds by cause to metrics.jsonl");
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks that this command starts");
   add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->callback([arguments, &environment, command_line, &exit_code] {

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/cuda/matmul.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/blocking.h"
@@ -144,10 +145,11 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
   for (const auto& stage : stages_) write_scalar(ctx_, factor, stage->loss_scale());
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
-  if (config_.kernels.cuda_graph && ctx_.device == Device::kCuda) {
+  const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
+  if (captures && actions_ == nullptr) {
     launch_graph(step);
   } else {
-    queue_step(step);
+    queue_step(step);  // parameters are gathered: a launch leaves them marked as stale
   }
   std::vector<Tensor> figures = {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1), offender_};
   if (scales_loss(config_.training)) figures.insert(figures.end(), {scalars_.flat(kLossScale, 1), scalars_.flat(kCleanSteps, 1)});
@@ -161,13 +163,15 @@ void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t 
 
 /// Queues everything between the inputs of a step and its results; all of it runs on the device.
 void Trainer::queue_step(int64_t step) {
+  const bool gpu = ctx_.device == Device::kCuda;
+  const int64_t plain_before = gpu ? cuda::product_counts(*ctx_.gpu).plain : 0;
   for (const auto& stage : stages_) {
     scale_loss(ctx_, scalars_, stage->loss_scale());
     stage->grads().begin_step(ctx_);
   }
   begin(RunMode::kTrain, batch_, config_.training.sequence_length, step);
-  Timeline* const timeline = trace_ != nullptr ? &trace_->timeline : nullptr;
-  executor_->run(ctx_, training_list_, timeline, trace_ != nullptr ? trace_->origin : std::chrono::steady_clock::time_point());
+  executor_->run(ctx_, training_list_, actions_);
+  plain_products_ = gpu ? cuda::product_counts(*ctx_.gpu).plain - plain_before : 0;
 }
 
 /// One all-reduce for squared gradient norm and loss. Each gradient element and each token's loss is added by exactly one rank.

@@ -113,8 +113,14 @@ class Trainer {
   const Config& config() const { return config_; }
   /// Reports every action to `progress` from now on; it must outlive the trainer.
   void watch(Progress& progress);
-  /// Records steps in `trace` from now on; null: none. Only on devices that compute synchronously, not on GPUs.
-  void trace(StepTrace* trace) { trace_ = trace; }
+  /// Records steps from now on, the actions in `actions` and the rest in `trace`; both null: none. On a GPU a recorded step is queued even if the
+  /// configuration captures steps in a CUDA graph, because a launch of a graph does not record the times of its parts. Its bits are the same.
+  void trace(StepTrace* trace, TimelineRecorder* actions) {
+    trace_ = trace;
+    actions_ = actions;
+  }
+  /// Matrix products of the last queued step on this rank for which cuBLASLt has no kernel; 0 on other devices. See cuda::ProductCounts::plain.
+  int64_t plain_products() const { return plain_products_; }
   /// Whether replicas are equal or may diverge. All current configurations keep them equal. Set the same value on all ranks.
   ReplicaContract replica_contract() const { return replica_contract_; }
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
@@ -155,6 +161,7 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   Progress* progress_ = nullptr;
   StepTrace* trace_ = nullptr;
+  TimelineRecorder* actions_ = nullptr;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
   std::vector<Microbatch> batch_;            ///< micro-batches of this data rank
@@ -163,6 +170,7 @@ class Trainer {
   Tensor offender_;                          ///< [1] f64: index in gradients_ of a rejected step's first non-finite one
   cuda::Gpu::Graph graph_;                   ///< captured step
   int eager_steps_ = 0;                      ///< steps run before the capture
+  int64_t plain_products_ = 0;               ///< of the last queue_step
   int64_t accepted_steps_ = 0;               ///< among the finished steps
   AdamW hyper_;
   LossScaling scaling_;

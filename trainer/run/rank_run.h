@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ class Run {
   void finish_step();
   void continue_training();
   void set_timeout();
+  void warn_of_plain_products(int64_t step);
   void check_replicas(int64_t step);
   void save(int64_t step);
   bool stop_agreed();
@@ -90,8 +92,10 @@ class Run {
     int64_t step;
     Trainer::StepInFlight in_flight;
   };
-  std::optional<Started> started_;  ///< step not yet reported
-  RejectedSteps rejected_;          ///< up to the last reported step
+  std::optional<Started> started_;      ///< step not yet reported
+  RejectedSteps rejected_;              ///< up to the last reported step
+  std::set<std::string> plain_shapes_;  ///< those that have been warned of; the same on all ranks
+  bool plain_shapes_checked_ = false;   ///< after the first step
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   std::deque<double> step_seconds_;  ///< of the most recent steps
   SteadySteps steady_;

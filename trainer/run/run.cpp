@@ -6,20 +6,25 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
+#include "trainer/loop/plain_products.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
 
 namespace trireme {
 
-/// On a GPU the results of a step are read while the next one runs; on a CPU they are available immediately.
+/// On a GPU the results of a step are read while the next one runs, unless one of both is traced; on a CPU they are available immediately.
 void Run::start_step(int64_t step) {
   progress_.begin_step(step);
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
-  if (tracer_) tracer_->begin(step);
+  const bool traced = tracer_ && tracer_->traces(step);
+  if (traced) {
+    finish_step();
+    tracer_->begin(step);
+  }
   Started now{step, trainer_->start(data_->train, step - 1, rate)};
   finish_step();
   started_ = std::move(now);
-  if (ctx_.device != Device::kCuda) finish_step();
+  if (traced || ctx_.device != Device::kCuda) finish_step();
 }
 
 void Run::finish_step() {
@@ -36,12 +41,23 @@ void Run::finish_step() {
   set_timeout();
   rejected_.add(step, result);
   reporter_.step(step, result, seconds);
+  if (!std::exchange(plain_shapes_checked_, true)) warn_of_plain_products(step);
   if (!traced) return;
   progress_.act(concat("writing the trace of step ", step));
   progress_.set_timeout(state_timeout(config_));
   tracer_->report(step, reporter_);
   set_timeout();
   continue_training();
+}
+
+/// Warns once of each shape that cuBLASLt refuses. Every step has the same shapes, so this is called after the first step and after evaluations.
+void Run::warn_of_plain_products(int64_t step) {
+  const PlainProducts products = plain_products(*trainer_);
+  std::vector<std::string> fresh;
+  for (const std::string& shape : products.shapes)
+    if (plain_shapes_.insert(shape).second) fresh.push_back(shape);
+  if (fresh.empty()) return;
+  reporter_.event("plain_products", step, {{"per_step", products.per_step}, {"shapes", fresh}}, plain_products_warning(products.per_step, fresh));
 }
 
 /// After something other than training, whose time does not belong to the next step.
@@ -193,12 +209,11 @@ ExitCode Run::loop() {
   return ExitCode::kOk;
 }
 
-void check_trace_steps(const RunOptions& options, const Config& config, int64_t total_steps) {
+void check_trace_steps(const RunOptions& options, int64_t total_steps) {
   if (!options.trace_steps) return;
   const int64_t last = std::min(total_steps, options.max_steps.value_or(total_steps));
   const std::string key = concat("--trace-steps=", to_string(*options.trace_steps));
   if (options.trace_steps->last > last) throw ConfigError(concat(key, ": the run ends after step ", last, "; allowed steps from 1 to ", last));
-  if (config.run.device == "cuda") throw ConfigError(key + ": not supported on a GPU, which runs ahead of the host; allowed with run.device=cpu");
 }
 
 ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress) {

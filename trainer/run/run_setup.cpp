@@ -34,7 +34,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   std::map<std::string, std::string> facts;
   collectively(world_, [&] {
     open_data();
-    check_trace_steps(options_, config_, total_);
+    check_trace_steps(options_, total_);
     const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
     forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
     std::string validation;

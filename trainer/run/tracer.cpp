@@ -98,18 +98,20 @@ void Tracer::begin(int64_t step) {
   if (!traces(step)) return;
   trainer_.mesh().world.barrier();
   trace_ = {};
-  trace_.origin = CommunicationLog::Clock::now();
-  trainer_.trace(&trace_);
-  if (!std::exchange(detailed_, true)) trainer_.context().log = &kernels_.emplace(trace_.origin);
-  log_.start(trace_.origin);
+  trace_.origin = DeviceClock::Host::now();
+  DeviceClock& clock = device_clock_.emplace(trainer_.context(), trace_.origin);
+  trainer_.trace(&trace_, &actions_.emplace(clock));
+  if (!std::exchange(detailed_, true)) trainer_.context().log = &kernels_.emplace(clock);
+  log_.start(clock);
 }
 
 void Tracer::end(int64_t step) {
   if (!traces(step)) return;
-  trace_.seconds = trace_.now();
+  trace_.seconds = device_clock_->seconds(device_clock_->mark(trainer_.context()));
   trace_.clock = clock_;
+  trace_.timeline = actions_->take();
   trace_.operations = log_.stop();
-  trainer_.trace(nullptr);
+  trainer_.trace(nullptr, nullptr);
   if (!kernels_) return;
   trainer_.context().log = nullptr;
   for (const OperationRecord& one : kernels_->take()) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/core/operation_log.h"
+#include "parallel/pipeline/timeline_recorder.h"
 #include "trainer/loop/trace.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/run/reporter.h"
@@ -20,7 +21,10 @@ std::string to_string(const StepRange& steps);  ///< "3:5"
 
 /// Every method is collective. Rank 0 writes a line {"event": "exposed"} to metrics.jsonl for each step, and at the end a table and
 /// <run.directory>/trace.json with all steps, the first with every operation of kernels/ops. Between begin() and end() the only overhead is reading
-/// clocks.
+/// clocks, or recording events on a GPU.
+///
+/// On a GPU the times are those of the compute stream. The step before must be finished before begin(), so a traced step begins with an idle device,
+/// and the device waits for the batch, which other steps read while the previous one runs.
 class Tracer {
  public:
   /// `log` must record the world communicator of `trainer` (timed()).
@@ -42,8 +46,10 @@ class Tracer {
   CommunicationLog& log_;
   StepRange steps_;
   std::filesystem::path run_directory_;
-  std::string clock_;                                            ///< identifies the monotonic clock of this host
-  StepTrace trace_;                                              ///< of the current step
+  std::string clock_;                        ///< identifies the monotonic clock of this host
+  StepTrace trace_;                          ///< of the current step
+  std::optional<DeviceClock> device_clock_;  ///< of the current step, as all that is recorded with it
+  std::optional<TimelineRecorder> actions_;
   std::optional<OperationLog> kernels_;                          ///< of the first step only: thousands of operations, the same in every step
   bool detailed_ = false;                                        ///< the first step has been traced
   std::optional<std::chrono::steady_clock::time_point> origin_;  ///< of the first step, on rank 0
