@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kOldest = 22600;  ///< 2.26, the first with NCCL_LAUNCH_ORDER_IMPLICIT
+constexpr int kOldest = kOldestNccl;
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {

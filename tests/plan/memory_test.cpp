@@ -69,6 +69,18 @@ TEST_CASE("memory by formula equals counted memory: architecture, recomputation 
   compare(resolve(c));
 }
 
+TEST_CASE("memory by formula equals counted memory: the chunks of logits of a GPU") {
+  Config c = base("llama");
+  c.model.vocab_size = 128256;
+  c.training.sequence_length = 4096;
+  c.training.global_batch_size = 2;
+  const auto peak = [](const Config& config) { return largest_peak(counted_memory(config, machine("cpu"))); };
+  const double cpu = peak(resolve(c));
+  c.run.device = "cuda";
+  compare(resolve(c));
+  CHECK(peak(resolve(c)) - cpu > (4096 - 256) * 128256.0 * 2);  // bf16 logits of the rows that a chunk has more
+}
+
 TEST_CASE("memory by formula equals counted memory: schedules") {
   Config c = base("llama");
   c.parallel.pipeline = 4;

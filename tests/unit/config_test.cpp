@@ -142,6 +142,30 @@ TEST_CASE("config: resolve fills every auto") {
   }
 }
 
+TEST_CASE("config: hang_seconds auto is longer on GPUs and on several hosts") {
+  const Config automatic = resolve(load(kSmall)), given = resolve(load(kSmall, {"resilience.hang_seconds=2.5"}));
+  CHECK(hang_seconds(automatic, false, true) == 10);
+  CHECK(hang_seconds(automatic, true, true) == 120);
+  CHECK(hang_seconds(automatic, false, false) == 120);
+  CHECK(hang_seconds(given, false, true) == 2.5);
+  CHECK(hang_seconds(given, true, false) == 2.5);
+}
+
+TEST_CASE("config: logits_chunk auto is at least 4,096 rows on a GPU") {
+  const auto rows = [](const std::string& device, const std::vector<std::string>& sets) {
+    std::vector<std::string> all = sets;
+    all.push_back("run.device=" + device);
+    return logits_chunk(resolve(load(kSmall, all)));
+  };
+  const std::vector<std::string> large = {"model.vocab_size=128256", "training.precision=bf16"};
+  CHECK(rows("cpu", large) == 256);
+  CHECK(rows("auto", large) == 256);
+  CHECK(rows("cuda", large) == 4096);
+  CHECK(rows("cuda", {}) == rows("cpu", {}));  // 64 MiB have more rows of this vocabulary
+  CHECK(rows("cpu", {}) == 65536);
+  CHECK(rows("cuda", {"model.vocab_size=128256", "training.logits_chunk=100"}) == 100);
+}
+
 TEST_CASE("config: the world must be the product of the degrees") {
   const LoadedConfig loaded = parse_config(kSmall, "run.yaml", {"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"});
   CHECK(resolve(loaded, 8).parallel.data == 2);

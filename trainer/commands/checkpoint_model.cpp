@@ -13,8 +13,8 @@ CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : sou
 
 Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place); }
 
-Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place) {
-  machine_ = std::make_unique<Machine>(std::move(world), place, config_);
+Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place, const MachineOptions& options) {
+  machine_ = std::make_unique<Machine>(std::move(world), place, config_, options);
   trainer_ = std::make_unique<Trainer>(machine_->ctx(), machine_->world(), config_, false);
   load_weights(*trainer_, source_);
   return *trainer_;

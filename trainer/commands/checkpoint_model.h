@@ -20,7 +20,7 @@ class CheckpointModel {
   /// Loads the model on this process alone, as a world of one rank.
   Trainer& load(const RankPlace& place);
   /// Loads the model on the ranks of `world`, in the layout config().parallel. Collective.
-  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place);
+  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place, const MachineOptions& options = {});
 
  private:
   WeightSource source_;
