@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "kernels/core/gpu_uuid.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/gpu_state.h"
 
@@ -32,7 +33,8 @@ int runtime_version() {
     throw ConfigError(concat("run.device=cuda: the driver (", version_name(driver), ") is older than this build's CUDA (", version_name(runtime),
                              "); install a newer driver or build for the older CUDA; allowed cpu"));
   }
-  if (error == cudaErrorNoDevice) throw ConfigError("run.device=cuda: no GPU found (is CUDA_VISIBLE_DEVICES empty?); allowed cpu");
+  if (error == cudaErrorNoDevice)
+    throw ConfigError("run.device=cuda: no GPU found (is CUDA_VISIBLE_DEVICES empty, or a Slurm job without --gpus-per-node?); allowed cpu");
   throw ConfigError(concat("run.device=cuda: no usable GPU: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error), "; allowed cpu"));
 }
 
@@ -74,6 +76,18 @@ GpuProperties gpu_properties(int index) {
   properties.driver = driver_version();
   properties.runtime = runtime_version();
   return properties;
+}
+
+std::string gpu_uuid(int index) {
+  cudaDeviceProp device{};
+  check(cudaGetDeviceProperties(&device, index), "cudaGetDeviceProperties");
+  std::string uuid;
+  for (const char byte : device.uuid.bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    uuid += digits;
+  }
+  return uuid;
 }
 
 void Gpu::State::open() {

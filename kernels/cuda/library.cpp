@@ -8,8 +8,15 @@ namespace {
 
 constexpr int kMajor = CUBLAS_VER_MAJOR;  // struct layouts are compatible within a major version
 
+std::string refusal_of(const SharedLibrary& library) {
+  decltype(&::cublasLtGetVersion) get_version = nullptr;
+  library.load(get_version, "cublasLtGetVersion");
+  const auto version = static_cast<int>(get_version());
+  return version / 10000 == kMajor ? "" : concat("version ", version / 10000, ".", version % 10000 / 100, ", but this build needs ", kMajor, ".x");
+}
+
 CublasLt load() {
-  const SharedLibrary library("run.device=cuda", {concat("libcublasLt.so.", kMajor), "libcublasLt.so"});
+  const SharedLibrary library("run.device=cuda", {concat("libcublasLt.so.", kMajor), "libcublasLt.so"}, refusal_of);
   CublasLt table{};
   library.load(table.create, "cublasLtCreate");
   library.load(table.destroy, "cublasLtDestroy");
@@ -25,11 +32,6 @@ CublasLt load() {
   library.load(table.preference_destroy, "cublasLtMatmulPreferenceDestroy");
   library.load(table.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   library.load(table.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  const auto version = static_cast<int>(table.version());
-  if (version / 10000 != kMajor) {
-    throw ConfigError(concat("run.device=cuda: libcublasLt is version ", version / 10000, ".", version % 10000 / 100,
-                             ", but this build requires version ", kMajor));
-  }
   return table;
 }
 

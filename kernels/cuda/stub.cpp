@@ -2,6 +2,7 @@
 #include "kernels/core/gpu.h"
 
 #include "kernels/core/check.h"
+#include "kernels/core/gpu_uuid.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cuda/matmul.h"
 
@@ -19,6 +20,7 @@ struct Gpu::Readback::State {};
 
 int gpu_count() { refuse(); }
 GpuProperties gpu_properties(int /*index*/) { refuse(); }
+std::string gpu_uuid(int /*index*/) { refuse(); }
 Gpu::Gpu(int /*index*/, const GpuOptions& /*options*/) { refuse(); }
 Gpu::~Gpu() = default;
 const GpuProperties& Gpu::properties() const { refuse(); }

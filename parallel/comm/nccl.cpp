@@ -12,8 +12,6 @@
 namespace trireme {
 namespace {
 
-constexpr int kOldest = 22600;  ///< 2.26, the first with NCCL_LAUNCH_ORDER_IMPLICIT
-
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::kF64: return ncclFloat64;
@@ -211,9 +209,9 @@ class NcclCommunicator final : public Communicator {
 void check_version() {
   int version = 0;
   nccl().get_version(&version);
-  if (version < kOldest)
-    throw ConfigError(concat("NCCL ", version / 10000, ".", version / 100 % 100, " is too old; Trireme needs at least ", kOldest / 10000, ".",
-                             kOldest / 100 % 100, ", the first with NCCL_LAUNCH_ORDER_IMPLICIT"));
+  if (version < kOldestNccl)
+    throw ConfigError(concat("NCCL ", version / 10000, ".", version / 100 % 100, " is too old; Trireme needs at least ", kOldestNccl / 10000, ".",
+                             kOldestNccl / 100 % 100, ", the first with NCCL_LAUNCH_ORDER_IMPLICIT"));
 }
 
 }  // namespace

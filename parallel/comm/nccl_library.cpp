@@ -1,12 +1,27 @@
 #include "parallel/comm/nccl_library.h"
 
+#include "kernels/core/check.h"
 #include "kernels/cuda/loader.h"
 
 namespace trireme {
 namespace {
 
+/// Of a number of ncclGetVersion: 10000 major + 100 minor + patch since 2.9, before it 1000 major + 100 minor + patch.
+std::string version_text(int version) {
+  const int major = version < 10000 ? version / 1000 : version / 10000, rest = version < 10000 ? version % 1000 : version % 10000;
+  return concat(major, ".", rest / 100);
+}
+
+std::string refusal_of(const cuda::SharedLibrary& library) {
+  decltype(&::ncclGetVersion) get_version = nullptr;
+  library.load(get_version, "ncclGetVersion");
+  int version = 0;
+  get_version(&version);
+  return version >= kOldestNccl ? "" : concat("version ", version_text(version), " is too old; at least ", version_text(kOldestNccl), " is needed");
+}
+
 Nccl load() {
-  const cuda::SharedLibrary library("NCCL", {"libnccl.so.2"});
+  const cuda::SharedLibrary library("NCCL", {"libnccl.so.2"}, refusal_of);
   Nccl table{};
   library.load(table.get_version, "ncclGetVersion");
   library.load(table.error_string, "ncclGetErrorString");

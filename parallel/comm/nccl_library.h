@@ -5,6 +5,8 @@
 
 namespace trireme {
 
+constexpr int kOldestNccl = 22600;  ///< 2.26, the first with NCCL_LAUNCH_ORDER_IMPLICIT
+
 struct Nccl {
   decltype(&::ncclGetVersion) get_version;
   decltype(&::ncclGetErrorString) error_string;

@@ -3,10 +3,13 @@
 #include "kernels/core/gpu.h"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -16,6 +19,8 @@
 #include "tests/cuda_sim/cuda_sim.h"
 #include "tests/cuda_sim/machine.h"
 #include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "tests/support/scoped_variable.h"
 
 using namespace trireme;
 using Catch::Matchers::Contains;
@@ -32,6 +37,14 @@ std::vector<unsigned char> pattern(int64_t bytes, unsigned salt) {
   unsigned state = salt * 2654435761U + 1;
   for (unsigned char& value : values) value = static_cast<unsigned char>((state = state * 1664525U + 1013904223U) >> 24);
   return values;
+}
+
+/// The file of a library of the system.
+std::string path_of_library(const char* library) {
+  void* const handle = dlopen(library, RTLD_NOW);
+  link_map* map = nullptr;
+  REQUIRE((handle != nullptr && dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0));
+  return map->l_name;
 }
 
 template <class T>
@@ -314,4 +327,35 @@ TEST_CASE("libraries are loaded by name, and missing files and symbols are named
   mathematics.load(cosine, "cos");
   CHECK(cosine(0) == 1);
   CHECK_THROWS_WITH(mathematics.load(cosine, "no_such_function"), Contains("libm.so.6 has no symbol no_such_function"));
+}
+
+TEST_CASE("the search for a library passes those that do not fit, and looks into the NVIDIA wheels of a Python environment") {
+  const test::TemporaryDirectory directory;
+  const auto place = [&](const std::string& folder, const char* library) {
+    std::filesystem::create_directories(directory.path / folder);
+    std::filesystem::create_symlink(path_of_library(library), directory.path / folder / "libtrireme_search.so");
+  };
+  place("toolkit/lib64", "libc.so.6");
+  place("venv/lib/python3.11/site-packages/nvidia/cublas/lib", "libm.so.6");
+  const std::string toolkit = directory.path / "toolkit", venv = directory.path / "venv";
+  const test::ScopedVariable cuda_home("CUDA_HOME", toolkit.c_str()), conda("CONDA_PREFIX", nullptr);
+  const auto open = [](const cuda::SharedLibrary::Refusal& refusal) { return cuda::SharedLibrary("a test", {"libtrireme_search.so"}, refusal); };
+  double (*cosine)(double) = nullptr;
+  const auto needs_cosine = [&](const cuda::SharedLibrary& library) {
+    library.load(cosine, "cos");
+    return std::string();
+  };
+  {
+    const test::ScopedVariable none("VIRTUAL_ENV", nullptr);
+    CHECK_NOTHROW(open({}));
+    CHECK_THROWS_WITH(open(needs_cosine), Contains("a test: cannot load libtrireme_search.so; install it") &&
+                                              Contains(toolkit + "/lib64/libtrireme_search.so has no symbol cos") &&
+                                              Contains("/usr/local/cuda/lib64/libtrireme_search.so") && !Contains("site-packages"));
+  }
+  const test::ScopedVariable active("VIRTUAL_ENV", venv.c_str());
+  open(needs_cosine).load(cosine, "cos");
+  CHECK(cosine(0) == 1);
+  CHECK_THROWS_WITH(open([](const cuda::SharedLibrary&) { return "version 12.8, but this build needs 13.x"; }),
+                    Contains(toolkit + "/lib64/libtrireme_search.so: version 12.8, but this build needs 13.x") &&
+                        Contains(venv + "/lib/python3.11/site-packages/nvidia/cublas/lib/libtrireme_search.so: version 12.8"));
 }

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iostream>
 #include <mutex>
+#include <set>
 #include <sstream>
 
 #include "parallel/comm/self.h"
@@ -28,13 +29,16 @@ class RunFiles {
     for (const char* name : {"train", "validation"}) write_tokens(directory_.path / name, 12 * 40 + 1);
   }
 
-  /// Runs `name` on `device` up to `max_steps`, as `train` would. Returns the number of system allocations; the GPU's memory counts as one.
+  /// Runs `name` on `device` up to `max_steps`, as `train` would. A rank sees all GPUs, or only number only_gpu_of(rank). Returns the number of
+  /// system allocations; the GPU's memory counts as one.
   int64_t train(
       const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const ParityLayout& layout = {},
-      const std::function<void(Config&)>& change = [](Config&) {}, const std::optional<StepRange>& trace_steps = {}) const {
+      const std::function<void(Config&)>& change = [](Config&) {}, const std::optional<StepRange>& trace_steps = {},
+      const std::function<int(int)>& only_gpu_of = [](int) { return -1; }) const {
     std::mutex mutex;
     int64_t allocations = 0;
     run_ranks(layout.world(), [&](Communicator& threads) {
+      cuda_sim::show_only(only_gpu_of(threads.rank()));
       Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp32");
       config.run.directory = directory_.path / name;
       config.run.device = device;
@@ -93,11 +97,12 @@ std::string message_of(const std::function<void()>& body) {
   return "";
 }
 
-void open_machine(const std::string& device, int local_rank, int64_t ranks_per_gpu, std::string* chosen = nullptr) {
+void open_machine(const std::string& device, int local_rank, int64_t ranks_per_gpu, std::string* chosen = nullptr,
+                  const MachineOptions& options = {.device_files = "/nowhere"}) {
   Config config;
   config.run.device = device;
   config.run.ranks_per_gpu = ranks_per_gpu;
-  const Machine machine(std::make_unique<SelfCommunicator>("world"), {local_rank, local_rank + 1}, config);
+  const Machine machine(std::make_unique<SelfCommunicator>("world"), {local_rank, local_rank + 1}, config, options);
   if (chosen) *chosen = config.run.device;
 }
 
@@ -245,8 +250,6 @@ TEST_CASE("device selection, and the reason when a device is refused") {
   CHECK(chosen == "cpu");
   open_machine("cuda", 15, 2);
   CHECK(message_of([] { open_machine("cuda", 8, 1); }).find("9 ranks on this host, 1 per GPU, but 8 GPUs") != std::string::npos);
-  open_machine("auto", 8, 1, &chosen);
-  CHECK(chosen == "cpu");
 
   cuda_sim::Options none;
   none.driver_version = 0;
@@ -283,6 +286,74 @@ TEST_CASE("a failure is reported before the GPU is closed") {
   CHECK(report.str() == "a broken file\n");
   CHECK(report.allocations > 0);
   CHECK(cuda_sim::statistics().allocations == 0);
+}
+
+TEST_CASE("run.device auto refuses CPUs on a host whose GPUs not every rank can use") {
+  const TemporaryDirectory files;  // in place of /dev
+  const MachineOptions here{.device_files = files.path};
+  const auto refusal = [&] { return message_of([&] { open_machine("auto", 0, 1, nullptr, here); }); };
+  const std::string few = message_of([&] { open_machine("auto", 8, 1, nullptr, here); });
+  CHECK_THAT(few, Catch::Matchers::StartsWith("run.device=auto: this job's hosts have GPUs, but not every rank can use one: rank 0 on "));
+  CHECK_THAT(few,
+             Catch::Matchers::EndsWith(": 9 ranks on this host, 1 per GPU, but 8 GPUs; allowed: fewer ranks per host, run.ranks_per_gpu 2 (slow, "
+                                       "for tests), or run.device cpu"));
+  std::string chosen;
+  open_machine("auto", 8, 1, &chosen, {.device_files = files.path, .may_ignore_gpus = true});
+  CHECK(chosen == "cpu");
+  for (const char* name : {"nvidiactl", "nvidia-uvm", "nvidia", "null"}) std::ofstream(files.path / name) << "";  // of a host without GPUs
+  cuda_sim::reset(0, {.driver_version = 12040});
+  open_machine("auto", 0, 1, &chosen, here);
+  CHECK(chosen == "cpu");
+  std::ofstream(files.path / "nvidia0") << "";
+  CHECK(refusal().find("the driver (12.4) is older than this build's CUDA") != std::string::npos);
+  cuda_sim::reset(0, {.devices = 0});  // the job was not given one
+  CHECK(refusal().find("no GPU found (is CUDA_VISIBLE_DEVICES empty, or a Slurm job without --gpus-per-node?); allowed cpu") != std::string::npos);
+  cuda_sim::reset();
+}
+
+TEST_CASE("run.device auto is one decision of the job, also where only one host has GPUs") {
+  const TemporaryDirectory with, without;
+  std::ofstream(with.path / "nvidia0") << "";
+  cuda_sim::reset(0, {.driver_version = 0});
+  std::mutex mutex;
+  std::set<std::string> messages;
+  run_ranks(2, [&](Communicator& threads) {
+    Config config;
+    config.run.device = "auto";
+    std::string message;
+    try {
+      const Machine machine(whole_world(threads), {0, 1}, config, {.device_files = threads.rank() == 1 ? with.path : without.path});
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    const std::lock_guard lock(mutex);
+    messages.insert(message);
+  });
+  REQUIRE(messages.size() == 1);
+  CHECK_THAT(*messages.begin(), Catch::Matchers::StartsWith("run.device=auto: this job's hosts have GPUs"));
+  cuda_sim::reset();
+}
+
+TEST_CASE("ranks with a MIG instance each train through host memory, and two ranks of one instance are refused") {
+  cuda_sim::reset(0, {.mig = true});
+  ParityLayout layout;
+  layout.data = 2;
+  const RunFiles files;
+  files.train("cpu", "cpu", 3, layout);
+  const auto train_on = [&](const std::string& name, const std::function<int(int)>& instance_of, bool graph) {
+    files.train(
+        name, "cuda", 3, layout, [&](Config& config) { config.kernels.cuda_graph = graph; }, {}, instance_of);
+  };
+  const auto own = [](int rank) { return rank; };
+  train_on("mig", own, false);
+  check_close(files.steps("cpu"), files.steps("mig"));
+  CHECK(message_of([&] { train_on("graph", own, true); }).find("kernels.cuda_graph=true: needs NCCL between ranks; allowed false: MIG instances") ==
+        0);
+  CHECK(message_of([&] {
+          train_on(
+              "shared", [](int) { return 3; }, false);
+        }).find("2 ranks on this host, 1 per GPU, but 1 GPU") != std::string::npos);
+  cuda_sim::reset();
 }
 
 TEST_CASE("a run that does not fit on the GPU fails before the first step, with the memory table") {

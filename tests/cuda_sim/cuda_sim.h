@@ -18,6 +18,7 @@ struct Options {
   int64_t failing_malloc = 0;        ///< the n-th cudaMalloc from now fails (1 = the next); 0: none
   int major = 9, minor = 0;          ///< compute capability
   int driver_version = 13000;        ///< 0: no driver, cudaGetDeviceCount fails
+  bool mig = false;                  ///< the devices are MIG instances of one GPU: they have the same PCI address
   double stuck_seconds = 60;         ///< time without progress after which a wait is reported as a deadlock
   /// Seconds that every operation takes on the machine's own clock, which cudaEventElapsedTime then reads: an operation begins when its stream's
   /// previous one and all events that it waits for are done. The order in which they really run does not matter. 0: the host's clock at completion.
@@ -26,6 +27,8 @@ struct Options {
 
 /// Drops everything queued, frees all memory, invalidates all handles and clears errors. Must not run while other threads call CUDA.
 void reset(uint64_t seed = 0, const Options& options = {});
+/// This thread sees only that device, as device 0, like a process with a CUDA_VISIBLE_DEVICES of its own. -1: all devices again.
+void show_only(int device);
 /// Sets the seed of the scheduler and of the order of blocks and threads.
 void set_seed(uint64_t seed);
 

@@ -8,6 +8,7 @@
 namespace cuda_sim {
 namespace {
 thread_local int device_of_thread = 0;
+thread_local int only_device = -1;  // the one that this thread sees; -1: all
 thread_local cudaError_t last_error = cudaSuccess;
 }  // namespace
 
@@ -16,8 +17,16 @@ cudaError_t remember(cudaError_t error) {
   return error;
 }
 int current_device() { return device_of_thread; }
+void show_only(int device) { only_device = device; }
+bool has_mig() { return machine().options.mig; }
 
 namespace {
+
+/// The device with this index among those that the thread sees; -1: there is none.
+int device_at(const Machine& m, int index) {
+  if (only_device >= 0) return index == 0 ? only_device : -1;
+  return index >= 0 && index < static_cast<int>(m.devices.size()) ? index : -1;
+}
 
 int shared_optin(const Options& options) {
   if (options.major >= 9) return static_cast<int>(kSharedLimit);
@@ -52,27 +61,28 @@ cudaError_t cudaGetDeviceCount(int* count) {
   const Lock lock(m.mutex);
   if (m.options.driver_version / 1000 < CUDART_VERSION / 1000) return remember(cudaErrorInsufficientDriver);  // newer minor versions are fine
   if (m.devices.empty()) return remember(cudaErrorNoDevice);
-  *count = static_cast<int>(m.devices.size());
+  *count = only_device >= 0 ? 1 : static_cast<int>(m.devices.size());
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
   Machine& m = machine();
   const Lock lock(m.mutex);
-  if (device < 0 || device >= static_cast<int>(m.devices.size())) return remember(cudaErrorInvalidDevice);
-  device_of_thread = device;
-  return remember(m.devices[static_cast<size_t>(device)].error);
+  const int seen = device_at(m, device);
+  if (seen < 0) return remember(cudaErrorInvalidDevice);
+  device_of_thread = seen;
+  return remember(m.devices[static_cast<size_t>(seen)].error);
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = device_of_thread;
+  *device = only_device >= 0 ? 0 : device_of_thread;
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   Machine& m = machine();
   const Lock lock(m.mutex);
-  if (device < 0 || device >= static_cast<int>(m.devices.size())) return remember(cudaErrorInvalidDevice);
+  if (device_at(m, device) < 0) return remember(cudaErrorInvalidDevice);
   *properties = {};
   std::strncpy(properties->name, "Simulated GPU", sizeof properties->name - 1);
   properties->major = m.options.major;
@@ -92,14 +102,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->unifiedAddressing = 1;
   properties->asyncEngineCount = 2;
   properties->concurrentKernels = 1;
-  properties->pciBusID = device + 1;
+  properties->pciBusID = m.options.mig ? 1 : device_at(m, device) + 1;
+  properties->uuid.bytes[0] = static_cast<char>(0xa0 + device_at(m, device));
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   Machine& m = machine();
   const Lock lock(m.mutex);
-  if (device < 0 || device >= static_cast<int>(m.devices.size())) return remember(cudaErrorInvalidDevice);
+  if (device_at(m, device) < 0) return remember(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor: *value = m.options.major; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = m.options.minor; return cudaSuccess;

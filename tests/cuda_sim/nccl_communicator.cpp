@@ -36,7 +36,8 @@ thread_local std::string t_error;  ///< error of the last failing call
 /// Returns why these ranks cannot form a communicator; "" if they can.
 std::string find_conflict(const CommunicatorState& clique) {
   for (size_t rank = 0; rank < clique.devices.size(); ++rank) {
-    const auto first = std::find(clique.devices.begin(), clique.devices.end(), clique.devices[rank]);
+    const bool one_gpu = cuda_sim::has_mig();  // NCCL compares PCI addresses
+    const auto first = one_gpu ? clique.devices.begin() : std::find(clique.devices.begin(), clique.devices.end(), clique.devices[rank]);
     const auto other = static_cast<size_t>(first - clique.devices.begin());
     if (other != rank) return concat("Duplicate GPU detected : rank ", rank, " and rank ", other, " both on CUDA device ", clique.devices[rank]);
   }

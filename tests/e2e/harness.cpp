@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace trireme::test {
 
-const std::string kConfig = R"(run: {directory: run}
+const std::string kConfig = R"(run: {directory: run, device: cpu}
 model: {layers: 4, hidden_size: 16, heads: 4, kv_heads: 2, ffn_size: 32, dropout: 0.1}
 training:
   steps: 6

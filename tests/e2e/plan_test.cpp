@@ -121,6 +121,20 @@ TEST_CASE("plan of a run that does not fit prints by how much and on which stage
   CHECK(row["fits"] == false);
 }
 
+TEST_CASE("plan counts the chunks of logits of the cluster's devices, whatever run.device is here") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments large = sets({"model.vocab_size=32768", "training.sequence_length=2048", "training.micro_batch_size=2", "parallel.data=4"});
+  const auto peak = [&](const Arguments& more) {
+    return answer(directory, plan(large + more + Arguments{"--json", "--nodes", "auto"}))["memory_bytes"][0].get<int64_t>();
+  };
+  const Arguments gpu = {"--cluster", "H100"}, cpu = {"--cluster", "cpu"}, whole = sets({"training.logits_chunk=4096"});
+  CHECK(peak(gpu) == peak(gpu + whole));
+  CHECK(peak(gpu + sets({"run.device=cpu"})) == peak(gpu));
+  CHECK(peak(gpu) > peak(gpu + sets({"training.logits_chunk=512"})));
+  CHECK(peak(cpu) == peak(cpu + sets({"training.logits_chunk=512"})));  // 64 MiB in fp32
+}
+
 TEST_CASE("plan without a cluster prints the assumed one") {
   const TemporaryDirectory directory;
   prepare(directory);

@@ -136,7 +136,7 @@ TEST_CASE("cost of saving and the checkpoint interval") {
   CHECK(plan.write_seconds == Approx(plan.bytes / (8 * 0.71e9)));
   CHECK(plan.failures.mtbf == 36000);
   CHECK(plan.failures.stall == Approx(plan.bytes / 64 / 10e9));  // each of the 64 ranks has a shard
-  CHECK(plan.failures.downtime == Approx(config.resilience.hang_seconds + 120 + plan.bytes / (8 * 2.6e9) + plan.write_seconds));
+  CHECK(plan.failures.downtime == Approx(120 + 120 + plan.bytes / (8 * 2.6e9) + plan.write_seconds));
   CHECK(plan.young == Approx(std::sqrt(2 * plan.failures.stall * 36000)));
   CHECK(std::abs(plan.steps * 0.5 - plan.daly) <= 0.25);
   CHECK(plan.kept == 3);
@@ -149,10 +149,22 @@ TEST_CASE("cost of saving and the checkpoint interval") {
     own.restart = 20;
     const SavePlan slow = save_plan(config, own, 0.5, 1000);
     CHECK(slow.write_seconds == Approx(10 * plan.write_seconds));
-    CHECK(slow.failures.downtime == Approx(config.resilience.hang_seconds + 20 + plan.bytes / (8 * 5.2e9) + slow.write_seconds));
+    CHECK(slow.failures.downtime == Approx(120 + 20 + plan.bytes / (8 * 5.2e9) + slow.write_seconds));
     own.storage.write = 1e6;  // a checkpoint takes longer than Daly's interval
     const SavePlan slower = save_plan(config, own, 0.5, 1000);
     CHECK(slower.steps == std::ceil(slower.write_seconds / 0.5));
+  }
+  SECTION("detection of a lost rank on GPUs or several hosts, on the CPUs of one host, and as configured") {
+    const auto seconds = [&](const Config& of, int64_t nodes, const std::string& device) {
+      ClusterConfig machines = cluster_of(nodes, device);
+      machines.devices_per_node = 64 / nodes;
+      const SavePlan save = save_plan(of, machines, 0.5, 1000);
+      return save.failures.downtime - machines.restart - save.bytes / (machines.storage.read * static_cast<double>(nodes)) - save.write_seconds;
+    };
+    CHECK(seconds(config, 1, "H100") == Approx(120));
+    CHECK(seconds(config, 2, "cpu") == Approx(120));
+    CHECK(seconds(config, 1, "cpu") == Approx(10));
+    CHECK(seconds(gpt({"resilience.hang_seconds=33"}), 1, "H100") == Approx(33));
   }
   SECTION("synchronous saves") {
     const SavePlan waiting = save_plan(gpt({"checkpoint.asynchronous=false"}), cluster, 0.5, 1000);

@@ -9,6 +9,7 @@
 #include "trainer/loop/environment.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/forecast.h"
+#include "trainer/plan/kernel_time.h"
 #include "trainer/plan/run_forecast.h"
 
 namespace trireme {
@@ -83,6 +84,17 @@ TEST_CASE("forecast: on a CPU no communication is hidden") {
   const double moved = forecast.step_seconds - forecast_time(sharded, machine(4, 4)).step_seconds;
   CHECK(moved == Approx(forecast.parts.gather + forecast.parts.reduce).epsilon(0.01));
   CHECK(moved > 0);
+}
+
+TEST_CASE("forecast: Trireme's attention takes longer than FlashAttention-2 on a GPU, and is as measured on a CPU") {
+  const auto seconds = [](const char* stack, const ClusterConfig& cluster) {
+    return attention_seconds(8, 8192, 32, 128, 2, stack_of(stack), cluster);
+  };
+  const ClusterConfig gpu = resolve_cluster({});
+  const AttentionSeconds own = seconds("trireme", gpu), flash = seconds("torchtitan", gpu);
+  CHECK(own.forward == Approx(flash.forward / 0.70));
+  CHECK(own.backward == Approx(flash.backward / 0.70));
+  CHECK(seconds("trireme", machine(2, 2)).forward == Approx(seconds("torchtitan", machine(2, 2)).forward));
 }
 
 TEST_CASE("forecast: host memory is checked for all ranks together") {

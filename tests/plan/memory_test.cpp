@@ -69,6 +69,22 @@ TEST_CASE("memory by formula equals counted memory: architecture, recomputation 
   compare(resolve(c));
 }
 
+TEST_CASE("memory by formula equals counted memory: the chunks of logits of a GPU") {
+  Config c = base("llama");
+  c.model.vocab_size = 128256;
+  c.training.sequence_length = 4096;
+  c.training.global_batch_size = 2;
+  const auto peak = [](const Config& config) { return largest_peak(counted_memory(config, machine("cpu"))); };
+  const double cpu = peak(resolve(c));
+  c.run.device = "cuda";
+  compare(resolve(c));
+  const double gpu = peak(resolve(c));
+  c.run.device = "cpu";
+  c.training.logits_chunk = 4096;
+  CHECK(gpu == peak(resolve(c)));
+  CHECK(gpu > cpu + 0.9e9);  // another 3,840 rows of 128,256 logits in bf16 are 0.985 GB
+}
+
 TEST_CASE("memory by formula equals counted memory: schedules") {
   Config c = base("llama");
   c.parallel.pipeline = 4;

@@ -12,6 +12,7 @@
 #include "tests/support/scratch.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 
 namespace trireme {
@@ -140,6 +141,30 @@ TEST_CASE("config: resolve fills every auto") {
     c.model.heads = 0;
     CHECK_THROWS_WITH(resolve(c), Catch::Matchers::StartsWith("model.heads=0: out of range"));
   }
+}
+
+TEST_CASE("config: hang_seconds auto is longer on GPUs and on several hosts") {
+  const Config automatic = resolve(load(kSmall)), given = resolve(load(kSmall, {"resilience.hang_seconds=2.5"}));
+  CHECK(hang_seconds(automatic, false, true) == 10);
+  CHECK(hang_seconds(automatic, true, true) == 120);
+  CHECK(hang_seconds(automatic, false, false) == 120);
+  CHECK(hang_seconds(given, false, true) == 2.5);
+  CHECK(hang_seconds(given, true, false) == 2.5);
+}
+
+TEST_CASE("config: logits_chunk auto is at least 4,096 rows on a GPU") {
+  const auto rows = [](const std::string& device, const std::vector<std::string>& sets) {
+    std::vector<std::string> all = sets;
+    all.push_back("run.device=" + device);
+    return logits_chunk(resolve(load(kSmall, all)));
+  };
+  const std::vector<std::string> large = {"model.vocab_size=128256", "training.precision=bf16"};
+  CHECK(rows("cpu", large) == 256);
+  CHECK(rows("auto", large) == 256);
+  CHECK(rows("cuda", large) == 4096);
+  CHECK(rows("cuda", {}) == rows("cpu", {}));  // 64 MiB have more rows of this vocabulary
+  CHECK(rows("cpu", {}) == 65536);
+  CHECK(rows("cuda", {"model.vocab_size=128256", "training.logits_chunk=100"}) == 100);
 }
 
 TEST_CASE("config: the world must be the product of the degrees") {

@@ -12,12 +12,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
+#include <map>
 #include <sstream>
 #include <utility>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/scoped_variable.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/job_directory.h"
@@ -32,25 +33,9 @@
 
 namespace fs = std::filesystem;
 using namespace trireme;
+using test::ScopedVariable;
 
 namespace {
-
-/// Sets or removes a variable for a scope.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    set(value);
-  }
-  ~ScopedVariable() { set(old_ ? old_->c_str() : nullptr); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  void set(const char* value) { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 struct Launched {
   int code = 0;
@@ -408,6 +393,31 @@ TEST_CASE("launcher: the mpirun of the program's own MPI library is taken, with 
   REQUIRE(hydra.size() == 7);  // Hydra passes the whole environment to all hosts
   CHECK((hydra[1] == "-n" && hydra[2] == "4" && hydra[3] == "-f" && hydra[4] == "hosts" && hydra[6] == "train"));
   fs::remove_all(place);
+}
+
+TEST_CASE("launcher: ranks on other hosts get the variables of CUDA, NCCL and the network libraries", "[launcher]") {
+  const ScopedVariable forwarded[] = {
+      {"CUDA_DEVICE_MAX_CONNECTIONS", "1"}, {"NCCL_SOCKET_IFNAME", "eth0"}, {"FI_PROVIDER", "efa"}, {"UCX_NET_DEVICES", "mlx5_0:1"}, {"UCX_TLS", ""},
+      {"OMP_WAIT_POLICY", "passive"}};
+  const ScopedVariable own[] = {{"TRIREME_NOT_FORWARDED", "1"}, {"XFI_PROVIDER", "1"}};
+  const auto forwards = [](const std::string& name) {
+    const std::vector<std::string> command = mpirun_command(read_launch_environment(), 4, {"train"}, "hosts", false, MpirunKind::kOpenMpi);
+    const auto at = std::ranges::find(command, name);
+    return at != command.end() && at != command.begin() && *(at - 1) == "-x";
+  };
+  for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_SOCKET_IFNAME", "FI_PROVIDER", "UCX_NET_DEVICES", "UCX_TLS", "OMP_WAIT_POLICY"}) {
+    INFO(name);
+    CHECK(forwards(name));
+  }
+  CHECK_FALSE(forwards("TRIREME_NOT_FORWARDED"));
+  CHECK_FALSE(forwards("XFI_PROVIDER"));
+  const char* const kVisible = "CUDA_VISIBLE_DEVICES";
+  for (const auto& [value, everywhere] :
+       std::map<const char*, bool>{{"0,1", true}, {"", true}, {"GPU-8932f937,GPU-0000", false}, {"MIG-1a2b", false}}) {
+    INFO(value);
+    const ScopedVariable visible(kVisible, value);
+    CHECK(forwards(kVisible) == everywhere);  // a UUID exists on one host only
+  }
 }
 
 TEST_CASE("launcher: a failed job is restarted with the arguments of its continuation, any other is not", "[launcher]") {

@@ -13,8 +13,9 @@ CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : sou
 
 Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place, machine_); }
 
-Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine) {
-  machine.emplace(std::move(world), place, config_);
+Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine,
+                               const MachineOptions& options) {
+  machine.emplace(std::move(world), place, config_, options);
   trainer_ = std::make_unique<Trainer>(machine->ctx(), machine->world(), config_, false);
   load_weights(*trainer_, source_);
   return *trainer_;

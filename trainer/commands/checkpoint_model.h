@@ -22,7 +22,7 @@ class CheckpointModel {
   Trainer& load(const RankPlace& place);
   /// Loads the model on the ranks of `world`, in the layout config().parallel, on a Machine that it makes in `machine`, which must outlive this object.
   /// Collective.
-  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine);
+  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine, const MachineOptions& options = {});
 
  private:
   WeightSource source_;

@@ -143,7 +143,7 @@ ExitCode generate_as_rank(const GenerateArguments& arguments, const LaunchEnviro
         throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed the same number"));
       request.emplace(arguments, world->size());
     });
-    return continue_text(*request, environment, request->model.load(std::move(world), place, machine));
+    return continue_text(*request, environment, request->model.load(std::move(world), place, machine, {.may_ignore_gpus = true}));
   });
 }
 

@@ -204,13 +204,14 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
 }
 
 void plan(const PlanArguments& arguments) {
-  const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
+  LoadedConfig loaded = load_config(arguments.config, arguments.sets);
   check(arguments, loaded);
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);
   Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
   resolve_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
+  set_device(loaded.config, place.cluster);
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
   if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // reports an invalid --ranks early
 

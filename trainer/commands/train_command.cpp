@@ -5,6 +5,7 @@
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/job/launcher.h"
+#include "trainer/job/mpirun_command.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
@@ -49,8 +50,9 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
       config = resolve(*loaded, world->size());
       refuse_restarts(arguments, environment, config);
     });
+    const bool one_host = place.local_size == world->size();
     // The machine outlives the watch, but is constructed under it, because opening GPUs may hang.
-    Watch watch(*world, place.local_size == world->size(), config.resilience.hang_seconds, environment.hub_address);
+    Watch watch(*world, one_host, hang_seconds(config, may_use_gpus(config.run.device), one_host), environment.hub_address);
     machine.emplace(std::move(world), place, config);
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
     RunOptions options = arguments.options;
@@ -81,10 +83,11 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       check_trace_steps(arguments.options, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
+      const bool one_host = (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1;
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // options of the launcher only
       return launch(environment, ranks, words,
                     {.hosts_file = arguments.hosts,
-                     .silence_seconds = config.resilience.hang_seconds,
+                     .silence_seconds = hang_seconds(config, may_use_gpus(config.run.device), one_host),
                      .output_is_log = true,
                      .restarts = restarts,
                      .continuation = RestartPlanner(config.run.directory, arguments.options.resume, words),

@@ -161,7 +161,7 @@ struct TrainingConfig {
   OneOf<RecomputeMode> recompute = RecomputeMode::kNone;
   int64_t recompute_every = 1;      ///< selective and full: recompute the first of every recompute_every blocks
   Auto<int64_t> recompute_budget;   ///< for budget: maximum bytes allocated on a rank; auto: no budget
-  Auto<int64_t> logits_chunk;       ///< rows; auto: the largest power of two that fits in 64 MiB
+  Auto<int64_t> logits_chunk;       ///< rows; auto: by vocabulary and device, logits_chunk(config)
   double gradient_clip = 1.0;       ///< 0 = off
   int64_t max_rejected_steps = 20;  ///< consecutive, not counting overflows of the loss scale; 0 = no limit
   LossScaleConfig loss_scale;       ///< for precision fp16
@@ -194,7 +194,7 @@ struct CheckpointConfig {
 
 struct ResilienceConfig {
   int64_t restarts = 0;
-  double hang_seconds = 10;
+  Auto<double> hang_seconds;           ///< auto: hang_seconds() in trainer/layout/resolve.h
   int64_t replica_check_every = 1000;  ///< steps; 0 = off
   bool operator==(const ResilienceConfig&) const = default;
 };

@@ -21,7 +21,7 @@ void visit(V& v, RunConfig& c) {
   v(operation_key({.key = "device",
                    .doc = "Device that the run computes on.",
                    .choices = {"auto", "cpu", "cuda"},
-                   .auto_rule = "cuda if every rank has a GPU, otherwise cpu"}),
+                   .auto_rule = "cuda if every rank has a GPU, cpu if no host has one; otherwise the run is refused"}),
     c.device);
   v(operation_key(
         {.key = "ranks_per_gpu",
@@ -160,7 +160,8 @@ void visit(V& v, ResilienceConfig& c) {
   v(operation_key({.key = "hang_seconds",
                    .doc = "A rank counts as hung after this many seconds, and at least five median step times, without progress.",
                    .min = 1,
-                   .max = 86400}),
+                   .max = 86400,
+                   .auto_rule = "10 on the CPUs of one host, 120 on GPUs or several hosts, where storage, network and driver may stall that long"}),
     c.hang_seconds);
   v(operation_key(
         {.key = "replica_check_every",

@@ -187,7 +187,7 @@ void visit(V& v, TrainingConfig& c) {
                    .doc = "Number of rows (tokens) of logits, with their gradient, that are in memory at a time.",
                    .min = 1,
                    .max = kMaxExtent,
-                   .auto_rule = "the largest power of two whose logits fit in 64 MiB"}),
+                   .auto_rule = "the largest power of two whose logits fit in 64 MiB, on a GPU at least 4,096"}),
     c.logits_chunk);
   v(Field{.key = "gradient_clip", .doc = "Maximum global gradient norm; larger gradients are scaled down to it. 0: off.", .min = 0}, c.gradient_clip);
   v(operation_key(

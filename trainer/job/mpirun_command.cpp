@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -27,6 +27,15 @@ std::string own_program() {
     throw MissingFileError(
         concat("the program file was removed or replaced while it ran (", path, "), so no more ranks can be started; rerun the same command"));
   return path;
+}
+
+/// Whether ranks on other hosts need this variable of the user: threads, and what configures CUDA, NCCL and the network libraries below it.
+bool is_forwarded(std::string_view name, std::string_view value) {
+  constexpr std::array<std::string_view, 4> kNames{"LD_LIBRARY_PATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", kHubVariable};
+  constexpr std::array<std::string_view, 4> kPrefixes{"CUDA_", "NCCL_", "FI_", "UCX_"};
+  if (name == "CUDA_VISIBLE_DEVICES" && (value.starts_with("GPU-") || value.starts_with("MIG-"))) return false;  // UUIDs name GPUs of this host
+  return std::ranges::find(kNames, name) != kNames.end() ||
+         std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 /// Does not override a value that the user has set.
@@ -115,9 +124,10 @@ std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, in
     // A remote rank inherits only named variables; Open MPI forwards OMPI_* automatically.
     for (const char* name : {"OMP_NUM_THREADS", kOutputVariable, kRanksVariable}) command.insert(command.end(), {"-x", name});
     for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string name(*entry, std::strcspn(*entry, "="));
-      const bool for_gpus = name == "LD_LIBRARY_PATH" || name == "CUDA_HOME" || name == "CUDA_PATH" || name.starts_with("NCCL_");
-      if (for_gpus || name == "OMP_WAIT_POLICY" || name == "GOMP_SPINCOUNT" || name == kHubVariable) command.insert(command.end(), {"-x", name});
+      const std::string_view text = *entry;
+      const size_t equals = std::min(text.find('='), text.size());
+      const std::string_view name = text.substr(0, equals);
+      if (is_forwarded(name, text.substr(std::min(equals + 1, text.size())))) command.insert(command.end(), {"-x", std::string(name)});
     }
   }
   command.push_back(own_program());

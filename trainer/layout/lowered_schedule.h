@@ -19,7 +19,7 @@ std::vector<std::string> state_names(const TrainingConfig& training);
 /// Micro-batches per step and data rank.
 int microbatches_of(const Config& config);
 
-/// Rows of logits that the head computes at a time: training.logits_chunk, or its default.
+/// Rows of logits that the head computes at a time: training.logits_chunk, or its default for run.device, which is cpu unless it is cuda.
 int64_t logits_chunk(const Config& config);
 /// Shapes and dtypes with which the parts of a training run are profiled.
 ProfileShape profile_shape(const Config& config);

@@ -124,6 +124,11 @@ std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, do
   return split;
 }
 
+double hang_seconds(const Config& config, bool gpus, bool one_host) {
+  // InfiniBand repeats a lost message for 20 to 30 s, a parallel file system may stall as long, and CUDA loads kernels at their first launch.
+  return config.resilience.hang_seconds.value_or(gpus || !one_host ? 120 : 10);
+}
+
 Config resolve(const Config& config, std::optional<int64_t> world_size, const Sources& sources) {
   Violations violations;
   check(config, sources, violations);

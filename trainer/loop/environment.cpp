@@ -127,6 +127,16 @@ double memory_limit(const fs::path& groups, const fs::path& mount) {
   return least;
 }
 
+bool has_gpu_files(const std::filesystem::path& directory) {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = file.path().filename();  // not nvidiactl, nvidia-uvm or nvidia-caps
+    if (name.starts_with(kPrefix) && name.size() > kPrefix.size() && name.find_first_not_of("0123456789", kPrefix.size()) == name.npos) return true;
+  }
+  return false;
+}
+
 int usable_cores() {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;

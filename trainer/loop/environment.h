@@ -26,6 +26,9 @@ double host_memory();
 /// `mount`: a directory like /sys/fs/cgroup. Supports cgroup v1 and v2.
 double memory_limit(const std::filesystem::path& groups, const std::filesystem::path& mount);
 
+/// True if the NVIDIA driver has made the file of a GPU (nvidia0, nvidia1, ...) in `directory`: this process could be given one.
+bool has_gpu_files(const std::filesystem::path& directory = "/dev");
+
 /// Cores this process may run on.
 int usable_cores();
 

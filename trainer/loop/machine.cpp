@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "kernels/core/counted.h"
+#include "kernels/core/gpu_uuid.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
@@ -18,9 +19,9 @@ namespace {
 constexpr int kNone = -1;
 
 /// Index of this rank's GPU among the visible ones: by local rank, or 0 if the launcher shows each rank a different single GPU. kNone: too few GPUs.
-/// Collective.
+/// A MIG instance counts as a GPU. Collective.
 int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks_per_gpu) {
-  const std::string mine = found == 1 ? concat(host_name(), " ", cuda::gpu_properties(0).pci) : "";
+  const std::string mine = found == 1 ? concat(host_name(), " ", cuda::gpu_uuid(0)) : "";
   const std::vector<std::string> seen = all_gather_strings(world, mine);
   const auto others = std::count(seen.begin(), seen.end(), mine);
   const bool own = found == 1 && others <= ranks_per_gpu;
@@ -28,13 +29,51 @@ int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks
   return own ? 0 : index < found ? index : kNone;
 }
 
-/// Why the first rank without NCCL cannot use it; empty: all ranks can. Collective.
-std::string nccl_missing(Communicator& world) {
-  std::string why;
-  nccl_available(&why);
-  for (const std::string& reason : all_gather_strings(world, why))
-    if (!reason.empty()) return reason;
+/// The first of the ranks' texts that is not empty. Collective.
+std::string first_of(Communicator& world, const std::string& mine) {
+  for (const std::string& text : all_gather_strings(world, mine))
+    if (!text.empty()) return text;
   return "";
+}
+
+/// Why the ranks cannot use NCCL; empty: all ranks can. Each has a GPU or MIG instance of its own. Collective.
+std::string nccl_missing(Communicator& world, const cuda::Gpu& gpu) {
+  const std::string mine = concat(host_name(), " ", gpu.properties().pci);
+  const std::vector<std::string> addresses = all_gather_strings(world, mine);
+  std::string why;
+  if (std::count(addresses.begin(), addresses.end(), mine) > 1)
+    why = concat("MIG instances of one GPU (", mine, ") cannot communicate through NCCL");
+  else
+    nccl_available(&why);
+  return first_of(world, why);
+}
+
+constexpr std::string_view kCudaKey = "run.device=cuda: ";
+
+/// Why this rank has no GPU and what is allowed, without the key.
+std::string why_no_gpu(const RankPlace& place, int64_t ranks_per_gpu) {
+  try {
+    const int found = cuda::gpu_count();
+    return concat(counted(place.local_size, "rank"), " on this host, ", ranks_per_gpu, " per GPU, but ", counted(found, "GPU"),
+                  "; allowed: fewer ranks per host, run.ranks_per_gpu ", (place.local_size + found - 1) / found,
+                  " (slow, for tests), or run.device cpu");
+  } catch (const ConfigError& error) {
+    const std::string_view text = error.what();
+    return std::string(text.starts_with(kCudaKey) ? text.substr(kCudaKey.size()) : text);
+  }
+}
+
+/// What run.device auto becomes. CPUs beside GPUs that not every rank can use would be slow by mistake. `found`: GPUs that this rank sees; `index`:
+/// its GPU, or kNone. Collective.
+std::string automatic_device(Communicator& world, const RankPlace& place, const Config& config, int found, int index, const MachineOptions& options) {
+  const std::string why = index != kNone ? "" : concat("rank ", world.rank(), " on ", host_name(), ": ", why_no_gpu(place, config.run.ranks_per_gpu));
+  const std::string reason = first_of(world, why);
+  if (reason.empty()) return "cuda";
+  if (all_reduce_scalar(world, found > 0 || has_gpu_files(options.device_files) ? 1 : 0, ReduceOp::kMax) == 0) return "cpu";
+  const std::string text = "this job's hosts have GPUs, but not every rank can use one: " + reason;
+  if (!options.may_ignore_gpus) throw AgreedError(ExitCode::kUsage, "run.device=auto: " + text, world.rank() == 0);
+  if (world.rank() == 0) std::cerr << concat("warning: all ranks use CPUs; ", text, "\n");
+  return "cpu";
 }
 
 /// The instruction set of the run: ranks with copies of the same state must round identically. Collective.
@@ -58,16 +97,14 @@ int usable_gpus() {
   }
 }
 
-Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config) : world_(std::move(host)) {
+bool may_use_gpus(const std::string& device) { return device == "cuda" || (device == "auto" && has_gpu_files()); }
+
+Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options)
+    : world_(std::move(host)) {
   const bool reports = world_->rank() == 0;
   const int found = config.run.device == "cpu" ? 0 : usable_gpus();
   const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
-  if (config.run.device == "auto") {
-    const double with = all_reduce_scalar(*world_, index != kNone ? 1 : 0, ReduceOp::kSum);
-    config.run.device = with == world_->size() ? "cuda" : "cpu";
-    if (with > 0 && with < world_->size() && reports)
-      std::cerr << "warning: only " << with << " of " << world_->size() << " ranks have a GPU: all ranks use CPUs\n";
-  }
+  if (config.run.device == "auto") config.run.device = automatic_device(*world_, place, config, found, index, options);
   if (config.run.device == "cuda") {
     collectively(*world_, [&] {
       open_gpu(place, index, config);
@@ -76,7 +113,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
       gemm_library(ctx_);  // reports a missing library now
     });
     const bool shared = config.run.ranks_per_gpu > 1;
-    const std::string missing = shared || world_->size() == 1 ? "" : nccl_missing(*world_);
+    const std::string missing = shared || world_->size() == 1 ? "" : nccl_missing(*world_, *gpu_);
     if (!missing.empty() && config.kernels.cuda_graph)
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
     if (!missing.empty() && reports) std::cerr << "warning: ranks communicate through host memory, which is slow: " << missing << "\n";
@@ -92,11 +129,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
 Machine::~Machine() = default;
 
 void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
-  const int found = cuda::gpu_count();  // throws with the reason if there is none
-  if (index == kNone)
-    throw ConfigError(concat("run.device=cuda: ", counted(place.local_size, "rank"), " on this host, ", config.run.ranks_per_gpu, " per GPU, but ",
-                             counted(found, "GPU"), "; allowed: fewer ranks per host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
-                             " (slow, for tests)"));
+  if (index == kNone) throw ConfigError(concat(kCudaKey, why_no_gpu(place, config.run.ranks_per_gpu)));
   gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{config.kernels.tf32});
 }
 

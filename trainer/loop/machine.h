@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -19,13 +20,21 @@ struct RankPlace {
 /// Number of GPUs this process can use; 0 without a driver or without CUDA in this build.
 int usable_gpus();
 
+/// Whether a run with this run.device may compute on GPUs. Does not call CUDA.
+bool may_use_gpus(const std::string& device);
+
+struct MachineOptions {
+  std::filesystem::path device_files = "/dev";  ///< where the NVIDIA driver makes the files of its GPUs
+  bool may_ignore_gpus = false;                 ///< for commands without run.device: auto takes CPUs where GPUs exist that not every rank can use
+};
+
 /// Device and communicators of one rank: the CPU, or a GPU with NCCL or with transfers staged through host memory.
 class Machine {
  public:
-  /// Collective. Resolves run.device in `config`: auto becomes cuda if every rank has a GPU. GPU of a rank: local_rank / ranks_per_gpu,
-  /// or the only visible one if the launcher shows each rank a different GPU.
-  /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build.
-  Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config);
+  /// Collective. Resolves run.device in `config`: auto becomes cuda if every rank has a GPU, and cpu if no host of the job has one. GPU of a rank:
+  /// local_rank / ranks_per_gpu, or the only visible one if the launcher shows each rank a different GPU or MIG instance.
+  /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build; with auto also if a host has GPUs.
+  Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options = {});
   ~Machine();
 
   Context& ctx() { return ctx_; }

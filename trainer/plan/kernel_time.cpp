@@ -52,8 +52,8 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
   }
   // Head size 64 reaches 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller heads is assumed.
   const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
-  const double rate = peak(element_bytes, false, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length /
-                      (length + *d.attention_half_length);
+  const double own = d.cores ? 1 : stack.attention_rate;  // bench machine measured Trireme's attention on CPUs
+  const double rate = peak(element_bytes, false, cluster) * *d.attention_efficiency * own * heads_rate * length / (length + *d.attention_half_length);
   const double width = window > 0 ? std::min(window, length) : length, seen = width * (2 - width / length) / length;  // share of the causal half
   const double forward = std::max(2 * seen * scores * head_size / rate, *d.kernel_seconds);
   return {forward, 2.5 * forward};  // five products instead of two

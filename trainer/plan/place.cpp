@@ -68,6 +68,14 @@ void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::o
   c.nodes = *ranks / c.devices_per_node;
 }
 
+void set_device(Config& config, const ClusterConfig& cluster) {
+  if (config.training.precision == "fp64") return;  // runs on CPUs only, and the forecast for GPUs says so
+  if (!cluster.device.cores)
+    config.run.device = "cuda";
+  else if (config.run.device == "cuda")
+    config.run.device = "cpu";
+}
+
 std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed) {
   const int64_t devices = place.cluster.devices();
   const ParallelConfig& p = loaded.config.parallel;

@@ -16,7 +16,7 @@ struct Stack {
   const char* name;
   const char* source;
   AttentionKernel attention;
-  double attention_rate;    ///< fused attention rate relative to the device's
+  double attention_rate;    ///< fused attention rate relative to the GPU's
   double product_rate;      ///< fitted: matrix product rate relative to the device's
   double elementwise;       ///< fitted: memory traffic of operations other than products and attention, relative to Trireme's
   double tensor_overlap;    ///< share of tensor-parallel communication hidden behind matrix products

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/loop/plain_products.h"
@@ -73,7 +74,9 @@ void Run::set_timeout() {
   std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
   const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  progress_.set_timeout(sorted.size() < kFewest ? state_timeout(config_) : std::max(config_.resilience.hang_seconds, 5 * *middle));
+  const bool one_host = options_.ranks_per_host.value_or(world_.size()) == world_.size();
+  progress_.set_timeout(sorted.size() < kFewest ? state_timeout(config_)
+                                                : std::max(hang_seconds(config_, ctx_.device == Device::kCuda, one_host), 5 * *middle));
 }
 
 void Run::check_replicas(int64_t step) {

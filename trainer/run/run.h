@@ -14,7 +14,7 @@ struct RunOptions {
   std::set<std::string> change = {};  ///< keys that may differ from the checkpoint's configuration (changeable_keys)
   std::optional<int64_t> max_steps;   ///< save a checkpoint and stop after this step; the learning-rate schedule remains that of the complete run
   std::optional<StepRange> trace_steps = {};
-  std::optional<int> ranks_per_host = {};  ///< for the forecast; nullopt: all ranks on one host
+  std::optional<int> ranks_per_host = {};  ///< nullopt: all ranks are on one host
   LaunchEnvironment environment = {};      ///< which launcher started the ranks, and whether standard output is a terminal
 };
 

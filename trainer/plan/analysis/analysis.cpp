@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
 
@@ -93,7 +94,8 @@ SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double st
   const bool asynchronous = config.checkpoint.asynchronous;
   plan.failures.mtbf = cluster.node_mtbf / nodes;
   plan.failures.stall = asynchronous ? copy_seconds : plan.write_seconds;
-  plan.failures.downtime = config.resilience.hang_seconds + cluster.restart + load_seconds + (asynchronous ? plan.write_seconds : 0);
+  const double detection = hang_seconds(config, !cluster.device.cores, nodes == 1);
+  plan.failures.downtime = detection + cluster.restart + load_seconds + (asynchronous ? plan.write_seconds : 0);
   plan.young = young_interval(plan.failures.stall, plan.failures.mtbf);
   plan.daly = daly_interval(plan.failures.stall, plan.failures.mtbf);
   const double nearest = std::max(1.0, std::round(plan.daly / step_seconds));
