@@ -21,6 +21,12 @@ bool contradicted(const std::string& id) {
 
 double most(const std::vector<RankBytes>& ranks) { return std::ranges::max(ranks, {}, &RankBytes::peak).peak; }
 
+/// By the nearest rank, as some stacks have few rows.
+double nearest_quantile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
 TEST_CASE("every stack has memory figures") {
   for (const Stack& stack : stacks()) {
     const bool own = std::string(stack.name) == "trireme";
@@ -46,8 +52,8 @@ TEST_CASE("published memory by source, and runs out of memory") {
     if (run.out_of_memory && !run.id.ends_with("L957")) CHECK(bytes > *run.cluster.device.memory);
   }
   for (const auto& [stack, list] : errors) {
-    const double median = published::quantile(list, 0.5), ninth = published::quantile(list, 0.9);
-    UNSCOPED_INFO(stack << ": " << list.size() << " rows, median " << median << ", p90 " << ninth << ", worst " << published::quantile(list, 1));
+    const double median = nearest_quantile(list, 0.5), ninth = nearest_quantile(list, 0.9);
+    UNSCOPED_INFO(stack << ": " << list.size() << " rows, median " << median << ", p90 " << ninth << ", worst " << nearest_quantile(list, 1));
     REQUIRE(bounds.contains(stack));
     CHECK(median <= bounds.at(stack).first);
     CHECK(ninth <= bounds.at(stack).second);
