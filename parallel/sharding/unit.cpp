@@ -11,6 +11,11 @@ Param* Unit::add(std::vector<ParamSpec> specs) {
   return params_.back().get();
 }
 
+int64_t Unit::shard_numel(int64_t numel, int shards) {
+  const int64_t aligned = shards * kShardAlignment;
+  return (numel + aligned - 1) / aligned * kShardAlignment;
+}
+
 void Unit::bind_values(const Tensor& flat) const {
   int64_t offset = 0;
   for (const auto& param : params_) {

@@ -18,9 +18,13 @@ struct Precision {
 };
 
 /// The parameters that are gathered, reduced and updated together (a block, the embedding, the head): one flat buffer per tensor rank, parameters
-/// back to back in declaration order, zeros at the end up to a multiple of the shard count. Shard s of S owns elements [s, s+1) * padded / S.
+/// back to back in declaration order, zeros at the end. All shards have the same size, a multiple of kShardAlignment elements: shard s of S owns
+/// elements [s, s+1) * shard_numel(S). The last shards of a small unit may be padding alone.
 class Unit {
  public:
+  /// Elements. In every dtype a shard then starts at a multiple of 128 bytes, so that kernels and transports may move 16 bytes at once.
+  static constexpr int64_t kShardAlignment = 64;
+
   explicit Unit(std::string name) : name_(std::move(name)) {}
 
   /// The returned pointer stays valid for the lifetime of the unit.
@@ -28,8 +32,9 @@ class Unit {
 
   const std::string& name() const { return name_; }
   int64_t numel() const { return numel_; }  ///< elements on this tensor rank, vocabulary padding included
-  int64_t shard_numel(int shards) const { return (numel_ + shards - 1) / shards; }
-  int64_t padded_numel(int shards) const { return shard_numel(shards) * shards; }
+  int64_t shard_numel(int shards) const { return shard_numel(numel_, shards); }
+  /// Elements of each of the shards of a unit of `numel` elements: ceil(numel / shards), rounded up to kShardAlignment.
+  static int64_t shard_numel(int64_t numel, int shards);
 
   /// Points every Param's value (or grad) into `flat` [>= numel], or unbinds it if `flat` is undefined.
   void bind_values(const Tensor& flat) const;

@@ -14,7 +14,7 @@ using namespace trireme;
 
 namespace {
 
-constexpr int64_t kElements = 5;  // two shards of three: the last element is padding
+constexpr int64_t kShard = 64, kElements = 67;  // of two shards, the second has three elements and padding
 
 struct Calls {
   std::vector<Reduction> started;
@@ -109,8 +109,8 @@ void check_sums(Store& store, bool resident, float factor) {
   store.expect("summed over replicas", replicas);
   grads.reduce_tied(store.ctx, 0, *store.embedding);  // here over all ranks, element k of one shard with element k of the other
   grads.wait(store.ctx, 0);
-  for (int64_t k = 0; k < 3; ++k) {
-    const float found = grads.shard(0).data<float>()[k], wanted = factor * 2 * (replicas(k) + (k + 3 < kElements ? replicas(k + 3) : 0));
+  for (int64_t k = 0; k < kShard; ++k) {
+    const float found = grads.shard(0).data<float>()[k], wanted = factor * 2 * (replicas(k) + (k + kShard < kElements ? replicas(k + kShard) : 0));
     TRIREME_CHECK(found == wanted, "tied, rank ", store.rank, ", element ", k, ": ", found, " instead of ", wanted);
   }
 }
@@ -157,7 +157,7 @@ TEST_CASE("every sum of gradients goes through the reducer of the store") {
                   TRIREME_CHECK(reduction.kind == kinds[k] && reduction.comm == comm && reduction.unit == 0, "reduction ", k);
                   TRIREME_CHECK(reduction.accumulate == (kinds[k] == kScatter && !resident), "reduction ", k);
                 }
-                TRIREME_CHECK(store.grads->reducer().state(0).front().tensor.numel() == 12, "the state of the reducer");
+                TRIREME_CHECK(store.grads->reducer().state(0).front().tensor.numel() == 4 * kShard, "the state of the reducer");
               },
               {.poison = false, .records = &records});
     for (const CommunicationRecord& record : records) {

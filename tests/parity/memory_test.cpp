@@ -59,7 +59,7 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// Formulas in P = elements of this rank's units, each padded to a multiple of S.
+/// Formulas in P = elements of this rank's units, each padded to a multiple of 64 S.
 struct Formula {
   int64_t parameters, gradients, optimizer;  ///< resident between steps
   int64_t peak_parameters, peak_gradients;   ///< including what is gathered or not yet reduced at the peak
@@ -99,7 +99,7 @@ Formula formula(const Subject& subject, const Config& config) {
   const int64_t S = policy.shard;
   int64_t P = 0;
   GradientWalk walk{.padded = {}, .shards = S};
-  for (const auto& [unit, numel] : subject.unit_numel) P += walk.padded[unit] = round_up(numel, S);
+  for (const auto& [unit, numel] : subject.unit_numel) P += walk.padded[unit] = round_up(numel, 64 * S);
   Formula f{};
   f.parameters = size * (policy.parameters_resident ? P : masters ? 0 : P / S);
   f.gradients = wide * (policy.gradients_resident ? P : P / S);

@@ -131,8 +131,9 @@ bool flip_full_copy(Trainer& trainer, size_t turn) {
   const int culprit = static_cast<int>(turn % static_cast<size_t>(mesh.shape.world()));
   Tensor target;
   std::string name;
-  if (mesh.world.rank() == culprit) {
-    const Unit::Segment other = unit.owned_segments((mesh.shard->rank() + 1) % mesh.shape.shard, mesh.shape.shard).front();
+  const std::vector<Unit::Segment> others = unit.owned_segments((mesh.shard->rank() + 1) % mesh.shape.shard, mesh.shape.shard);
+  if (mesh.world.rank() == culprit && !others.empty()) {
+    const Unit::Segment& other = others.front();
     for (const auto& param : unit.params()) {
       int64_t begin = 0;
       for (const ParamSpec& spec : param->specs) {
@@ -143,6 +144,7 @@ bool flip_full_copy(Trainer& trainer, size_t turn) {
     name = other.spec->name;
   }
   name = all_gather_strings(mesh.world, name)[static_cast<size_t>(culprit)];
+  if (name.empty()) return false;  // the next shard of a small unit is padding
   const std::string found = with_a_bit_flipped(trainer, target, static_cast<int64_t>(turn * 7919));
   TRIREME_CHECK(found.find("full copy of weight/" + name + "@") != std::string::npos, "the full copy of ", name, " differs on rank ", culprit,
                 ", but the check reports: '", found, "'");

@@ -53,7 +53,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   for (size_t u = 0; u < unit_numel.size(); ++u) {
     // GPipe: every unit is gathered for each F and each B, except that the last part's units stay from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);
-    const double shard = std::ceil(static_cast<double>(unit_numel[u]) / S);
+    const double shard = 64 * std::ceil(static_cast<double>(unit_numel[u]) / (64 * S));
     wire.shard += (S - 1) * shard * (size * (use ? uses : 1) + reduced * (each ? m : 1));
     wire.replicate += 2 * (R - 1) / R * shard * reduced;
     if (unit_tied[u]) wire.embedding += shard * wide;  // two owners: 2(n-1)/n = 1

@@ -112,6 +112,28 @@ TEST_CASE("memory by formula equals counted memory: sharding") {
   compare(resolve(c));
 }
 
+TEST_CASE("memory by formula equals counted memory: units that shards do not divide are padded to whole shards of 64 elements") {
+  Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
+  c.model.hidden_size = 1056;
+  c.model.ffn_size = 2770;
+  c.parallel.data = GENERATE(3, 5, 7);
+  c.parallel.zero_stage = GENERATE(1, 2, 3);
+  c.training.global_batch_size = 4 * *c.parallel.data;
+  CAPTURE(c.model.architecture, *c.parallel.data, c.parallel.zero_stage);
+  const Config config = resolve(c);
+  const int shards = static_cast<int>(*c.parallel.data);
+  double owned = 0, all = 0;
+  PartProfiles profiles(config.model);
+  const std::vector<StageUnits> units = stage_units(config, {0});
+  for (const int64_t elements : unit_elements(profiles, profiles.parts(), units.front(), profile_shape(config))) {
+    all += static_cast<double>(elements);
+    owned += static_cast<double>((elements + 64 * shards - 1) / (64 * shards) * 64);
+  }
+  CHECK(owned * shards > all);
+  CHECK(counted_memory(config, machine("cpu")).front().optimizer == 3 * 4 * owned);  // master weights and two moments
+  compare(config);
+}
+
 TEST_CASE("memory by formula equals counted memory: gpipe keeps every micro-batch") {
   Config c = base("llama");
   c.parallel.pipeline = 2;

@@ -4,6 +4,7 @@
 #include <deque>
 #include <numeric>
 
+#include "parallel/sharding/unit.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 
@@ -36,7 +37,7 @@ struct HeldPart {
 /// Peak bytes of a stage for one micro-batch during each action, and bytes held between actions.
 struct StageMemory {
   std::vector<HeldPart> parts;
-  std::vector<double> units;                      ///< elements, padded to a multiple of the shards
+  std::vector<double> units;                      ///< elements of all shards, padding included
   std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: first and last part that adds to its gradient
   bool head_adds = false;                         ///< a tied head in another stage of this rank adds to the first unit's gradient
   double saved = 0, kept = 0;
@@ -104,7 +105,7 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
   const StageUnits reads = stage_units(parts, range, config_.model, first_stage_is_local);
   stage.head_adds = range.first() && first_stage_is_local && config_.model.tied_embeddings;
   for (const int64_t elements : unit_elements(profiles_, parts, reads, shape_))
-    stage.units.push_back(static_cast<double>((elements + policy_.shard - 1) / policy_.shard * policy_.shard));
+    stage.units.push_back(static_cast<double>(Unit::shard_numel(elements, policy_.shard) * policy_.shard));
   for (size_t i = 0; i < parts.size(); ++i) {
     const Recompute recompute = recompute_of(parts[i], recompute_);
     HeldPart& part = stage.parts.emplace_back(HeldPart{bytes_of(profiles_.of(parts[i], shape_, recompute)), {}});
