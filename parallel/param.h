@@ -34,7 +34,7 @@ struct ParamSpec {
   int dims = 2;                        ///< 1 or 2
   std::array<int64_t, 2> shape{0, 1};  ///< global, unpadded
   Box box;                             ///< this rank's part of it
-  std::array<int64_t, 2> local{0, 1};  ///< allocated shape: box.extent, with rows padded if they do not divide evenly (vocabulary)
+  std::array<int64_t, 2> local{0, 1};  ///< allocated shape: box.extent and, for a vocabulary, rows of padding
   bool is_primary_copy = true;         ///< true on exactly one of the ranks with the same values: it includes them in norms and saves them
   Partial partial_over = Partial::kNone;
   Init init;

@@ -46,8 +46,9 @@ void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& p
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum) {
   std::vector<Tensor> counted;
   for (size_t u = 0; u < units.size(); ++u) {
-    for (const Unit::Segment& segment : units[u]->owned_segments(shard.rank(), shard.size())) {
-      if (segment.spec->is_primary_copy) counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
+    for (Unit::Segment segment : units[u]->owned_segments(shard.rank(), shard.size())) {
+      segment.count = segment.matrix_range().count();  // the end of a segment may be padding
+      if (segment.spec->is_primary_copy && segment.count > 0) counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
     }
   }
   sum_of_squares(ctx, counted, sum);

@@ -9,6 +9,12 @@
 
 namespace trireme {
 
+int64_t stored_tokens(int64_t tokens) {
+  constexpr int64_t kLarge = 1024, kMultipleOfLarge = 128, kMultipleOfSmall = 8;
+  const int64_t multiple = tokens >= kLarge ? kMultipleOfLarge : kMultipleOfSmall;
+  return (tokens + multiple - 1) / multiple * multiple;
+}
+
 Tensor VocabParallelEmbedding::forward(Context& ctx, const Tensor& tokens) const {
   const Box& box = weight->specs.front().box;
   const Tensor partial = Tensor::empty(ctx, {tokens.numel(), box.extent[1]}, weight->value.dtype(), MemoryCategory::kActivations);

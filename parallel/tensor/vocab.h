@@ -1,5 +1,6 @@
 #pragma once
-// The layers that are split over the vocabulary: ceil(V/t) tokens per tensor rank. Padding rows of the last ranks never enter a result.
+// The layers that are split over the vocabulary: ceil(V/t) tokens per tensor rank, in stored_tokens(ceil(V/t)) rows of the weight. The rows beyond a
+// rank's box are padding: they hold zero, get a zero gradient, are in no checkpoint and never enter a softmax or a norm.
 // Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 #include "parallel/param.h"
 #include "parallel/tensor/linear.h"
@@ -7,8 +8,13 @@
 
 namespace trireme {
 
+/// Rows that embedding and head allocate for `tokens` tokens of a tensor rank: a multiple of 128 from 1024 tokens on, else a multiple of 8. Matrix
+/// products with logits then have sizes for which vendor libraries have tensor-core kernels, for every vocabulary.
+/// Source: NVIDIA, Matrix Multiplication Background User's Guide (sizes in multiples of 16 bytes, 128 bytes on A100).
+int64_t stored_tokens(int64_t tokens);
+
 /// y[m] = W[token m]: each rank looks up its own tokens and `exit` sums the results.
-/// Shapes on this rank: tokens [M] int32, w [ceil(V/t),D], y [M/t or M, D].   Communication: `exit` forward and backward.
+/// Shapes on this rank: tokens [M] int32, w [stored_tokens(ceil(V/t)),D], y [M/t or M, D].   Communication: `exit` forward and backward.
 struct VocabParallelEmbedding {
   Param* weight;
   const Region* region;
@@ -17,7 +23,7 @@ struct VocabParallelEmbedding {
   void backward_weight(Context& ctx, const Tensor& tokens, const Tensor& dy) const;
 };
 
-/// Softmax cross-entropy of logits split by vocabulary columns.
+/// Softmax cross-entropy of logits [M, stored_tokens(ceil(V/t))], split by vocabulary columns.
 /// Communication, forward: all-reduce max of M and sum of 2M elements over `tensor`; backward: none.
 struct VocabParallelCrossEntropy {
   const ParamSpec* vocabulary;  ///< the head's weight; its box gives this rank's tokens
@@ -34,7 +40,7 @@ struct VocabParallelCrossEntropy {
 
 /// The output head with its loss, `chunk_rows` rows of logits at a time: forward and both gradients of a chunk are computed before the next chunk, so
 /// that at most `chunk_rows` rows of logits exist.
-/// Shapes on this rank: x [M/t or M, D], targets [M] int32, weight [ceil(V/t),D].
+/// Shapes on this rank: x [M/t or M, D], targets [M] int32, weight [stored_tokens(ceil(V/t)),D].
 /// Communication: `enter` of x once; its conjugate once, overlapped with the last chunk's product dw; the reductions of VocabParallelCrossEntropy for
 /// each chunk.
 /// Source of the fusion: Hsu et al. 2024, arXiv:2410.10989, section 3.2.

@@ -172,6 +172,42 @@ TEST_CASE("the parameter table: decay only on matrices, smaller initial residual
   }
 }
 
+TEST_CASE("the stored vocabulary: rows of padding beyond the box, up to a multiple of 128 or, below 1024 tokens of a rank, of 8") {
+  struct Row {
+    int64_t vocabulary;
+    int ranks;
+    int64_t box, stored;  ///< rows of rank 0
+  };
+  for (const auto& [vocabulary, ranks, box, stored] : std::vector<Row>{{50257, 1, 50257, 50304},
+                                                                       {50257, 4, 12565, 12672},
+                                                                       {151936, 8, 18992, 19072},
+                                                                       {1025, 1, 1025, 1152},
+                                                                       {1024, 1, 1024, 1024},
+                                                                       {1023, 1, 1023, 1024},
+                                                                       {1009, 1, 1009, 1016},
+                                                                       {61, 2, 31, 32},
+                                                                       {56, 1, 56, 56},
+                                                                       {5, 4, 2, 8}}) {
+    CAPTURE(vocabulary, ranks);
+    ModelConfig model = gpt2_small();
+    model.vocab_size = vocabulary;
+    NullCommunicator tensor(0, ranks, "tensor");
+    const Region region(tensor, false);
+    Unit unit("model");
+    const Declaration declare(model, region);
+    declare.embedding(unit);
+    declare.tied_embedding(unit);
+    declare.head(unit);
+    for (const auto& param : unit.params()) {
+      const ParamSpec& spec = param->specs.front();
+      CHECK(spec.shape == std::array<int64_t, 2>{vocabulary, 768});
+      CHECK(spec.box == Box{{0, 0}, {box, 768}});
+      CHECK(spec.local == std::array<int64_t, 2>{stored, 768});
+      CHECK(boxes_of(spec, box * 768, stored * 768).empty());
+    }
+  }
+}
+
 TEST_CASE("the counted boxes of all tensor ranks tile each parameter exactly once") {
   ModelConfig model = gpt2_small();
   model.kv_heads = 3;

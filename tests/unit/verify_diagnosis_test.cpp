@@ -81,6 +81,17 @@ Config odd_config() {
 
 }  // namespace
 
+TEST_CASE("a vocabulary without padding is divisible into whole stored rows on one rank and on the ranks of every layout") {
+  const auto unpadded = [](int64_t vocabulary, const std::string& layouts) { return unpadded_vocabulary(vocabulary, parse_layouts(layouts)); };
+  CHECK(unpadded(53, "tp1") == 56);
+  CHECK(unpadded(56, "tp1 pp2") == 56);
+  CHECK(unpadded(56, "tp2") == 64);
+  CHECK(unpadded(53, "tp2 tp3 dp2") == 96);
+  CHECK(unpadded(1025, "tp1") == 1152);
+  CHECK(unpadded(1018, "tp2") == 1024);
+  CHECK(unpadded(1025, "tp4") == 1152);  // 288 rows on each of four ranks, 1152 on one
+}
+
 TEST_CASE("a clone keeps irregular sizes of a model, and is only as large as the layouts need") {
   const std::vector<Layout> layouts = parse_layouts("tp2 tp3 pp2vpp2-interleaved_1f1b dp3z1 tp2dp2z3mb2sp");
   const Clone clone = make_clone(odd_config(), layouts, 5);

@@ -49,7 +49,7 @@ int microbatches_of(const Config& config) {
 /// gradient of the weight in fp32, which takes longer than the chunk's product if it has few rows.
 int64_t logits_chunk(const Config& config) {
   constexpr int64_t kBytes = int64_t{64} << 20, kFewestOnGpu = 4096;
-  const int64_t columns = (*config.model.vocab_size + config.parallel.tensor - 1) / config.parallel.tensor;
+  const int64_t columns = stored_tokens((*config.model.vocab_size + config.parallel.tensor - 1) / config.parallel.tensor);
   const auto rows = static_cast<uint64_t>(kBytes / (columns * size_of(precision_of(config.training).compute)));
   const auto fitting = static_cast<int64_t>(std::bit_floor(std::max<uint64_t>(1, rows)));
   return config.training.logits_chunk.value_or(config.run.device == "cuda" ? std::max(fitting, kFewestOnGpu) : fitting);

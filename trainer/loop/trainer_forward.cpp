@@ -47,6 +47,7 @@ std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t p
 
   const Tensor mine = last_->logits(0);
   const int64_t rows = mine.dim(0), columns = mine.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
+  const int64_t tokens_of_part = (vocabulary + parts - 1) / parts;
   const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, mine.dtype(), MemoryCategory::kWorkspace);
   mesh_.tensor->all_gather(ctx_, mine, all).wait(ctx_);
   const Tensor wide = Tensor::empty(ctx_, all.shape(), DType::kF64, MemoryCategory::kWorkspace);
@@ -56,7 +57,7 @@ std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t p
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t part = 0; part < parts; ++part) {  // each rank has a part of the vocabulary; padding is left out
       const double* const from = gathered.data<double>() + (part * rows + row) * columns;
-      logits.insert(logits.end(), from, from + std::clamp<int64_t>(vocabulary - part * columns, 0, columns));
+      logits.insert(logits.end(), from, from + std::clamp<int64_t>(vocabulary - part * tokens_of_part, 0, tokens_of_part));
     }
   }
   return logits;

@@ -22,7 +22,9 @@ Param* Declaration::vector(Unit& unit, ParamSpec spec, Init::Kind kind) const {
 }
 
 ParamSpec Declaration::vocabulary(const std::string& name) const {
-  return matrix(split_rows(name, {dims_.V, dims_.D}, 2, at_, at_.size), model_.init_std);
+  ParamSpec spec = split_rows(name, {dims_.V, dims_.D}, 2, at_, at_.size);
+  spec.local[0] = stored_tokens(spec.local[0]);
+  return matrix(std::move(spec), model_.init_std);
 }
 
 VocabParallelEmbedding Declaration::embedding(Unit& unit) const { return {unit.add({vocabulary("embedding.weight")}), region_}; }

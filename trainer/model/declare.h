@@ -43,7 +43,7 @@ class Declaration {
   TensorRank at_;
 };
 
-/// All parameters of a resolved model, unsplit.
+/// All parameters of a resolved model, unsplit. The local shape of a vocabulary has rows of padding; `shape` and `box` have not.
 std::vector<ParamSpec> whole_model(const ModelConfig& model);
 
 }  // namespace trireme

@@ -16,9 +16,10 @@ struct ForwardFlops {
   double full_attention = 0;  ///< share of attention in `full`
 };
 
-ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t sequence_length) {
+ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t vocabulary, int64_t sequence_length) {
   ForwardFlops sum;
-  for (const OperationRecord& operation : profiles.of(part, {.length = sequence_length, .logits_chunk = sequence_length}).evaluation.operations) {
+  for (OperationRecord operation : profiles.of(part, {.length = sequence_length, .logits_chunk = sequence_length}).evaluation.operations) {
+    if (part.kind == PartKind::kHead && operation.kind == OperationKind::kProduct) operation.n = vocabulary;  // without the padding
     const double causal = operation.flops();
     sum.causal += causal;
     if (operation.kind != OperationKind::kAttention) {
@@ -36,7 +37,7 @@ ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t seq
 double flops_per_token(const ModelConfig& model, int64_t sequence_length, double ForwardFlops::*kind) {
   PartProfiles profiles(model);
   double flops = 0;
-  for (const Part& part : profiles.parts()) flops += forward_flops(profiles, part, sequence_length).*kind;
+  for (const Part& part : profiles.parts()) flops += forward_flops(profiles, part, *model.vocab_size, sequence_length).*kind;
   return kPasses * flops / static_cast<double>(sequence_length);
 }
 
@@ -54,7 +55,7 @@ double recomputation_factor(const ModelConfig& model, int64_t sequence_length, c
   PartProfiles profiles(model);
   double all = 0, again = 0;
   for (const Part& part : profiles.parts()) {
-    const ForwardFlops forward = forward_flops(profiles, part, sequence_length);
+    const ForwardFlops forward = forward_flops(profiles, part, *model.vocab_size, sequence_length);
     const Recompute how = recompute_of(part, recompute);
     all += forward.full;
     again += how == Recompute::kFull ? forward.full : how == Recompute::kSelective ? forward.full_attention : 0;

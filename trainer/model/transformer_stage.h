@@ -76,7 +76,7 @@ class TransformerStage : public Stage {
   /// [1] f64, read by every backward of the last stage: 1 / valid tokens of the global batch.
   Tensor loss_scale() const { return loss_scale_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
-  Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M or 1, ceil(V/t)], kLogits or kDecode
+  Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M or 1, >= V/t], kLogits or kDecode
 
  private:
   struct Head {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "parallel/tensor/vocab.h"
 #include "trainer/config/fields.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
@@ -220,6 +221,12 @@ Config Clone::in(const Layout& layout) const {
   result.training.micro_batch_size = layout.micro_batch;
   if (layout.recompute) set_recompute(result.training, *layout.recompute);
   return result;
+}
+
+int64_t unpadded_vocabulary(int64_t vocabulary, const std::vector<Layout>& layouts) {
+  const auto padded = [&](int64_t ranks) { return vocabulary % ranks != 0 || stored_tokens(vocabulary / ranks) != vocabulary / ranks; };
+  while (padded(1) || std::ranges::any_of(layouts, [&](const Layout& layout) { return padded(layout.tensor); })) ++vocabulary;
+  return vocabulary;
 }
 
 }  // namespace trireme

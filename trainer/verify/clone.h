@@ -23,4 +23,7 @@ struct Clone {
 /// `config` is resolved. Errors: ConfigError if a layout breaks a rule for `config` itself, naming the layout and the rule.
 Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64_t seed);
 
+/// The smallest vocabulary, not below `vocabulary`, for which neither one rank nor the tensor ranks of any layout store rows of padding.
+int64_t unpadded_vocabulary(int64_t vocabulary, const std::vector<Layout>& layouts);
+
 }  // namespace trireme

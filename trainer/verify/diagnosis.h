@@ -17,7 +17,7 @@ enum class Feature : uint8_t {
   kBiases,            ///< initial biases are 0
   kTied,              ///< embedding and head are two matrices
   kSharedKv,          ///< every query head has its own kv head
-  kRaggedVocabulary,  ///< every tensor degree divides the vocabulary
+  kRaggedVocabulary,  ///< no tensor rank stores rows of padding beyond its vocabulary
   kMasks,             ///< no target is masked
   kMicrobatches,      ///< one micro-batch per data rank, with its loss in one chunk
   kWeightDecay,

@@ -68,12 +68,7 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
         break;
       case Feature::kTied: set(m.tied_embeddings, false); break;
       case Feature::kSharedKv: set(*m.kv_heads, m.heads); break;
-      case Feature::kRaggedVocabulary: {
-        int64_t unit = 1;
-        for (const Layout& layout : layouts_) unit = std::lcm(unit, layout.tensor);
-        set(*m.vocab_size, (*m.vocab_size + unit - 1) / unit * unit);
-        break;
-      }
+      case Feature::kRaggedVocabulary: set(*m.vocab_size, unpadded_vocabulary(*m.vocab_size, layouts_)); break;
       case Feature::kMasks: set(masks, false); break;
       case Feature::kMicrobatches:
         if (microbatches_of(s.config) > 1) set(t.micro_batch_size, t.global_batch_size / *s.config.parallel.data);

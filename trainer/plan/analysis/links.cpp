@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/sharding/unit.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/flops.h"
+#include "trainer/model/part_profile.h"
 #include "trainer/plan/collective.h"
 
 namespace trireme {
@@ -42,6 +43,17 @@ struct Axis {
   bool transfers = false;        ///< point-to-point between neighbours, over one device's link
 };
 
+/// Elements that a tensor rank stores of the whole model, with the padding of the vocabulary and of `shards` shards of each unit.
+double stored_elements(const Config& config, int shards) {
+  PartProfiles profiles(config.model);
+  const StageRange whole = whole_range(config.model);
+  const std::vector<Part> parts = parts_of(config.model, whole, blocks_per_unit(config));
+  const StageUnits reads = stage_units(parts, whole, config.model, false);
+  int64_t sum = 0;
+  for (const int64_t elements : unit_elements(profiles, parts, reads, profile_shape(config))) sum += Unit::shard_numel(elements, shards) * shards;
+  return static_cast<double>(sum);
+}
+
 std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const MeshShape mesh = mesh_shape(config.parallel);
   const ZeroPolicy policy = zero_policy(config.parallel);
@@ -50,7 +62,7 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = degree_of(mesh, MeshAxis::kShard), r = mesh.replicate;
   const auto [blocks, gathers_of_blocks, messages] = busiest_of(config);
   const double units = std::ceil(blocks / static_cast<double>(blocks_per_unit(config))) + 1;
-  const double parameters = static_cast<double>(parameter_count(config.model)) / (t * p);
+  const double parameters = stored_elements(config, policy.shard) / p;
   const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;
 
