@@ -65,11 +65,4 @@ __device__ inline int reread_block() {
 }
 
 }  // namespace trireme::cuda
-#else
-namespace trireme::cuda {
-
-inline int reread_block() { return static_cast<int>(blockIdx.x); }
-inline float exp2_fast(float x) { return x < -126 ? 0.0F : exp2f(x); }
-
-}  // namespace trireme::cuda
 #endif

@@ -11,6 +11,7 @@ namespace trireme::test {
 struct Carrier {
   bool nccl;  ///< false: through host memory
   int ranks_per_gpu;
+  bool caching = true;  ///< of the arenas
 };
 constexpr Carrier kNccl{true, 1}, kStaged{false, 1}, kStagedOnOneGpu{false, 4};
 

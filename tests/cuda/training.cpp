@@ -6,11 +6,11 @@
 
 namespace trireme::test {
 
-RunRecord train_on_gpus(const Config& config, int steps, int ranks_per_gpu) {
+RunRecord train_on_gpus(const Config& config, int steps, int ranks_per_gpu, bool caching) {
   RunRecord record;
   std::mutex mutex;
   const auto ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
-  run_gpu_ranks(ranks, {ranks_per_gpu == 1, ranks_per_gpu}, [&](Communicator& world, Context& ctx) {
+  run_gpu_ranks(ranks, {ranks_per_gpu == 1, ranks_per_gpu, caching}, [&](Communicator& world, Context& ctx) {
     RunRecord mine = train(ctx, world, config, steps);
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);

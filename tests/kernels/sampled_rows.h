@@ -36,4 +36,10 @@ std::vector<double> values_of(const Tensor& host);
 /// random ones, `count` in all.
 double sampled_error(const LargeOperation& operation, int64_t units, int64_t count);
 
+#ifndef TRIREME_REAL_GPU
+/// The same on the simulated machine, which runs a few blocks of each large launch and holds only the pages that those write: tensors of any size in
+/// seconds. The samples are units that were written. The error is infinite if these do not reach both ends of each result, or if an input was written.
+double error_of_few_blocks(const LargeOperation& operation, int64_t units);
+#endif
+
 }  // namespace trireme::testing
