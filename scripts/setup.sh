@@ -100,6 +100,8 @@ options=(-DCMAKE_BUILD_TYPE=Release)
 [ -f build/CMakeCache.txt ] || options+=(-G Ninja -DTRIREME_TESTS=OFF -DTRIREME_CUDA=OFF -DTRIREME_UNITY=ON)
 [ -z "$tests" ] || options+=(-DTRIREME_TESTS=ON -DTRIREME_CUDA=ON)
 [ -z "$cuda" ] && [ ! -e /dev/nvidiactl ] || options+=(-DTRIREME_CUDA=ON)
+# Where nothing runs or reads the machine code of the GPU kernels, one architecture shows that nvcc compiles them. -U: all architectures.
+if [ -n "$cuda" ] || [ -e /dev/nvidiactl ] || command -v cuobjdump >/dev/null; then options+=(-UCMAKE_CUDA_ARCHITECTURES); else options+=(-DCMAKE_CUDA_ARCHITECTURES=90-real); fi
 stage "configuring build/" cmake -S . -B build "${options[@]}"
 sed -n '/^-- Trireme /,$ { /: not found\|: left out/s/^  /setup: /p }' "$log"
 what="build/trireme"

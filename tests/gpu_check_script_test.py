@@ -157,11 +157,28 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("tokens/s", self.report())
 
     def kill(self, process):
-        """kill -9 of the script, which cannot end what it started; then of the hanging case."""
+        """kill -9 of the script, which cannot end what it started; then of what it has left running, which still writes to the output."""
         process.kill()
         process.wait(timeout=60)
-        os.kill(int(self.hanging().read_text()), signal.SIGKILL)
+        while left := self.left_running():
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass  # it ended by itself
+            time.sleep(0.01)
         process.communicate(timeout=60)
+
+    def left_running(self):
+        """The processes that have this test's environment."""
+        mark, found = f"FAKE_CALLS={self.folder}/calls".encode(), []
+        for environment in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in environment.read_bytes().split(b"\0"):
+                    found.append(int(environment.parent.name))
+            except OSError:
+                pass  # it has ended, or belongs to somebody else
+        return found
 
     def check_signal(self, number, name):
         process = self.start("--only", "smoke,step,kernels", cases="hang\n")

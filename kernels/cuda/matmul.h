@@ -1,7 +1,9 @@
 #pragma once
 // GPU implementation of kernels/ops/matmul.h with cuBLASLt: fp32 accumulation, bias and (in bf16) GELU as epilogues, dw accumulated into fp32 with
-// beta = 1. fp32 products have full fp32 precision unless GpuOptions::tf32 is set. The heuristic's choice is cached by shape and alignment; where it
-// has none (16-bit rows with an odd number of elements), the kernel of matmul_plain.h computes the product.
+// beta = 1. fp32 products have full fp32 precision unless GpuOptions::tf32 is set. The heuristic's first algorithm is kept by shape and alignment, unless
+// use_algorithms() has set another; where it has none (16-bit rows with an odd number of elements), the kernel of matmul_plain.h computes the product.
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,5 +35,24 @@ ProductCounts product_counts(Gpu& gpu);
 /// The shapes for which cuBLASLt has refused every kernel, each once, in the order of first use: "rows 4096, columns 50257, depth 768, BF16 to BF16".
 /// One product can fall back in several alignments and appears once.
 std::vector<std::string> plain_shapes(Gpu& gpu);
+
+/// Algorithms of cuBLASLt by kind of product (shapes, dtypes, epilogue, alignments). Both texts mean the same in every process with the same GPU model,
+/// driver and cuBLASLt. Algorithms differ in speed and in the order of summation.
+using ProductAlgorithms = std::map<std::string, std::string>;
+
+/// The algorithms that can compute one kind of product.
+struct ProductTimes {
+  std::string kind;
+  std::vector<std::string> algorithms;  ///< in the heuristic's order; if one was known, that one alone
+  std::vector<double> seconds;          ///< of each algorithm, the shortest of several runs; empty if one was known
+};
+/// Runs `body` and returns an entry for each kind of product that it computes with cuBLASLt, in the order of first use. A kind for which `known` has none
+/// of the heuristic's first eight algorithms is timed at its first use, by events on the compute stream, with the operands of that product: the host waits
+/// for the device, and an accumulating product is added once for each run, so the caller must drop the gradients of `body`. Nothing is timed while a
+/// CUDA graph is captured or exists. Errors: InternalError from cuBLASLt; an algorithm that cuBLASLt refuses is left out.
+std::vector<ProductTimes> time_products(Gpu& gpu, const ProductAlgorithms& known, const std::function<void()>& body);
+/// Sets the algorithms of all products from now on. A kind that is not listed, or whose algorithm the heuristic does not offer, gets the heuristic's
+/// first.
+void use_algorithms(Gpu& gpu, const ProductAlgorithms& algorithms);
 
 }  // namespace trireme::cuda

@@ -27,6 +27,7 @@ inline uint64_t workspace_of(const Problem& problem) { return problem.k >= 64 ? 
 
 struct Call {
   Problem problem;
+  int64_t slices;  ///< of k, whose sums are added at the end
   float alpha, beta;
   const void *a, *b, *c, *bias;
   void *d, *aux, *workspace;

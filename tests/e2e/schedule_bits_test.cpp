@@ -41,17 +41,17 @@ TEST_CASE("schedules: eight ranks with two stages each in a V, one of them kille
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments arguments = layout(2, 2, 2, 3) + sets({"parallel.schedule=zb_v", "parallel.sequence_parallel=true", "training.recompute=full",
-                                                         "training.steps=40", "checkpoint.every=8"});
+                                                         "training.steps=20", "checkpoint.every=4"});
   must(directory, kTrain + arguments + in("undisturbed"));
   {
     LiveJob job(directory, "killed", arguments);
-    REQUIRE(job.wait_for_step(9));
+    REQUIRE(job.wait_for_step(5));
     ::kill(job.ranks(8).at(3), SIGKILL);
     CHECK(job.wait().code != 0);
-    CHECK(job.last_step() < 40);
+    CHECK(job.last_step() < 20);
   }
   must(directory, kTrain + arguments + in("killed"));
-  CHECK(fingerprint_of(directory / "killed", 40) == fingerprint_of(directory / "undisturbed", 40));
+  CHECK(fingerprint_of(directory / "killed", 20) == fingerprint_of(directory / "undisturbed", 20));
 }
 
 }  // namespace

@@ -131,23 +131,23 @@ TEST_CASE("stop: no effect during the last step") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const auto& [run, ranks] : {std::pair{"one", 1}, {"four", 2}}) {
-    const Arguments whole = kSlow + in(run) + layout(ranks, 1, ranks, 0) + sets({"training.steps=4"});
-    const Arguments part = kSlow + in(std::string(run) + "-part") + layout(ranks, 1, ranks, 0) + Arguments{"--max-steps", "4"};
+    const Arguments whole = kSlow + in(run) + layout(ranks, 1, ranks, 0) + sets({"training.steps=2"});
+    const Arguments part = kSlow + in(std::string(run) + "-part") + layout(ranks, 1, ranks, 0) + Arguments{"--max-steps", "2"};
     for (const Arguments& command : {whole, part}) {
       Outcome outcome;
       for (int tries = 0; tries < 5; ++tries) {
         fs::remove_all(directory / run);
         fs::remove_all(directory / (std::string(run) + "-part"));
         Process process(command, directory.path());
-        REQUIRE(process.wait_for("step 3/"));
+        REQUIRE(process.wait_for("step 1/"));
         std::this_thread::sleep_for(std::chrono::milliseconds(50 << tries));
         process.signal(SIGTERM);
         outcome = process.wait();
-        if (outcome.err.find("stopped on request after step 3,") == std::string::npos) break;  // else the ranks had not begun step 4
+        if (outcome.err.find("stopped on request after step 1,") == std::string::npos) break;  // else the ranks had not begun step 2
       }
       INFO(outcome.err);
       CHECK(outcome.code == 0);
-      CHECK(outcome.err.find("done: 4 of ") != std::string::npos);
+      CHECK(outcome.err.find("done: 2 of ") != std::string::npos);
     }
   }
 }

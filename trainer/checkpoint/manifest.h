@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/dtype.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/ops/optimizer.h"
 #include "parallel/param.h"
 
@@ -55,6 +56,8 @@ struct CheckpointDescription {
   int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
   std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
   StopState early_stopping = {};          ///< without an evaluation after `step` that was made after the save
+  /// The algorithms of matrix products by GPU model and library versions, where kernels.tuning_file is set (tune_products).
+  std::map<std::string, cuda::ProductAlgorithms> product_algorithms = {};
 };
 
 struct StoredBox {

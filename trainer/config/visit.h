@@ -186,6 +186,12 @@ void visit(V& v, KernelsConfig& c) {
   v(operation_key({.key = "tf32", .doc = "Compute fp32 matrix products on the GPU in TF32 (10-bit mantissa)."}), c.tf32);
   v(operation_key({.key = "cuda_graph", .doc = "On the GPU, capture a step as a CUDA graph and launch the graph from the third step on."}),
     c.cuda_graph);
+  v(execution_key({.key = "tuning_file",
+                   .doc =
+                       "On the GPU, JSON file with the algorithm of cuBLASLt for each kind of matrix product that a training step computes, per GPU "
+                       "model, driver and cuBLASLt. Kinds that it lacks are timed before the first step, and the fastest algorithms are added. "
+                       "Checkpoints record the algorithms, which a resumed run keeps. Forecasts do not count it. none: cuBLASLt's own choice."}),
+    c.tuning_file);
 }
 
 template <class V>

@@ -137,6 +137,7 @@ void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale)
     trainer.weights_replaced();  // the moving average starts from the loaded weights
   }
   trainer.set_accepted_steps(reader.description().optimizer_steps);
+  trainer.set_product_algorithms(reader.description().product_algorithms);
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
 }
 

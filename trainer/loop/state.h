@@ -18,8 +18,8 @@ int64_t state_bytes(const Config& config);
 void load_weights(Trainer& trainer, WeightSource& source);
 /// Number of non-finite values per parameter in the current weights; the same result on all ranks. Collective.
 NonFinite non_finite_weights(Trainer& trainer);
-/// Loads weights, optimizer state, the number of accepted steps and, with dynamic loss scaling, the loss scale, saved under any layout. Every tensor
-/// of the checkpoint must belong to the model. The moving average of the weights may be switched on or off at a resume: if the checkpoint has none it
+/// Loads weights, optimizer state, the number of accepted steps, the algorithms of matrix products and, with dynamic loss scaling, the loss scale,
+/// saved under any layout. Every tensor of the checkpoint must belong to the model. The moving average of the weights may be switched on or off at a resume: if the checkpoint has none it
 /// starts from the weights, and if the configuration has none that of the checkpoint is ignored. With `new_loss_scale` the loss scale is not loaded
 /// but starts from training.loss_scale.initial. Collective. Errors: as load_weights.
 void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale = false);

@@ -1,11 +1,14 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/matmul.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/progress.h"
 #include "parallel/mesh.h"
@@ -77,6 +80,8 @@ class Trainer {
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
   StepResult finish(const StepInFlight& step);
+  /// Queues forward and backward of `step` without norm and update. Only the gradients change, which every step clears.
+  void rehearse(const Dataset& data, int64_t step);
 
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
@@ -121,6 +126,9 @@ class Trainer {
   }
   /// Matrix products of the last queued step on this rank for which cuBLASLt has no kernel; 0 on other devices. See cuda::ProductCounts::plain.
   int64_t plain_products() const { return plain_products_; }
+  /// The algorithms of matrix products that a checkpoint records, by GPU model and library versions; tune_products() sets and uses them.
+  const std::map<std::string, cuda::ProductAlgorithms>& product_algorithms() const { return product_algorithms_; }
+  void set_product_algorithms(std::map<std::string, cuda::ProductAlgorithms> algorithms) { product_algorithms_ = std::move(algorithms); }
   /// Whether replicas are equal or may diverge. All current configurations keep them equal. Set the same value on all ranks.
   ReplicaContract replica_contract() const { return replica_contract_; }
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
@@ -142,7 +150,9 @@ class Trainer {
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
+  std::pair<int64_t, double> write_inputs(const Dataset& data, int64_t step);
   void queue_step(int64_t step);
+  void queue_list(const ActionList& list, int64_t step);
   void norm();
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);
@@ -171,7 +181,8 @@ class Trainer {
   cuda::Gpu::Graph graph_;                   ///< captured step
   int eager_steps_ = 0;                      ///< steps run before the capture
   int64_t plain_products_ = 0;               ///< of the last queue_step
-  int64_t accepted_steps_ = 0;               ///< among the finished steps
+  std::map<std::string, cuda::ProductAlgorithms> product_algorithms_;
+  int64_t accepted_steps_ = 0;  ///< among the finished steps
   AdamW hyper_;
   LossScaling scaling_;
   LossScale loss_scale_;  ///< after finished steps

@@ -42,6 +42,7 @@ class Run {
   void open_directory(const Resumed& resumed);
   void report_change(const Resumed& resumed);
   void make_trainer();
+  void tune();
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
   void end_if_diverged();
