@@ -132,6 +132,7 @@ TEST_CASE("launch: mpirun's files are in the job's directory, which the next lau
     CAPTURE(files);
     for (const fs::path& path : job_directories())  // another job may run at the same time
       if (!before.contains(path) && files.find(path.string()) != std::string::npos) ours = path;
+    REQUIRE_FALSE(ours.empty());
     struct stat status {};
     REQUIRE(::lstat(ours.c_str(), &status) == 0);
     CHECK((status.st_mode & 07777) == 0700);
