@@ -177,5 +177,7 @@ template <int N>
 void cp_async_wait() {
   ::device_calls::async_wait(N);
 }
+inline void wait_for_value(const uint32_t* counter, uint32_t value, CUDA_SIM_SITE) { ::device_calls::wait_for_value(counter, value, {file, line}); }
+inline void release_value(uint32_t* counter, uint32_t value, CUDA_SIM_SITE) { ::device_calls::release_value(counter, value, {file, line}); }
 
 }  // namespace trireme::cuda

@@ -41,6 +41,11 @@ void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
 void async_copy(void* shared, const void* global, bool valid);
 void async_commit();
 void async_wait(int groups_left);
+/// The blocks of a launch run one after another. If the counter has another value, the block that should set it has not run: an error, because on a
+/// GPU the wait would not end if that block could not begin.
+void wait_for_value(const uint32_t* counter, uint32_t value, Site site);
+/// An error if the counter is not raised: then it was not cleared before the launch, and on a GPU a wait could end too early.
+void release_value(uint32_t* counter, uint32_t value, Site site);
 
 /// Returns the block's variable declared at `tag`.
 void* static_shared(const void* tag, size_t bytes, size_t alignment);

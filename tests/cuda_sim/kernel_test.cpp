@@ -78,6 +78,48 @@ TEST_CASE("Blocks and threads run in an order drawn from the seed") {
   CHECK(thread_orders.size() >= 4);
 }
 
+TEST_CASE("Blocks that take their places by a ticket run in turn, and a wait for a block that has not run is reported") {
+  constexpr unsigned kBlocks = 6;
+  uint32_t expected = 0;
+  for (uint32_t place = 0; place < kBlocks; ++place) expected = 31 * expected + place;
+  int reported = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    for (const bool by_ticket : {true, false}) {
+      reset(seed);
+      TestStream stream;
+      DeviceArray<uint32_t> counters(std::vector<uint32_t>{0, 0}), sum(std::vector<uint32_t>{0});
+      (void)kernels::in_turn(counters.get(), sum.get(), kBlocks, by_ticket, stream);
+      const cudaError_t error = cudaStreamSynchronize(stream);
+      if (by_ticket) {
+        CHECK(error == cudaSuccess);
+        CHECK(sum.host()[0] == expected);
+      } else if (error != cudaSuccess) {
+        ++reported;
+        CHECK(error == cudaErrorLaunchFailure);
+        REQUIRE(errors().size() == 1);
+        CHECK_THAT(errors()[0], Catch::Contains("in_turn_kernel") && Catch::Contains("for a block that has not run: the counter is "));
+      }
+    }
+  }
+  CHECK(reported >= 6);
+  reset();
+}
+
+TEST_CASE("A counter between blocks that was not cleared before the launch is reported") {
+  for (const uint32_t stale : {0U, 1U, 6U}) {
+    reset();
+    TestStream stream;
+    DeviceArray<uint32_t> counters(std::vector<uint32_t>{0, stale}), sum(std::vector<uint32_t>{0});
+    (void)kernels::in_turn(counters.get(), sum.get(), 6, true, stream);
+    const cudaError_t error = cudaStreamSynchronize(stream);
+    CHECK((error == cudaSuccess) == (stale == 0));
+    if (stale == 0) continue;
+    REQUIRE(errors().size() == 1);
+    CHECK_THAT(errors()[0], Catch::Contains("in_turn_kernel") && Catch::Contains("to 1, which is " + std::to_string(stale) + " already"));
+  }
+  reset();
+}
+
 TEST_CASE("Shuffles and votes follow CUDA's definition") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     reset(seed);

@@ -183,6 +183,18 @@ __global__ void orders_kernel(int* counter, int* blocks, int* threads) {
   if (blockIdx.x == 0) threads[threadIdx.x] = order;
 }
 
+__global__ void in_turn_kernel(uint32_t* counters, uint32_t* sum, bool by_ticket) {
+  TRIREME_SHARED(uint32_t, place);
+  if (threadIdx.x == 0) {
+    place = by_ticket ? atomicAdd(&counters[0], 1U) : blockIdx.x;
+    if (place > 0) trireme::cuda::wait_for_value(&counters[1], place);
+  }
+  __syncthreads();
+  if (threadIdx.x == 63) *sum = 31 * *sum + place;
+  __syncthreads();
+  if (threadIdx.x == 0) trireme::cuda::release_value(&counters[1], place + 1);
+}
+
 __global__ void nothing_kernel() {}
 
 }  // namespace
@@ -220,6 +232,9 @@ cudaError_t async_copy(const float* x, float* y, int wait, int valid, cudaStream
 }
 cudaError_t orders(int* counter, int* blocks, int* threads, cudaStream_t stream) {
   return launch(orders_kernel, dim3(16), dim3(16), 0, stream, counter, blocks, threads);
+}
+cudaError_t in_turn(uint32_t* counters, uint32_t* sum, unsigned blocks, bool by_ticket, cudaStream_t stream) {
+  return launch(in_turn_kernel, dim3(blocks), dim3(64), 0, stream, counters, sum, by_ticket);
 }
 cudaError_t with_shape(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) { return launch(nothing_kernel, grid, block, shared, stream); }
 

@@ -47,6 +47,9 @@ cudaError_t ldmatrix(const uint16_t* rows, uint32_t* out, bool transposed, cudaS
 cudaError_t async_copy(const float* x, float* y, int wait, int valid, cudaStream_t stream);
 /// blocks[block] = execution rank of the block; threads[thread] = execution rank of the thread in block 0.
 cudaError_t orders(int* counter, int* blocks, int* threads, cudaStream_t stream);
+/// Blocks of 64 threads in turn: *sum = 31 * *sum + the block's place, which is a ticket or, if not `by_ticket`, the index of the block.
+/// counters: two zeros, of which the second is what the blocks set and wait for.
+cudaError_t in_turn(uint32_t* counters, uint32_t* sum, unsigned blocks, bool by_ticket, cudaStream_t stream);
 cudaError_t with_shape(dim3 grid, dim3 block, size_t shared, cudaStream_t stream);
 
 }  // namespace kernels_under_test

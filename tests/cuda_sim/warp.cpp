@@ -167,6 +167,21 @@ void async_wait(int groups_left) {
   self.runner->copy_until(self, self.groups - groups_left);
 }
 
+void wait_for_value(const uint32_t* counter, uint32_t value, Site site) {
+  if (*counter == value) return;
+  current().runner->fail(cudaErrorLaunchFailure, "waits in line " + std::to_string(site.line) + " of " + site.file +
+                                                     " for a block that has not run: the counter is " + std::to_string(*counter) + ", not " +
+                                                     std::to_string(value));
+}
+
+void release_value(uint32_t* counter, uint32_t value, Site site) {
+  if (*counter >= value)
+    current().runner->fail(cudaErrorLaunchFailure, "sets a counter in line " + std::to_string(site.line) + " of " + site.file + " to " +
+                                                       std::to_string(value) + ", which is " + std::to_string(*counter) +
+                                                       " already: it was not cleared before the launch");
+  *counter = value;
+}
+
 void* static_shared(const void* tag, size_t bytes, size_t alignment) { return current().runner->static_shared(tag, bytes, alignment); }
 void* dynamic_shared() { return current().runner->dynamic_shared(); }
 

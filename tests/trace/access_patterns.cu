@@ -1,6 +1,6 @@
 #include "tests/trace/access_patterns.h"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace access_patterns {
@@ -48,6 +48,17 @@ __global__ void block_reads_block_kernel(float* x) {
   if (blockIdx.x == 1) x[1] = x[0];
 }
 
+__global__ void in_turn_kernel(float* x, uint32_t* counters, Turn turn) {
+  TRIREME_SHARED(uint32_t, place);
+  if (threadIdx.x == 0) place = atomicAdd(&counters[0], 1U);
+  __syncthreads();
+  if (threadIdx.x == 0 && turn != Turn::kNoWait) trireme::cuda::wait_for_value(&counters[1], place);
+  if (turn != Turn::kReadsBeforeBarrier) __syncthreads();
+  x[(threadIdx.x + 32 * place) % 64] += 1;
+  if (turn != Turn::kReleasesBeforeBarrier) __syncthreads();
+  if (threadIdx.x == 0) trireme::cuda::release_value(&counters[1], place + 1);
+}
+
 }  // namespace
 
 using cuda_sim::launch;
@@ -63,5 +74,8 @@ cudaError_t exchange(float* y, Order between, int apart, cudaStream_t stream) {
 cudaError_t overwrite(float* y, Order between, cudaStream_t stream) { return launch(overwrite_kernel, dim3(1), dim3(64), 0, stream, y, between); }
 cudaError_t two_blocks(float* x, bool apart, cudaStream_t stream) { return launch(two_blocks_kernel, dim3(2), dim3(1), 0, stream, x, apart); }
 cudaError_t block_reads_block(float* x, cudaStream_t stream) { return launch(block_reads_block_kernel, dim3(2), dim3(1), 0, stream, x); }
+cudaError_t in_turn(float* x, uint32_t* counters, Turn turn, unsigned blocks, cudaStream_t stream) {
+  return launch(in_turn_kernel, dim3(blocks), dim3(64), 0, stream, x, counters, turn);
+}
 
 }  // namespace access_patterns

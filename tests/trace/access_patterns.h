@@ -2,6 +2,8 @@
 // Kernels of one block with known access patterns, for the tests of the trace.
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 namespace access_patterns {
 
 /// One warp: y[lane] = x[lane * stride].
@@ -22,5 +24,10 @@ cudaError_t overwrite(float* y, Order between, cudaStream_t stream);
 cudaError_t two_blocks(float* x, bool apart, cudaStream_t stream);
 /// Block 0 writes x[0], block 1 reads it into x[1].
 cudaError_t block_reads_block(float* x, cudaStream_t stream);
+
+enum class Turn { kOrdered, kNoWait, kReadsBeforeBarrier, kReleasesBeforeBarrier };
+/// `blocks` blocks of 64 threads take turns by tickets: each adds 1 to every x[i], i < 64, which another thread wrote in the block before. The defects:
+/// no wait for the turn, a read between the wait and the barrier, a release before the barrier. counters: two zeros.
+cudaError_t in_turn(float* x, uint32_t* counters, Turn turn, unsigned blocks, cudaStream_t stream);
 
 }  // namespace access_patterns

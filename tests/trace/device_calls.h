@@ -34,5 +34,7 @@ void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
 void async_copy(void* shared, const void* global, bool valid);
 void async_commit();
 void async_wait(int groups_left);
+void wait_for_value(const uint32_t* counter, uint32_t value, Site site);
+void release_value(uint32_t* counter, uint32_t value, Site site);
 
 }  // namespace cuda_trace

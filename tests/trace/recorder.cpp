@@ -63,6 +63,9 @@ class Recorder {
   void begin_thread() {
     if (begun_++ > 0) return;
     ++block_;
+    seen_.assign(blocks_ + 1, 0);
+    waited_.assign(blocks_ + 1, 0);
+    seen_epoch_ = 0;
     threads_.assign(threads_per_block_, {});
     warps_.resize((threads_per_block_ + 31) / 32);
   }
@@ -105,6 +108,23 @@ class Recorder {
           {place, address + done, own.order, kind, static_cast<uint8_t>(thread % 32), static_cast<uint8_t>(std::min<size_t>(16, bytes - done))});
   }
 
+  /// The thread has passed a barrier. The first thread that does so adds to what its block has seen: none runs before the barrier any more.
+  void pass_barrier(Thread& own) {
+    ++own.epoch;
+    if (std::exchange(seen_epoch_, own.epoch) != own.epoch) raise(seen_, waited_);
+  }
+  /// What a block has seen and what it did before its last barrier is ordered before what another block does behind a barrier after its wait.
+  void release(const Fiber& self, const void* place, const uint32_t* counter) {
+    access_atomic(self, place, counter, true);
+    std::vector<uint32_t>& released = released_[counter];
+    released = seen_;
+    released[block_] = thread(self).epoch;
+  }
+  void wait_for_value(const Fiber& self, const void* place, const uint32_t* counter) {
+    access_atomic(self, place, counter, false);
+    if (const auto found = released_.find(counter); found != released_.end()) raise(waited_, found->second);
+  }
+
   void copy(const Fiber& self, const void* place, void* to, const void* global, bool valid) {
     const auto shared = reinterpret_cast<uintptr_t>(to);
     if (valid) access(self, place, reinterpret_cast<uintptr_t>(global), 16, false);
@@ -122,7 +142,15 @@ class Recorder {
 
  private:
   Party party(const Fiber& self, const Thread& own, const void* place) const {
-    return {place, static_cast<uint32_t>(block_), own.epoch, own.warp_epoch, static_cast<uint16_t>(self.thread), own.atomic, false};
+    return {place, static_cast<uint32_t>(block_), own.epoch, own.warp_epoch, static_cast<uint16_t>(self.thread), own.atomic, false, &seen_};
+  }
+  void access_atomic(const Fiber& self, const void* place, const uint32_t* counter, bool is_write) {
+    thread(self).atomic = true;
+    access(self, place, reinterpret_cast<uintptr_t>(counter), sizeof *counter, is_write);
+    thread(self).atomic = false;
+  }
+  static void raise(std::vector<uint32_t>& most, const std::vector<uint32_t>& other) {
+    for (size_t block = 0; block < most.size(); ++block) most[block] = std::max(most[block], other[block]);
   }
 
   void report(bool shared, const Party& earlier, bool wrote, const Party& now, bool writes) {
@@ -143,6 +171,10 @@ class Recorder {
   size_t block_ = 0, begun_ = 0, ended_ = 0;
   std::vector<Thread> threads_;
   std::vector<std::vector<Access>> warps_;
+  // Happens-before between blocks, see Party::seen: of the block that runs, what its waits have added since its last barrier, and of each counter.
+  std::vector<uint32_t> seen_, waited_;
+  uint32_t seen_epoch_ = 0;  ///< barriers passed by any thread of the block that runs
+  std::map<const uint32_t*, std::vector<uint32_t>> released_;
   Shadow shared_{true}, global_{false};
   std::set<std::pair<const void*, const void*>> reported_;
 };
@@ -204,7 +236,7 @@ AtomicScope::~AtomicScope() {
 }
 
 void sync_block(Site site) {
-  meet([&] { cuda_sim::sync_block(site); }, [](Thread& own) { ++own.epoch; });
+  meet([&] { cuda_sim::sync_block(site); }, [](Thread& own) { recording()->pass_barrier(own); });
 }
 void sync_warp(unsigned mask, Site site) {
   meet([&] { cuda_sim::sync_warp(mask, site); }, [mask](Thread& own) { own.warp_epoch += mask == ~0u; });  // a part of a warp orders nothing here
@@ -233,6 +265,15 @@ void async_commit() {
 void async_wait(int groups_left) {
   cuda_sim::async_wait(groups_left);
   if (Recorder* const to = recording()) to->wait(*device_thread(), groups_left);
+}
+
+void wait_for_value(const uint32_t* counter, uint32_t value, Site site) {
+  cuda_sim::wait_for_value(counter, value, site);
+  if (Recorder* const to = recording()) to->wait_for_value(*device_thread(), __builtin_return_address(0), counter);
+}
+void release_value(uint32_t* counter, uint32_t value, Site site) {
+  if (Recorder* const to = recording()) to->release(*device_thread(), __builtin_return_address(0), counter);
+  cuda_sim::release_value(counter, value, site);
 }
 
 void start() {

@@ -9,7 +9,8 @@ bool same_warp(const Party& a, const Party& b) { return a.thread / 32 == b.threa
 
 bool Shadow::ordered(const Party& earlier, const Party& now) const {
   if (earlier.block == 0) return true;
-  if (earlier.block != now.block) return private_ || (earlier.atomic && now.atomic);
+  if (earlier.block != now.block)
+    return private_ || (earlier.atomic && now.atomic) || (now.seen != nullptr && earlier.epoch < (*now.seen)[earlier.block]);
   if (earlier.pending) return false;  // not even for the thread that copies
   if (earlier.thread == now.thread || earlier.epoch < now.epoch || (earlier.atomic && now.atomic)) return true;
   return same_warp(earlier, now) && earlier.warp_epoch < now.warp_epoch;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace cuda_trace {
 
@@ -17,6 +18,9 @@ struct Party {
   uint16_t thread = 0;
   bool atomic = false;
   bool pending = false;  ///< bytes of a cp.async that its thread has not waited for
+  /// Of the access that is being recorded. By number of the other blocks: barriers of that block, and what it did before them is ordered before this
+  /// access by releases and waits.
+  const std::vector<uint32_t>* seen = nullptr;
 };
 
 /// Bytes of one space in granules of two.
@@ -54,6 +58,7 @@ class Shadow {
  private:
   static constexpr uintptr_t kGranule = 2, kPage = 512;
   /// Two readers are enough: with readers in two blocks or warps each later store races with one of them, and of one warp the last of two lanes count.
+  /// Of blocks that releases order the last two count, behind which the others are.
   struct Cell {
     Party write, readers[2];
     bool was_read = false, was_written = false;

@@ -5,7 +5,8 @@
 //   - sectors of 32 bytes that each instruction of a warp requests of global memory, and passes over the 32 banks of shared memory;
 //   - bytes of global memory that the launch reads and writes.
 // What orders two accesses: __syncthreads, __syncwarp of the whole warp, and for the bytes of cp.async the wait of the thread that copies. Shuffles,
-// votes, mma and ldmatrix make lanes meet but order no memory (CUDA Programming Guide, "Warp Shuffle Functions", "Warp Vote Functions").
+// votes, mma and ldmatrix make lanes meet but order no memory (CUDA Programming Guide, "Warp Shuffle Functions", "Warp Vote Functions"). Between blocks:
+// release_value and wait_for_value, from the barrier before the release to the barrier after the wait.
 #include <array>
 #include <cstdint>
 #include <map>

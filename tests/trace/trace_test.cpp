@@ -6,6 +6,7 @@
 
 using namespace cuda_trace;
 using access_patterns::Order;
+using access_patterns::Turn;
 namespace kernels = kernels_under_test;
 
 namespace {
@@ -131,6 +132,23 @@ TEST_CASE("blocks conflict at a byte that one of them writes without an atomic")
   CHECK_FALSE(races([&](cudaStream_t stream) { return access_patterns::two_blocks(x.get(), true, stream); }));
   CHECK(races([&](cudaStream_t stream) { return access_patterns::block_reads_block(x.get(), stream); }));
   CHECK_FALSE(races([&](cudaStream_t stream) { return kernels::count(counts.get(), 3, 64, stream); }));
+}
+
+// With three blocks the third is ordered behind the first through the second.
+TEST_CASE("a release and a wait order two blocks, from the barrier before the release to the barrier after the wait") {
+  cuda_sim::reset();
+  DeviceArray<float> x(64);
+  DeviceArray<uint32_t> counters(2);
+  for (const unsigned blocks : {2U, 3U}) {
+    for (const Turn turn : {Turn::kOrdered, Turn::kNoWait, Turn::kReadsBeforeBarrier, Turn::kReleasesBeforeBarrier}) {
+      INFO(blocks << " blocks, defect " << static_cast<int>(turn));
+      const bool found = races([&](cudaStream_t stream) {
+        CUDA_OK(cudaMemsetAsync(counters.get(), 0, 2 * sizeof(uint32_t), stream));
+        return access_patterns::in_turn(x.get(), counters.get(), turn, blocks, stream);
+      });
+      CHECK(found == (turn != Turn::kOrdered));
+    }
+  }
 }
 
 TEST_CASE("only launches between start and stop are recorded") {
