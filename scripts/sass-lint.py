@@ -7,7 +7,8 @@
 
 Rules: a kernel has as many blocks a multiprocessor as __launch_bounds__ asks for, and is recorded.
 Worse is: more registers, stack, spills or shared memory, fewer blocks, more accesses of 16 or 8 bytes that were divided, narrow accesses in place of
-16-byte ones, other HMMA and more LDSM or MUFU in the main loop. Figures are compared only if the code is of the release of CUDA that the file names.
+16-byte ones, other HMMA and more LDSM, MUFU or clocks of shared memory in the main loop. Figures are compared only if the code is of the release of
+CUDA that the file names.
 sm_100 is compiled by ptxas from the program's PTX, as the driver does.
 cuobjdump comes from the CUDA Toolkit or PyPI (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm). Exits 77 if it is missing: skipped.
 """
@@ -177,7 +178,7 @@ def worse(arch, kernel, dynamic, row):
         if now[16] < before.get(16, 0) and sum(now.values()) - now[16] > sum(before.values()) - before.get(16, 0):
             yield f"{what} {widths(now)}, {recorded(what)} recorded: wide accesses became narrow"
     loop = tuple(map(int, recorded("loop").split(":"))) if recorded("loop") else ()
-    for what, now, before in zip(("HMMA", "LDSM", "MUFU"), kernel.loop or (0, 0, 0), loop or (0, 0, 0)):
+    for what, now, before in zip(("HMMA", "LDSM", "MUFU", "clocks of shared memory"), kernel.loop or (0, 0, 0, 0), loop or (0, 0, 0, 0)):
         if now > before or (what == "HMMA" and now < before):
             yield f"{now} {what} in the main loop, {before} recorded"
 
@@ -208,8 +209,9 @@ HEAD = """\
 # CUDA {release}, {arches}
 # threads T x B: threads of a block, and the blocks a multiprocessor that __launch_bounds__ asks for. dynamic: bytes of shared memory of a launch, written
 # by hand and compared with launches by tests/cuda/attention_test.cpp. blocks: that fit a multiprocessor. stack: bytes + accesses of spilled registers.
-# loads, stores: of global memory, count x bytes. divided: accesses of 16 or 8 bytes that were divided. loop: HMMA:LDSM:MUFU. bound: the slowest pipe and
-# what it allows in TFLOP/s on A100 and H100, counting the loop's own products: a bound from instruction counts, not a measurement.
+# loads, stores: of global memory, count x bytes. divided: accesses of 16 or 8 bytes that were divided. loop: HMMA:LDSM:MUFU:clocks of shared memory, of
+# which branches that are seldom taken are a part. bound: the slowest pipe and what it allows in TFLOP/s on A100 and H100, counting the loop's own
+# products (two of attention's forward, five of its backward): a bound from instruction counts, not a measurement.
 """
 
 
@@ -224,7 +226,7 @@ def write(found, release, path):
 
 
 def table(found):
-    print("| kernel | " + " | ".join(f"HMMA : LDSM : MUFU, {arch}" for arch in found) + " |\n|---" * (1 + len(found)) + "|")
+    print("| kernel | " + " | ".join(f"HMMA : LDSM : MUFU : clocks of shared memory, {arch}" for arch in found) + " |\n|---" * (1 + len(found)) + "|")
     for name in sorted({name for kernels in found.values() for name, kernel in kernels.items() if kernel.loop}):
         cells = []
         for arch, kernels in found.items():

@@ -11,9 +11,10 @@ SHARED = {"sm_80": 164 << 10, "sm_90": 228 << 10, "sm_100": 228 << 10}
 WARPS, BLOCKS, REGISTERS, REGISTER_UNIT, QUARTERS, SHARED_UNIT, SHARED_OF_BLOCK = 64, 32, 65536, 256, 4, 128, 1024
 
 # Clocks of a multiprocessor for one instruction of a warp. HMMA.16816 is 4,096 FLOP: at 2,048 a clock on A100 (NVIDIA A100 whitepaper), and on H100 at
-# 62.9 % of 4,096, the share that mma.sync reaches of it (Luo et al. 2024, arXiv:2402.13499). LDSM.x4 reads 512 bytes at 128 a clock; 16 MUFU results a
-# clock. No published figure for mma.sync on sm_100 was found, so its loops have no bound.
-HMMA_FLOPS, LDSM_CLOCKS, MUFU_CLOCKS = 4096, 4, 2
+# 62.9 % of 4,096, the share that mma.sync reaches of it (Luo et al. 2024, arXiv:2402.13499). Shared memory moves 128 bytes a clock without bank
+# conflicts: LDSM.x4 reads 512; LDS, STS and LDGSTS (cp.async) move the width of their access for each lane. 16 MUFU results a clock. No published
+# figure for mma.sync on sm_100 was found, so its loops have no bound.
+HMMA_FLOPS, LDSM_CLOCKS, MUFU_CLOCKS, WORD = 4096, 4, 2, 4
 HMMA_CLOCKS = {"sm_80": 2, "sm_90": 1 / 0.629}
 CLOCKS = {"sm_80": 108 * 1.41e9, "sm_90": 132 * 1.83e9}  # multiprocessors x boost clock: A100, H100 SXM
 
@@ -35,7 +36,7 @@ class Kernel:
     loads: collections.Counter = dataclasses.field(default_factory=collections.Counter)   # of global memory, by bytes
     stores: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     divided: int = 0       # global accesses of 16 or 8 bytes that were divided into narrower ones
-    loop: tuple = ()       # HMMA, LDSM, MUFU of the main loop
+    loop: tuple = ()       # of the main loop: HMMA, LDSM, MUFU, clocks of shared memory
 
 
 def short_name(name):
@@ -63,13 +64,21 @@ def bound(arch, loop):
     """(pipe, TFLOP/s of the whole GPU) that limits a loop by its instruction counts; None without published rates."""
     if arch not in HMMA_CLOCKS:
         return None
-    clocks = {"tensor": loop[0] * HMMA_CLOCKS[arch], "shared": loop[1] * LDSM_CLOCKS, "mufu": loop[2] * MUFU_CLOCKS}
+    clocks = {"tensor": loop[0] * HMMA_CLOCKS[arch], "shared": loop[3], "mufu": loop[2] * MUFU_CLOCKS}
     pipe = max(clocks, key=clocks.get)
     return pipe, loop[0] * HMMA_FLOPS * CLOCKS[arch] / clocks[pipe] / 1e12
 
 
 def width(opcode):
     return next((BYTES[part] for part in opcode.split(".")[1:] if part in BYTES), 4)
+
+
+def shared_clocks(predicate, opcode):
+    """Clocks of shared memory for one instruction of a warp. ptxas inserts loads that never run, predicated !PT."""
+    base = opcode.split(".")[0]
+    if base == "LDSM":
+        return LDSM_CLOCKS
+    return width(opcode) // WORD or 1 if base in ("LDS", "STS", "LDGSTS") and predicate != "!PT" else 0
 
 
 def divided_accesses(accesses):
@@ -119,8 +128,10 @@ def scan(lines, kernel):
     bodies = []
     for address, target in branches:
         if target <= address:
-            body = collections.Counter(opcode.split(".")[0] for at, _, opcode, _ in code if target <= int(at, 16) <= address)
-            bodies.append((body["HMMA"], -(address - target), (body["HMMA"], body["LDSM"], body["MUFU"])))
+            inside = [(predicate, opcode) for at, predicate, opcode, _ in code if target <= int(at, 16) <= address]
+            body = collections.Counter(opcode.split(".")[0] for _, opcode in inside)
+            shared = sum(shared_clocks(*instruction) for instruction in inside)
+            bodies.append((body["HMMA"], -(address - target), (body["HMMA"], body["LDSM"], body["MUFU"], shared)))
     if bodies and max(bodies)[0] > 0:
         kernel.loop = max(bodies)[2]
 

@@ -61,10 +61,18 @@ class Code(unittest.TestCase):
         self.assertEqual(kernel_of("LDG.E R8, [R2.64]", "LDG.E R9, [R2.64+0x4]").divided, 1)
 
     def test_the_main_loop_is_the_smallest_with_the_most_products(self):
-        inner = ["LDSM.16.M88.4 R4, [R8]", "HMMA.16816.F32.BF16 R12, R4, R6, R12", "HMMA.16816.F32.BF16 R16, R4, R6, R16", "MUFU.EX2 R3, R3"]
+        inner = ["LDSM.16.M88.4 R4, [R8]", "HMMA.16816.F32.BF16 R12, R4, R6, R12", "HMMA.16816.F32.BF16 R16, R4, R6, R16", "MUFU.EX2 R3, R3",
+                 "@!PT LDS RZ, [RZ]"]
         kernel = kernel_of("MUFU.RCP R1, R1", *inner, "@P0 BRA 0x10", "MUFU.EX2 R5, R5", "@!P1 BRA `(.L_x_1) 0x0", "EXIT")
-        self.assertEqual(kernel.loop, (2, 1, 1))
+        self.assertEqual(kernel.loop, (2, 1, 1, 4))
         self.assertEqual(kernel_of("MUFU.EX2 R5, R5", "@P0 BRA 0x0").loop, ())
+
+    def test_clocks_of_shared_memory(self):
+        for instruction, clocks in (("LDSM.16.MT88.4 R4, [R8]", 4), ("LDS R1, [R9]", 1), ("LDS.U16 R1, [R9]", 1), ("LDS.128 R4, [R9]", 4),
+                                    ("@P0 STS.64 [R9], R4", 2), ("LDGSTS.E.BYPASS.128 [R9+0x1000], desc[UR18][R4.64], !P2", 4),
+                                    ("LDG.E.128 R4, desc[UR4][R2.64]", 0), ("@!PT LDS RZ, [RZ]", 0)):
+            kernel = kernel_of(instruction, "HMMA.16816.F32.BF16 R12, R4, R6, R12", "@P0 BRA 0x0")
+            self.assertEqual(kernel.loop[3], clocks, instruction)
 
     def test_resources(self):
         text = "Resource usage:\n Common:\n  GLOBAL:0\n Function kernel:\n  REG:64 STACK:16 SHARED:17440 LOCAL:0 CONSTANT[0]:472\n"
@@ -92,13 +100,13 @@ class Code(unittest.TestCase):
             self.assertEqual(sass_code.blocks_per_multiprocessor(arch, registers, threads, shared), blocks, (arch, registers, threads, shared))
 
     def test_bounds(self):
-        self.assertEqual(sass_code.bound("sm_80", (192, 80, 32))[0], "tensor")
-        self.assertAlmostEqual(sass_code.bound("sm_80", (192, 80, 32))[1], 312, delta=1)  # the peak of A100
-        self.assertEqual(sass_code.bound("sm_80", (256, 144, 32))[0], "shared")
-        self.assertAlmostEqual(sass_code.bound("sm_80", (256, 144, 32))[1], 312 * 512 / 576, delta=1)
-        self.assertEqual(sass_code.bound("sm_90", (16, 1, 64))[0], "mufu")
-        self.assertAlmostEqual(sass_code.bound("sm_90", (256, 80, 128))[1], 0.629 * 989.4, delta=1)
-        self.assertIsNone(sass_code.bound("sm_100", (192, 80, 32)))
+        self.assertEqual(sass_code.bound("sm_80", (192, 80, 32, 320))[0], "tensor")
+        self.assertAlmostEqual(sass_code.bound("sm_80", (192, 80, 32, 320))[1], 312, delta=1)  # the peak of A100
+        self.assertEqual(sass_code.bound("sm_80", (256, 144, 32, 640))[0], "shared")
+        self.assertAlmostEqual(sass_code.bound("sm_80", (256, 144, 32, 640))[1], 312 * 512 / 640, delta=1)
+        self.assertEqual(sass_code.bound("sm_90", (16, 1, 64, 4))[0], "mufu")
+        self.assertAlmostEqual(sass_code.bound("sm_90", (256, 80, 128, 400))[1], 0.629 * 989.4, delta=1)
+        self.assertIsNone(sass_code.bound("sm_100", (192, 80, 32, 320)))
 
 
 class Comparison(unittest.TestCase):
@@ -114,7 +122,7 @@ class Comparison(unittest.TestCase):
     @staticmethod
     def found(**changes):
         kernel = {"threads": 128, "least": 2, "uses_dynamic": True, "registers": 240, "static": 512, "loads": {16: 4}, "stores": {16: 2, 4: 1},
-                  "loop": (64, 36, 8), **changes}
+                  "loop": (64, 36, 8, 160), **changes}
         other = {**kernel, "registers": 250} if "registers" not in changes else kernel
         return {"sm_80": {"flash<8>": sass_code.Kernel(**kernel)}, "sm_90": {"flash<8>": sass_code.Kernel(**other)}}
 
@@ -130,13 +138,14 @@ class Comparison(unittest.TestCase):
         for changes, word in (
                 ({"registers": 251}, "251 registers"), ({"stack": 8}, "8 bytes of stack"), ({"spills": 1}, "spilled"), ({"static": 513}, "static shared"),
                 ({"static": 20000}, "1 blocks a multiprocessor, 2 recorded"), ({"divided": 1}, "divided"), ({"stores": {16: 1, 4: 5}}, "stores"),
-                ({"loads": {16: 3, 4: 4}}, "loads"), ({"loop": (64, 37, 8)}, "37 LDSM"), ({"loop": (64, 36, 9)}, "9 MUFU"),
-                ({"loop": (128, 36, 8)}, "128 HMMA"), ({"loop": (32, 36, 8)}, "32 HMMA"), ({"loop": ()}, "0 HMMA")):
+                ({"loads": {16: 3, 4: 4}}, "loads"), ({"loop": (64, 37, 8, 160)}, "37 LDSM"), ({"loop": (64, 36, 9, 160)}, "9 MUFU"),
+                ({"loop": (64, 36, 8, 161)}, "161 clocks of shared memory"), ({"loop": (128, 36, 8, 160)}, "128 HMMA"),
+                ({"loop": (32, 36, 8, 160)}, "32 HMMA"), ({"loop": ()}, "0 HMMA")):
             complaints = self.complaints(self.found(**changes))
             self.assertTrue(any(word in text and text.startswith("sm_80: flash<8>: ") for text in complaints), (changes, complaints))
 
     def test_better_figures_are_accepted(self):
-        for changes in ({"registers": 100}, {"static": 0}, {"stores": {16: 2}}, {"loads": {16: 3}}, {"loop": (64, 30, 8)}):
+        for changes in ({"registers": 100}, {"static": 0}, {"stores": {16: 2}}, {"loads": {16: 3}}, {"loop": (64, 30, 8, 150)}):
             self.assertEqual(self.complaints(self.found(**changes)), [], changes)
 
     def test_figures_of_another_compiler_are_not_compared_but_rules_hold(self):
