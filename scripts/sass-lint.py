@@ -34,7 +34,6 @@ ARCHES = ("sm_80", "sm_90", "sm_100")
 
 # Kernels of which fewer blocks fit than __launch_bounds__ asks for: (architecture, name, reason).
 FEWER_BLOCKS = (
-    (r"sm_80", r"flash_(key_gradients_kernel<\w+, 128, 64|query_gradients_kernel<\w+, 128, 32),.*", "run by sm_86 and sm_89 only, where one block fits"),
     (r"sm_\d+", r"plain_\w+_kernel<8,.*", "head sizes above 128, outside of the tensor-core kernels; the tiles of fp32 fill the shared memory"),
 )
 

@@ -17,6 +17,7 @@ struct Context {
   cuda::Gpu* gpu = nullptr;     ///< kCuda: operations are queued on its compute stream
   Isa isa = best_isa();         ///< kCpu: instruction-set level of its kernels
   OperationLog* log = nullptr;  ///< records the operations that run; null: no log
+  bool for_gpu = false;         ///< kMeta: counts the workspace that operations take on a GPU
 };
 
 }  // namespace trireme

@@ -51,23 +51,33 @@ void check(const char* operation, const AttentionShape& shape) {
 
 template <class T>
 void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const float* lse, const AttentionShape& shape, T* dqkv,
-              int64_t scratch_bytes) {
+              const Tensor& workspace) {
   const AttentionLayout layout(shape);
-  const int64_t group = layout.group, stride = statistics_stride(shape.sequence);
-  const int64_t at_once = scratch_bytes / (group * stride * 2 * static_cast<int64_t>(sizeof(float)));
-  if (at_once == 0)
-    throw InternalError(concat("attention_backward: ", group, " query heads of ", shape.sequence, " tokens need more scratch memory than available"));
   const bool flash = uses_flash(shape, dout, qkv, dqkv);
   const bool vectors = shape.head_size % kVector<T> == 0 && aligned_16(dout, out);
+  const int64_t group = layout.group, stride = statistics_stride(shape.sequence);
+  const int64_t at_once = std::min((workspace.bytes() - kTicketBytes) / kv_head_bytes(shape, flash), shape.batch * shape.kv_heads);
+  if (at_once <= 0)
+    throw InternalError(concat("attention_backward: ", workspace.bytes(), " bytes of workspace are too few for ", group, " query heads of ",
+                               shape.sequence, " tokens"));
+  const int64_t rows = at_once * group * stride;
+  auto* const lse_of = static_cast<float*>(workspace.raw());
+  float* const delta_of = lse_of + rows;
+  QuerySums sums;
+  if (flash) {
+    sums.sums = delta_of + rows;
+    sums.counters = reinterpret_cast<uint32_t*>(sums.sums + rows * shape.head_size);
+    sums.ticket = sums.counters + rows / kCountedQueries;
+  }
   for (int64_t pair = 0; pair < shape.batch * shape.kv_heads; pair += at_once) {
     const int64_t pairs = std::min(at_once, shape.batch * shape.kv_heads - pair), items = pairs * group * stride;
-    auto* const lse_of = static_cast<float*>(ctx.gpu->scratch(2 * items * static_cast<int64_t>(sizeof(float))));
     launch(ctx, vectors ? query_statistics_kernel<kVector<T>, T> : query_statistics_kernel<1, T>,
            {dim3(static_cast<unsigned>(ceil_div(items * kLanes, kThreads))), dim3(kThreads)}, dout, out, lse, layout, static_cast<int>(pair * group),
-           static_cast<int>(pairs * group), flash ? kLog2E : 1, lse_of, lse_of + items);
-    const AttentionBackward<T> tensors{dout, qkv, lse_of, lse_of + items, dqkv, pair, pairs};
+           static_cast<int>(pairs * group), flash ? kLog2E : 1, lse_of, delta_of);
+    const AttentionBackward<T> tensors{dout, qkv, lse_of, delta_of, dqkv, pair, pairs, sums};
     if constexpr (kIs16Bit<T>) {
       if (flash) {
+        ctx.gpu->fill_bytes(sums.counters, 0, (rows / kCountedQueries + 1) * static_cast<int64_t>(sizeof(uint32_t)));  // and the ticket behind them
         flash_backward(ctx, tensors, shape);
         continue;
       }
@@ -77,8 +87,6 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
 }
 
 }  // namespace
-
-bool flash_supports(int64_t head_size) { return head_size == 32 || head_size == 64 || head_size == 96 || head_size == 128; }
 
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
   check("attention_forward", shape);
@@ -92,11 +100,11 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 }
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv, int64_t scratch_bytes) {
+                        const Tensor& dqkv, const Tensor& workspace) {
   check("attention_backward", shape);
   if (qkv.numel() == 0) return;
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
-    backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>(), scratch_bytes);
+    backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>(), workspace);
   });
 }
 

@@ -1,154 +1,57 @@
-// Flash attention 2 (Dao 2023, arXiv:2307.08691), backward, on tensor cores, without atomics: bit-identical on every run. One kernel owns keys and
-// sums their gradients over queries, the other owns queries and sums over keys; both recompute scores and their gradients. This takes seven products
-// of T x T x H. Five would suffice if blocks added to each other's sums: two are the price of a fixed order without memory for partial sums.
+// Flash attention 2 (Dao 2023, arXiv:2307.08691), backward, on tensor cores, with five products of T x T x H: scores and their gradients once, and the
+// gradients of queries, keys and values. A block owns a tile of keys of one pair and walks over the queries that see it, from the last tile to the
+// diagonal and in each over the query heads of the pair. It keeps the gradients of its keys and values in registers.
+//
+// The gradients of a tile of queries are a sum over blocks, in fp32 in global memory. Blocks add in ascending order of their keys, so the bits are equal
+// on every run: a counter of each tile says whose turn it is. The block on the diagonal adds last and writes the result.
+//
+// A block waits only for blocks of lower keys of its pair. It takes its place by a ticket, so those blocks have taken theirs and are resident: the
+// kernel ends in whatever order the hardware starts its blocks, on however few multiprocessors, and beside other kernels. The sums of a block are
+// stored before a barrier, behind which one thread releases the counter; another thread acquires it before a barrier, behind which its block loads.
+//
+// Lower keys are seen by more queries. In ascending order the longest blocks of all pairs start first and the grid ends with short ones. Blocks of one
+// pair that start together wait for each other in their first step and then stay a step apart, because all walk down from the last queries at the same
+// pace. In a model in which every step takes the same time, 8 pairs of 64 tiles and 4 query heads on 132 multiprocessors lose 2 % to waits and the end
+// of the grid. Descending keys, whose longest blocks come last, would lose 21 %.
+//
+// Shapes: dout [M,N*H], qkv and dqkv [M,(N+2K)H], all T; lse, delta and the sums as in AttentionBackward and QuerySums. For each step of kQueries
+// queries and each of its heads a block reads 4 kQueries H bytes of queries and dout, and reads and writes 4 kQueries H bytes of sums.
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
 namespace trireme::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
 
-// ---- keys and values: a warp owns 16 keys and computes transposed scores, whose fragments are directly operands of both sums ----
-
-constexpr int kKeys = 64;  // per block
-
-/// kQueries: per step.
-template <int H, int kQueries>
-struct KeyMemory {
-  static_assert(kKeys % kQueries == 0 && kStatisticsTile % kQueries == 0);
-  unsigned char keys[kKeys * Tile<H>::kRowBytes], values[kKeys * Tile<H>::kRowBytes];
-  unsigned char queries[2][kQueries * Tile<H>::kRowBytes], douts[2][kQueries * Tile<H>::kRowBytes];  // of this step and the next
-  float lse[2][kQueries], delta[2][kQueries];
+/// How a block's warps share its products: grids of rows x columns of warps over the results.
+template <int H, int kKeys, int kQueries>
+struct Warps {
+  static constexpr int kScoreRows = kQueries == 128 ? 4 : 2, kScoreColumns = kWarps / kScoreRows;  // queries x keys
+  static constexpr int kKeyRows = 4, kKeyColumns = kWarps / kKeyRows;                              // keys x H
+  static constexpr int kQueryRows = H == 128 ? 2 : 4, kQueryColumns = kWarps / kQueryRows;         // queries x H
+  using Scores = Fragments<kQueries / 16 / kScoreRows, kKeys / 8 / kScoreColumns>;
+  using KeyGradients = Fragments<kKeys / 16 / kKeyRows, H / 8 / kKeyColumns>;
+  using QueryGradients = Fragments<kQueries / 16 / kQueryRows, H / 8 / kQueryColumns>;
 };
 
-/// scores (transposed) -> probabilities.
-template <int kN>
-__device__ inline void probabilities_of_queries(Fragments<1, kN>& scores, const float* lse, float scale_log2) {
-  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-  for (int n = 0; n < kN; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[0][n][i] = exp2_fast(fmaf(scores[0][n][i], scale_log2, -lse[8 * n + column + i % 2]));
-}
-
-/// Masks the keys outside each query's band. `ahead` = first query - first key of the tiles; `row` is the warp's first row in the tile of keys.
-template <int kN, class Band>
-__device__ inline void mask_queries(Fragments<1, kN>& probabilities, int ahead, int row, Band band) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, behind = row + lane / 4 - lane % 4 * 2 - ahead;
-#pragma unroll
-  for (int n = 0; n < kN; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int query = 8 * n + i % 2 - i / 2 * 8;
-      if (query < behind || band.beyond(query - behind)) probabilities[0][n][i] = 0;
-    }
-}
-
-/// ds = p (dp - delta)
-template <int kN>
-__device__ inline void score_gradients_of_queries(Fragments<1, kN>& dp, const Fragments<1, kN>& p, const float* delta) {
-  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-  for (int n = 0; n < kN; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) dp[0][n][i] = p[0][n][i] * (dp[0][n][i] - delta[8 * n + column + i % 2]);
-}
-
-template <class T, int H, int kQueries, class Band>
-__global__ void __launch_bounds__(kThreads, 2)
-    flash_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
-                               AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv, Band band) {
-  using Loader = TileLoader<T, H, kThreads>;
-  constexpr int kN = kQueries / 8;
-  using Memory = KeyMemory<H, kQueries>;
-  TRIREME_DYNAMIC_SHARED(Memory, memory);
-  const auto [item, tile] = order.place();
-  const int pair = first_pair + item, first_key = tile * kKeys, sequence = layout.sequence;
-  const int last_query = band.last_query(first_key + kKeys - 1, sequence);
-  const int thread = static_cast<int>(threadIdx.x), warp_row = thread / kWarp * 16;
-
-  // A block's steps: the query heads of its pair in order, and for each the tiles of queries from the diagonal to the last that sees a key.
-  const T* from_queries = Loader::begin(qkv + layout.query(pair * layout.group) + first_key * layout.columns, layout.columns);
-  const T* from_douts = Loader::begin(dout + layout.output(pair * layout.group) + first_key * layout.out_columns, layout.out_columns);
-  const auto load = [&](int buffer, int head, int query) {
-    Loader::template load<kQueries>(memory->queries[buffer], from_queries, layout.columns, sequence - query);
-    Loader::template load<kQueries>(memory->douts[buffer], from_douts, layout.out_columns, sequence - query);
-    if (thread < kQueries / 4) {
-      const int64_t at = (item * layout.group + head) * statistics_stride(sequence) + query + 4 * thread;
-      cp_async_16(&memory->lse[buffer][4 * thread], lse + at, true);
-      cp_async_16(&memory->delta[buffer][4 * thread], delta + at, true);
-    }
-    cp_async_commit();
-  };
-  const auto load_after = [&](int buffer, int head, int query) {
-    query += kQueries;
-    from_queries += kQueries * layout.columns;
-    from_douts += kQueries * layout.out_columns;
-    if (query > last_query) {
-      from_queries += H - (query - first_key) * layout.columns;
-      from_douts += H - (query - first_key) * layout.out_columns;
-      query = first_key;
-      ++head;
-    }
-    if (head < layout.group) load(buffer, head, query);
-  };
-  Loader::template load<kKeys>(memory->keys, Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns), layout.columns,
-                               sequence - first_key);
-  Loader::template load<kKeys>(memory->values, Loader::begin(qkv + layout.value(pair) + first_key * layout.columns, layout.columns), layout.columns,
-                               sequence - first_key);
-  load(0, 0, first_key);
-
-  Fragments<1, H / 8> dkeys, dvalues;
-  clear<1, H / 8>(dkeys);
-  clear<1, H / 8>(dvalues);
-  unsigned char* const warp_keys = memory->keys + warp_row * Tile<H>::kRowBytes;
-  unsigned char* const warp_values = memory->values + warp_row * Tile<H>::kRowBytes;
-  int buffer = 0;
-  for (int head = 0; head < layout.group; ++head)
-    for (int query = first_key; query <= last_query; query += kQueries, buffer ^= 1) {
-      cp_async_wait<0>();
-      __syncthreads();  // this step's tiles have arrived, and no thread still reads the previous step's tiles
-      load_after(buffer ^ 1, head, query);
-
-      Fragments<1, kN> p, dp;
-      multiply_rows<T, H, 1, kN>(p, warp_keys, memory->queries[buffer]);
-      probabilities_of_queries<kN>(p, memory->lse[buffer], layout.scale_log2);
-      if (query < first_key + kKeys || band.beyond(query + kQueries - 1 - first_key - warp_row))
-        mask_queries<kN>(p, query - first_key, warp_row, band);
-      add_product<T, H, 1, kN>(dvalues, p, memory->douts[buffer]);
-      multiply_rows<T, H, 1, kN>(dp, warp_values, memory->douts[buffer]);
-      score_gradients_of_queries<kN>(dp, p, memory->delta[buffer]);
-      add_product<T, H, 1, kN>(dkeys, dp, memory->queries[buffer]);
-    }
-
-  const auto [last_item, last_tile] = order.place(reread_block());
-  const int last_pair = first_pair + last_item, row = last_tile * kKeys + warp_row;
-  const auto store = [&](const Fragments<1, H / 8>& sums, unsigned char* rows, int64_t offset, float factor) {
-    store_rows<H, 1>(
-        sums, [factor](int, int) { return factor; }, rows, dqkv + offset + row * layout.columns, layout.columns, sequence - row);
-  };
-  store(dkeys, warp_keys, layout.key(last_pair), layout.scale);
-  store(dvalues, warp_values, layout.value(last_pair), 1);
-}
-
-// ---- queries: a warp owns 32, so that each fragment of keys or values read from shared memory feeds two products ----
-
-constexpr int kRows = 128;  // queries per block
-constexpr int kM = 2;       // tiles of 16 queries per warp
-
-/// kStepKeys: per step.
-template <int H, int kStepKeys>
-struct QueryMemory {
-  unsigned char queries[kRows * Tile<H>::kRowBytes], douts[kRows * Tile<H>::kRowBytes];
-  unsigned char keys[2][kStepKeys * Tile<H>::kRowBytes], values[2][kStepKeys * Tile<H>::kRowBytes];  // of this step and the next
-  float lse[kRows], delta[kRows];                                                                    // kept here to save registers
+template <int H, int kKeys, int kQueries>
+struct BackwardMemory {
+  static_assert(kKeys % kQueries == 0 && kStatisticsTile % kQueries == 0 && kQueries % kCountedQueries == 0 && 2 * kKeys >= H);
+  unsigned char keys[kKeys * Tile<H>::kRowBytes], values[kKeys * Tile<H>::kRowBytes];
+  unsigned char queries[2][kQueries * Tile<H>::kRowBytes], douts[2][kQueries * Tile<H>::kRowBytes];  // of this step and the next
+  static constexpr int kScoreBytes = kQueries * Tile<kKeys>::kRowBytes;
+  unsigned char scores[2 * kScoreBytes];  // probabilities and the gradients of scores; at the diagonal gradients of queries
+  float lse[2][kQueries], delta[2][kQueries];
+  // Kept here to save registers: the block's pair and first key, and where the first query head of the pair begins in qkv, dout and the statistics.
+  int64_t from_queries, from_douts;
+  int from_rows, pair, first_key;
 };
 
 /// scores -> probabilities, which are zero outside each query's band. `ahead` = first row - first key of the fragments.
-template <int kN, class Band>
-__device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead, Band band) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+template <int kM, int kN, class Band>
+__device__ inline void probabilities_of(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead, int lane, Band band) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -168,111 +71,196 @@ __device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const fl
       }
 }
 
-/// ds = p (dp - delta)
-template <int kN>
-__device__ inline void score_gradients_of_keys(Fragments<kM, kN>& dp, const Fragments<kM, kN>& p, const float* delta) {
-  const int row = static_cast<int>(threadIdx.x) % kWarp / 4;
+/// ds = p (dp - delta), of the n-tiles of p from `first` on.
+template <int kM, int kN, int kAll>
+__device__ inline void score_gradients_of(Fragments<kM, kN>& dp, const Fragments<kM, kAll>& p, int first, const float* delta, int lane) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - delta[16 * m + i / 2 * 8 + row]);
+      for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][first + n][i] * (dp[m][n][i] - delta[16 * m + i / 2 * 8 + lane / 4]);
 }
 
-template <class T, int H, int kStepKeys, class Band>
-__global__ void __launch_bounds__(kThreads, 2)
-    flash_query_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse,
-                                 const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head, T* __restrict__ dqkv,
-                                 Band band) {
-  using Loader = TileLoader<T, H, kThreads>;
-  constexpr int kN = kStepKeys / 8;
-  using Memory = QueryMemory<H, kStepKeys>;
-  TRIREME_DYNAMIC_SHARED(Memory, memory);
-  const auto [item, place] = order.place();
-  const int head = first_head + item, pair = head / layout.group, sequence = layout.sequence;
-  const int first_row = (order.tiles - 1 - place) * kRows;
-  const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
-  const int first_key = band.first_key(first_row);
-  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys visible to any row, from this step's first key on
-  int ahead = first_row + warp_rows - first_key;                                         // the warp's first row - the step's first key
+/// A tile's sums in global memory are in the order of the block's fragments: thread by thread 16 bytes, then the next 16 bytes of each thread.
+template <int kM, int kN>
+__device__ inline void load_sums(Fragments<kM, kN>& to, const float* sums) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n) load_vector(sums + ((m * kN + n) * kThreads + static_cast<int>(threadIdx.x)) * 4, to[m][n]);
+}
+template <int kM, int kN>
+__device__ inline void store_sums(const Fragments<kM, kN>& from, float* sums) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n) store_vector(sums + ((m * kN + n) * kThreads + static_cast<int>(threadIdx.x)) * 4, from[m][n]);
+}
 
-  const T* from = Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns);
-  const auto load = [&](int buffer, int rows) {
-    if (rows > 0) {
-      Loader::template load<kStepKeys>(memory->keys[buffer], from, layout.columns, rows);
-      Loader::template load<kStepKeys>(memory->values[buffer], from + layout.to_values, layout.columns, rows);
-      from += kStepKeys * layout.columns;
+template <class T, int H, int kKeys, int kQueries, class Band>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_backward_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
+                          AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv, QuerySums shared, Band band) {
+  using Loader = TileLoader<T, H, kThreads>;
+  using Grid = Warps<H, kKeys, kQueries>;
+  using Scores = typename Grid::Scores;
+  using KeyGradients = typename Grid::KeyGradients;
+  using QueryGradients = typename Grid::QueryGradients;
+  constexpr int kSM = std::extent_v<Scores, 0>, kSN = std::extent_v<Scores, 1>;
+  constexpr int kPart = H == 64 && kSN == 8 ? 4 : kSN;  // n-tiles of gradients of scores at a time: all would not fit in registers
+  constexpr int kKM = std::extent_v<KeyGradients, 0>, kKN = std::extent_v<KeyGradients, 1>;
+  constexpr int kQM = std::extent_v<QueryGradients, 0>, kQN = std::extent_v<QueryGradients, 1>;
+  using Memory = BackwardMemory<H, kKeys, kQueries>;
+  TRIREME_DYNAMIC_SHARED(Memory, memory);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
+  if (thread == 0) {
+    const auto [item, tile] = order.place(static_cast<int>(atomicAdd(shared.ticket, 1U)));
+    memory->pair = first_pair + item;
+    memory->first_key = tile * kKeys;
+    memory->from_queries = layout.query(memory->pair * layout.group);
+    memory->from_douts = layout.output(memory->pair * layout.group);
+    memory->from_rows = item * layout.group * static_cast<int>(statistics_stride(layout.sequence));
+  }
+  __syncthreads();
+  const int first_key = memory->first_key, sequence = layout.sequence;
+  const auto row_of = [&](int head, int query) { return memory->from_rows + head * static_cast<int>(statistics_stride(sequence)) + query; };
+
+  const auto load = [&](int buffer, int head, int query) {
+    const T* const queries = qkv + memory->from_queries + query * layout.columns + head * H;
+    const T* const douts = dout + memory->from_douts + query * layout.out_columns + head * H;
+    const int self = reread_thread();
+    Loader::template load<kQueries>(memory->queries[buffer], Loader::begin(queries, layout.columns, self), layout.columns, sequence - query, self);
+    Loader::template load<kQueries>(memory->douts[buffer], Loader::begin(douts, layout.out_columns, self), layout.out_columns, sequence - query,
+                                    self);
+    if (self < kQueries / 4) {
+      const int at = row_of(head, query) + 4 * self;
+      cp_async_16(&memory->lse[buffer][4 * self], lse + at, true);
+      cp_async_16(&memory->delta[buffer][4 * self], delta + at, true);
     }
     cp_async_commit();
   };
-  Loader::template load<kRows>(memory->queries, Loader::begin(qkv + layout.query(head) + first_row * layout.columns, layout.columns), layout.columns,
-                               sequence - first_row);
-  Loader::template load<kRows>(memory->douts, Loader::begin(dout + layout.output(head) + first_row * layout.out_columns, layout.out_columns),
-                               layout.out_columns, sequence - first_row);
-  load(0, left);
+  const T* const from_keys = Loader::begin(qkv + layout.key(memory->pair) + first_key * layout.columns, layout.columns);
+  Loader::template load<kKeys>(memory->keys, from_keys, layout.columns, sequence - first_key);
+  Loader::template load<kKeys>(memory->values, from_keys + layout.to_values, layout.columns, sequence - first_key);
+  const int last_query = band.last_query(first_key + kKeys - 1, sequence) / kQueries * kQueries;
+  load(0, 0, last_query);
 
-  // Rows beyond the sequence may read any finite value: they are not stored.
-  const int64_t query = item * statistics_stride(sequence) + (first_row + thread < sequence ? first_row + thread : 0);
-  memory->lse[thread] = lse[query];
-  memory->delta[thread] = delta[query];
+  // A warp's rows and columns in each product. The columns of gradients are blocks of 16, dealt to the warps of a row in turn: the swizzle of a block
+  // is then known at compile time.
+  const int score_row = warp / Grid::kScoreColumns * 16 * kSM, score_column = warp % Grid::kScoreColumns * 8 * kSN;
+  const int key_row = warp / Grid::kKeyColumns * 16 * kKM, key_column = warp % Grid::kKeyColumns;
+  const int query_row = warp / Grid::kQueryColumns * 16 * kQM, query_column = warp % Grid::kQueryColumns;
+  unsigned char *const probabilities = memory->scores, *const dscores = memory->scores + Memory::kScoreBytes;
+  const auto one = [](int, int) { return 1.0F; };
+  const auto scale = [&](int, int) { return layout.scale; };
+  KeyGradients dkeys, dvalues;
+  clear<kKM, kKN>(dkeys);
+  clear<kKM, kKN>(dvalues);
+  int buffer = 0, added = -1;  // `added`: counter of the queries to whose sums this block has added in the previous step; -1: none
+  for (int query = last_query; query >= first_key; query -= kQueries)
+    for (int head = 0; head < layout.group; ++head, buffer ^= 1) {
+      const int row = row_of(head, query);
+      const bool first = band.first_key(query) >= first_key, last = query < first_key + kKeys;  // of the blocks that add to these queries
+      cp_async_wait<0>();
+      __syncthreads();  // this step's tiles have arrived, and all threads have ended the previous step
+      // Both take as long as an access to the L2 cache. The other warps compute scores meanwhile.
+      if (thread == 0 && added >= 0) release_value(shared.counters + added, static_cast<uint32_t>(first_key / kKeys + 1));
+      if (thread == kWarp && !first) wait_for_value(shared.counters + row / kCountedQueries, static_cast<uint32_t>(first_key / kKeys));
+      const bool other_head = head + 1 < layout.group;
+      if (other_head || query > first_key) load(buffer ^ 1, other_head ? head + 1 : 0, other_head ? query : query - kQueries);
 
-  Fragments<kM, H / 8> dqueries;
-  clear<kM, H / 8>(dqueries);
-  unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
-  const unsigned char* const douts = memory->douts + warp_rows * Tile<H>::kRowBytes;
-  for (int buffer = 0; left > 0; left -= kStepKeys, ahead -= kStepKeys, buffer ^= 1) {
-    cp_async_wait<0>();
-    __syncthreads();  // this step's tiles have arrived, and no thread still reads the previous step's tiles
-    load(buffer ^ 1, left - kStepKeys);
-    if (ahead <= -16 * kM || band.beyond(ahead - (kStepKeys - 1))) continue;  // no row of this warp sees these keys
-    Fragments<kM, kN> p, dp;
-    multiply_rows<T, H, kM, kN>(p, queries, memory->keys[buffer]);
-    probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, ahead, band);
-    multiply_rows<T, H, kM, kN>(dp, douts, memory->values[buffer]);
-    score_gradients_of_keys<kN>(dp, p, memory->delta + warp_rows);
-    add_product<T, H, kM, kN>(dqueries, dp, memory->keys[buffer]);
-  }
-  const auto [last_item, last_place] = order.place(reread_block());
-  const int row = (order.tiles - 1 - last_place) * kRows + warp_rows;
-  store_rows<H, kM>(
-      dqueries, [&](int, int) { return layout.scale; }, queries, dqkv + layout.query(first_head + last_item) + row * layout.columns, layout.columns,
-      sequence - row);
+      const int again = reread_thread() % kWarp;
+      Scores p;
+      multiply_rows<T, H, kSM, kSN>(p, memory->queries[buffer] + score_row * Tile<H>::kRowBytes, memory->keys + score_column * Tile<H>::kRowBytes,
+                                    again);
+      probabilities_of<kSM, kSN>(p, memory->lse[buffer] + score_row, layout.scale_log2, query + score_row - first_key - score_column, again, band);
+      put_rows<T, kKeys, kSM, kSN, 1>(probabilities + score_row * Tile<kKeys>::kRowBytes, p, score_column / 16, one);
+#pragma unroll
+      for (int n = 0; n < kSN; n += kPart) {
+        Fragments<kSM, kPart> dp;
+        multiply_rows<T, H, kSM, kPart>(dp, memory->douts[buffer] + score_row * Tile<H>::kRowBytes,
+                                        memory->values + (score_column + 8 * n) * Tile<H>::kRowBytes, again);
+        score_gradients_of<kSM, kPart, kSN>(dp, p, n, memory->delta[buffer] + score_row, again);
+        put_rows<T, kKeys, kSM, kPart, 1>(dscores + score_row * Tile<kKeys>::kRowBytes, dp, score_column / 16 + n / 2, one);
+      }
+
+      __syncthreads();  // probabilities and their gradients are complete, and so are the sums of the blocks before
+      float* const sums = shared.sums + int64_t{row} * H;
+      QueryGradients dqueries;
+      if (first) {
+        clear<kQM, kQN>(dqueries);
+      } else {
+        load_sums<kQM, kQN>(dqueries, sums);
+      }
+      const auto add_key_gradients = [&](KeyGradients& gradients, const unsigned char* scores, const unsigned char* rows) {
+        const int lane = reread_thread() % kWarp, of_keys = Tile<kKeys>::at_column(Tile<kKeys>::right_then_down(lane), key_row / 16);
+        const int of_columns = Tile<H>::at_column(Tile<H>::down_then_right(lane), key_column);
+        add_products<T, kQueries / 16, kKM, kKN>(
+            gradients,
+            [&](uint32_t(&block)[4], int m, int step) {
+              ldmatrix_x4_trans(block, Tile<kKeys>::block(scores, of_keys, kQueries - 16 - 16 * step, m));
+            },
+            [&](uint32_t(&block)[4], int n, int step) {
+              ldmatrix_x4_trans(block, Tile<H>::block(rows, of_columns, kQueries - 16 - 16 * step, n / 2 * Grid::kKeyColumns));
+            });
+      };
+      add_key_gradients(dvalues, probabilities, memory->douts[buffer]);
+      add_key_gradients(dkeys, dscores, memory->queries[buffer]);
+      const int lane = reread_thread() % kWarp, of_scores = Tile<kKeys>::down_then_right(lane);
+      const int of_columns = Tile<H>::at_column(Tile<H>::down_then_right(lane), query_column);
+      add_products<T, kKeys / 16, kQM, kQN>(
+          dqueries,
+          [&](uint32_t(&block)[4], int m, int step) {
+            ldmatrix_x4(block, Tile<kKeys>::block(dscores + query_row * Tile<kKeys>::kRowBytes, of_scores, 16 * m, step));
+          },
+          [&](uint32_t(&block)[4], int n, int step) {
+            ldmatrix_x4_trans(block, Tile<H>::block(memory->keys, of_columns, 16 * step, n / 2 * Grid::kQueryColumns));
+          });
+      if (!last) {
+        store_sums<kQM, kQN>(dqueries, sums);
+        added = row / kCountedQueries;
+        continue;
+      }
+      added = -1;
+      __syncthreads();  // no thread reads the scores any more: the result is staged there
+      put_rows<T, H, kQM, kQN, Grid::kQueryColumns>(probabilities + query_row * Tile<H>::kRowBytes, dqueries, query_column, scale);
+      __syncthreads();
+      store_tile<H, kQueries, kThreads>(thread, probabilities, dqkv + memory->from_queries + query * layout.columns + head * H, layout.columns,
+                                        sequence - query);
+    }
+
+  // The last step was on the diagonal. No thread has read keys or values since its barriers, so their gradients are staged there.
+  put_rows<T, H, kKM, kKN, Grid::kKeyColumns>(memory->keys + key_row * Tile<H>::kRowBytes, dkeys, key_column, scale);
+  put_rows<T, H, kKM, kKN, Grid::kKeyColumns>(memory->values + key_row * Tile<H>::kRowBytes, dvalues, key_column, one);
+  __syncthreads();
+  T* const to_keys = dqkv + layout.key(memory->pair) + memory->first_key * layout.columns;
+  store_tile<H, kKeys, kThreads>(thread, memory->keys, to_keys, layout.columns, sequence - memory->first_key);
+  store_tile<H, kKeys, kThreads>(thread, memory->values, to_keys + layout.to_values, layout.columns, sequence - memory->first_key);
 }
 
-template <class T, int H, int kQueries, int kStepKeys>
-void launch_kernels(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
+template <class T, int H, int kKeys, int kQueries>
+void launch_kernel(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
   const AttentionLayout layout(shape);
-  const BlockOrder keys(t.pairs, ceil_div(shape.sequence, kKeys), shape.sequence * H * 4 * layout.group);
-  const BlockOrder queries(t.pairs * layout.group, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 / layout.group);
+  // All pairs at once, whatever they take of the cache: the fewer blocks of one pair start together, the less they wait for each other. Its blocks are
+  // at the same queries at the same time, so the cache need not hold all of a pair.
+  const BlockOrder order(t.pairs, ceil_div(shape.sequence, kKeys), 0);
   dispatch_band(layout, [&]<class Band>(Band band) {
-    launch(ctx, flash_key_gradients_kernel<T, H, kQueries, Band>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H, kQueries>)}, t.dout, t.qkv, t.lse,
-           t.delta, layout, keys, static_cast<int>(t.first_pair), t.dqkv, band);
-    launch(ctx, flash_query_gradients_kernel<T, H, kStepKeys, Band>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H, kStepKeys>)}, t.dout,
-           t.qkv, t.lse, t.delta, layout, queries, static_cast<int>(t.first_pair * layout.group), t.dqkv, band);
+    launch(ctx, flash_backward_kernel<T, H, kKeys, kQueries, Band>, {order.grid(), dim3(kThreads), sizeof(BackwardMemory<H, kKeys, kQueries>)},
+           t.dout, t.qkv, t.lse, t.delta, layout, order, static_cast<int>(t.first_pair), t.dqkv, t.query_sums, band);
   });
-}
-
-/// True if the shared memory of a multiprocessor holds two blocks of both kernels. CUDA takes 1 KB more for each block.
-template <int H, int kQueries, int kStepKeys>
-bool two_blocks_fit(const Context& ctx) {
-  constexpr int64_t kBytes = std::max(sizeof(KeyMemory<H, kQueries>), sizeof(QueryMemory<H, kStepKeys>));
-  int available = 0;
-  check(cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerMultiprocessor, ctx.gpu->index()), "cudaDeviceGetAttribute");
-  return 2 * (kBytes + 1024) <= available;
 }
 
 template <class T, int H>
 void backward(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
-  // Limited so that a warp's sums [32, H], probabilities and their gradients [32, keys] fit in registers.
-  constexpr int kQueries = 64, kStepKeys = H <= 64 ? 64 : 32;
-  if constexpr (H == 128) {
-    // sm_80 has 164 KB of shared memory: half the step makes room for a second block, without which one warp a scheduler would wait for each tile.
-    // Where neither fits twice (100 KB on sm_86 and sm_89), the larger step reads fewer operands from shared memory.
-    if (!two_blocks_fit<H, kQueries, kStepKeys>(ctx) && two_blocks_fit<H, kQueries / 2, kStepKeys / 2>(ctx))
-      return launch_kernels<T, H, kQueries / 2, kStepKeys / 2>(ctx, t, shape);
-  }
-  launch_kernels<T, H, kQueries, kStepKeys>(ctx, t, shape);
+  // Limited so that a warp's sums, probabilities and their gradients fit in registers, and the tiles into the 163 KB of a block on sm_80.
+  constexpr int kKeys = 128, kQueries = H <= 64 ? 128 : 64;
+  // For the 99 KB of a block on sm_86, sm_89 and sm_120.
+  constexpr int kFewerKeys = H <= 64 ? 128 : 64, kFewerQueries = H <= 96 ? 64 : 32;
+  int available = 0;
+  check(cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerBlockOptin, ctx.gpu->index()), "cudaDeviceGetAttribute");
+  if (available >= static_cast<int>(sizeof(BackwardMemory<H, kKeys, kQueries>))) return launch_kernel<T, H, kKeys, kQueries>(ctx, t, shape);
+  launch_kernel<T, H, kFewerKeys, kFewerQueries>(ctx, t, shape);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/ops/attention.h"
 
@@ -84,6 +85,13 @@ struct BlockOrder {
   int items, tiles, at_once;
 };
 
+/// What the blocks of the flash backward share: gradients of queries, to which one block after another adds.
+struct QuerySums {
+  float* sums = nullptr;         ///< [heads, statistics_stride(T), H], 16-byte aligned; each tile in the order of the blocks' fragments
+  uint32_t* counters = nullptr;  ///< [heads, statistics_stride(T) / kCountedQueries], zeros before the launch
+  uint32_t* ticket = nullptr;    ///< [1], zero before the launch
+};
+
 /// Arguments of a backward pass over `pairs` pairs from first_pair. lse and delta = sum over H of dout * out, both 16-byte aligned, have shape
 /// [heads, statistics_stride(T)] and are zero from token T on. lse is in base 2 for the flash kernels, in base e otherwise.
 template <class T>
@@ -94,14 +102,10 @@ struct AttentionBackward {
   const float* delta;
   T* dqkv;
   int64_t first_pair, pairs;
+  QuerySums query_sums;  ///< of the flash kernels
 };
-constexpr int kStatisticsTile = 64;
-__host__ __device__ constexpr int64_t statistics_stride(int64_t sequence) {
-  return (sequence + kStatisticsTile - 1) / kStatisticsTile * kStatisticsTile;
-}
 
 /// Tensor-core kernels: T is bfloat16 or float16, H one of 32, 64, 96, 128, tensors 16-byte aligned.
-bool flash_supports(int64_t head_size);
 template <class T>
 void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);
 template <class T>

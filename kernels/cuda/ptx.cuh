@@ -1,5 +1,5 @@
 #pragma once
-// Tensor-core and asynchronous-copy instructions of sm_80 and newer, one function each. The simulated machine supplies the same functions.
+// Tensor-core, asynchronous-copy and synchronisation instructions of sm_80 and newer, one function each. The simulated machine supplies the same functions.
 // Fragment layouts: PTX ISA, "Matrix fragments for mma.m16n8k16".
 #include <type_traits>
 
@@ -57,18 +57,33 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-/// blockIdx.x, which the compiler takes for a new value: what is computed from it needs no registers before.
-__device__ inline int reread_block() {
-  int index;
-  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(index));
-  return index;
+/// Waits until a block has set the counter to `value` by release_value. Behind it, and behind a barrier for the other threads of the block, what was
+/// written before the release is visible. The other block must have begun, or the wait may never end.
+__device__ inline void wait_for_value(const uint32_t* counter, uint32_t value) {
+  uint32_t now;
+  for (;;) {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(now) : "l"(counter) : "memory");
+    if (now == value) return;
+    __nanosleep(32);
+  }
+}
+/// Sets the counter when all that this thread has written is visible to the GPU, and all that the threads of its block wrote before their last barrier.
+__device__ inline void release_value(uint32_t* counter, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(counter), "r"(value) : "memory");
+}
+
+/// threadIdx.x, which the compiler takes for a new value: what is computed from it needs no registers before.
+__device__ inline int reread_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  return thread;
 }
 
 }  // namespace trireme::cuda
 #else
 namespace trireme::cuda {
 
-inline int reread_block() { return static_cast<int>(blockIdx.x); }
+inline int reread_thread() { return static_cast<int>(threadIdx.x); }
 inline float exp2_fast(float x) { return x < -126 ? 0.0F : exp2f(x); }
 
 }  // namespace trireme::cuda

@@ -39,8 +39,15 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
       [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, out.data<T>(), lse.data<Accumulator<T>>()); });
 }
 
+Tensor attention_workspace(Context& ctx, const AttentionShape& shape, DType dtype) {
+  if (ctx.device != Device::kCuda && !(ctx.device == Device::kMeta && ctx.for_gpu)) return {};
+  check("attention_workspace", shape);
+  const int64_t words = cuda::attention_workspace_bytes(shape, dtype) / static_cast<int64_t>(sizeof(float));
+  return Tensor::empty(ctx, {words}, DType::kF32, MemoryCategory::kWorkspace);
+}
+
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv) {
+                        const Tensor& dqkv, const Tensor& workspace) {
   const int64_t rows = shape.batch * shape.sequence;
   const DType dtype = qkv.dtype();
   check("attention_backward", shape);
@@ -51,8 +58,9 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
                        {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)},
                        {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
   operation.attention(work_of(shape, true));
+  const Tensor memory = workspace.defined() ? workspace : attention_workspace(ctx, shape, dtype);
   operation.run(
-      dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
+      dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv, memory); },
       FastCpu{[&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); }, true},
       [&]<class T>(T) {
         reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<Accumulator<T>>(), shape, dqkv.data<T>());

@@ -20,9 +20,12 @@ struct AttentionShape {
 /// log-sum-exp of each row of scaled scores, natural logarithm, saved for the backward.
 /// Source: Dao 2023, arXiv:2307.08691 (the lse formulation).
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
-/// Overwrites dqkv.   dout, out [M,N*H], dqkv [M,(N+2K)H].
+/// Memory in which a GPU works during attention_backward of this shape, or of no more rows in shorter sequences; undefined for other devices.
+/// On kMeta it is counted if Context::for_gpu.
+Tensor attention_workspace(Context& ctx, const AttentionShape& shape, DType dtype);
+/// Overwrites dqkv.   dout, out [M,N*H], dqkv [M,(N+2K)H]. `workspace` is made for the call if undefined.
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv);
+                        const Tensor& dqkv, const Tensor& workspace = {});
 
 /// Causal attention of new tokens over a KV cache. The rows of qkv [R,(N+2K)H], of which only the queries are read, are tokens position, position +
 /// 1, ... Row r attends to the tokens [0, position + r], or with a window to the last `window` of them. keys, values [P,K*H] are a ring buffer of all

@@ -1,4 +1,4 @@
-// Shared memory of the attention kernels: how many blocks a multiprocessor holds, and the figures that scripts/sass-lint.py counts with.
+// Tiles and shared memory of the attention kernels by compute capability, and the figures that scripts/sass-lint.py counts with.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -32,6 +32,16 @@ std::map<std::string, int64_t> launched() {
 struct Result {
   std::vector<char> gradients;
   std::map<std::string, int64_t> shared;  ///< of each kernel, bytes
+
+  std::vector<float> values() const {  ///< of gradients in bf16
+    std::vector<float> result(gradients.size() / 2);
+    for (size_t i = 0; i < result.size(); ++i) {
+      bfloat16 value;
+      std::memcpy(&value, gradients.data() + 2 * i, 2);
+      result[i] = static_cast<float>(value);
+    }
+    return result;
+  }
 };
 
 /// Gradients of one shape on a GPU of this compute capability.
@@ -68,37 +78,52 @@ Result backward_on(int major, int minor, const AttentionShape& shape, DType dtyp
   return result;
 }
 
-/// Most dynamic shared memory of a backward flash kernel.
-int64_t largest_backward(const Result& result) {
-  int64_t bytes = 0;
+/// Name and dynamic shared memory of the backward flash kernel.
+std::pair<std::string, int64_t> backward_kernel(const Result& result) {
   for (const auto& [name, shared] : result.shared)
-    if (name.find("_gradients_kernel<") != std::string::npos) bytes = std::max(bytes, shared);
-  return bytes;
+    if (name.find("flash_backward_kernel<") == 0) return {name, shared};
+  return {};
 }
 
 }  // namespace
 
-// A multiprocessor of sm_80 has 164 KB of shared memory and CUDA takes 1 KB of each block; sm_90 has 228 KB.
-TEST_CASE("attention: two backward blocks share a multiprocessor at every head size") {
+// A block may take 163 KB of shared memory on sm_80, 227 KB on sm_90 and 99 KB on sm_86, of which the smaller tiles leave no block's worth.
+TEST_CASE("attention: the backward takes the larger of its two sizes of tiles whose shared memory a block may have") {
   for (const int64_t head_size : {32, 64, 96, 128}) {
     const AttentionShape shape{1, 70, 2, 1, head_size};
     INFO("head size " << head_size);
-    CHECK(2 * (largest_backward(backward_on(8, 0, shape, DType::kBF16)) + 1024) <= 164 << 10);
-    CHECK(2 * (largest_backward(backward_on(9, 0, shape, DType::kBF16)) + 1024) <= 228 << 10);
+    const auto on = [&](int major, int minor) { return backward_kernel(backward_on(major, minor, shape, DType::kBF16)); };
+    const auto large = on(8, 0), small = on(8, 6);
+    CHECK(large.second <= 163 << 10);
+    CHECK(large.second > 99 << 10);
+    CHECK(small.second <= 99 << 10);
+    CHECK(on(9, 0) == large);
+    CHECK(on(8, 9) == small);
   }
 }
 
-// The steps differ in size only: each sum has the same terms in the same order. 8.6 has room for one block of either size and takes the larger steps.
-TEST_CASE("attention: the smaller steps of sm_80 give the bits of the larger") {
+// Each sum has the same terms in the same order: keys ascend in it, queries descend. With several query heads for a kv head, they alternate by tiles.
+TEST_CASE("attention: smaller tiles give the bits of larger ones, apart from the order of query heads") {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const AttentionShape shape : {AttentionShape{1, 150, 2, 1, 128}, AttentionShape{1, 300, 2, 2, 128, 70}}) {
-      INFO(name_of(dtype) << ", T " << shape.sequence << ", window " << shape.window);
-      const Result small = backward_on(8, 0, shape, dtype), large = backward_on(9, 0, shape, dtype), one = backward_on(8, 6, shape, dtype);
-      CHECK(largest_backward(small) < largest_backward(large));
-      CHECK(one.shared == large.shared);
-      CHECK((small.gradients == large.gradients));  // in parentheses: bytes are not worth printing
-      CHECK((one.gradients == large.gradients));
+    for (const int64_t head_size : {32, 64, 96, 128}) {
+      for (const AttentionShape shape : {AttentionShape{1, 300, 2, 2, head_size}, AttentionShape{1, 300, 1, 1, head_size, 70}}) {
+        INFO(name_of(dtype) << ", head size " << head_size << ", window " << shape.window);
+        const Result small = backward_on(8, 6, shape, dtype), large = backward_on(9, 0, shape, dtype);
+        CHECK(backward_kernel(small).first != backward_kernel(large).first);
+        CHECK((small.gradients == large.gradients));  // in parentheses: bytes are not worth printing
+      }
     }
+  }
+  for (const int64_t window : {0, 150}) {
+    const AttentionShape shape{1, 300, 4, 2, 128, window};
+    const std::vector<float> small = backward_on(8, 6, shape, DType::kBF16).values(), large = backward_on(9, 0, shape, DType::kBF16).values();
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < large.size(); ++i) {
+      difference += (small[i] - large[i]) * (small[i] - large[i]);
+      size += large[i] * large[i];
+    }
+    CHECK(difference < 1e-6 * size);
+    CHECK(difference > 0);
   }
 }
 
@@ -110,8 +135,8 @@ TEST_CASE("attention: tests/kernels/sass.txt has the shared memory of the launch
   std::smatch match;
   for (std::string line; std::getline(file, line);)
     if (std::regex_match(line, match, row)) recorded[match[1]] = std::stoll(match[2]);
-  const auto check = [&](int major, const AttentionShape& shape, DType dtype) {
-    for (const auto& [name, bytes] : backward_on(major, 0, shape, dtype).shared) {
+  const auto check = [&](int major, int minor, const AttentionShape& shape, DType dtype) {
+    for (const auto& [name, bytes] : backward_on(major, minor, shape, dtype).shared) {
       if (bytes == 0) continue;
       INFO(name);
       REQUIRE(recorded.count(name) == 1);
@@ -120,10 +145,12 @@ TEST_CASE("attention: tests/kernels/sass.txt has the shared memory of the launch
   };
   for (const int64_t window : {0, 5}) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      for (const int64_t head_size : {32, 64, 96, 128}) check(9, {1, 20, 2, 1, head_size, window}, dtype);
-      check(8, {1, 20, 2, 1, 128, window}, dtype);
+      for (const int64_t head_size : {32, 64, 96, 128}) {
+        check(9, 0, {1, 20, 2, 1, head_size, window}, dtype);
+        check(8, 6, {1, 20, 2, 1, head_size, window}, dtype);
+      }
     }
   }
   // The largest head sizes of each instance of the plain kernels: 1, 2, 4 or 8 columns a lane. Those of bf16 and fp16 take as much as those of fp32.
-  for (const int64_t head_size : {32, 64, 128, 256}) check(9, {1, 9, 1, 1, head_size}, DType::kF32);
+  for (const int64_t head_size : {32, 64, 128, 256}) check(9, 0, {1, 9, 1, 1, head_size}, DType::kF32);
 }

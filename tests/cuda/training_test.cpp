@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/gpu.h"
 #include "tests/support/thread_ranks.h"
+#include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/verify/ragged_dataset.h"
 
@@ -275,6 +276,39 @@ TEST_CASE("every stream schedule gives the same bits") {
   });
 }
 #endif
+
+// The workspace of attention's backward is the same whatever the documents in a micro-batch are.
+TEST_CASE("a memory forecast equals the measured memory of a GPU, with documents too") {
+  for (const auto& [precision, documents] : {std::pair{"bf16", false}, {"bf16", true}, {"fp32", true}}) {
+    Config config = parity_config(ParityModel::kLlama, {}, precision);
+    config.data.document_mask = documents;
+    config.training.micro_batch_size = 2;  // whose documents differ in length
+    config.model.hidden_size = 64;
+    config.model.heads = 2;
+    config.model.kv_heads = 2;
+    config.model.head_size = 32;
+    config.run.device = "cuda";
+    RankMemory measured;
+    run_gpu_ranks(1, {true, 1}, [&](Communicator& world, Context& ctx) {
+      Trainer trainer(ctx, world, config, true);
+      trainer.initialise();
+      const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size, true, documents);
+      for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
+      measured = measured_memory(*ctx.arena);
+    });
+    const RankMemory forecast = forecast_memory(config, 0, 1);
+    for (size_t c = 0; c < kMemoryCategories; ++c) {
+      INFO(precision << (documents ? ", documents, " : ", ") << name_of(static_cast<MemoryCategory>(c)));
+      for (const MemoryPhase phase : {MemoryPhase::kForward, MemoryPhase::kBackward, MemoryPhase::kOptimizer})
+        CHECK(forecast.phases[static_cast<size_t>(phase)].peak[c] == measured.phases[static_cast<size_t>(phase)].peak[c]);
+    }
+    CHECK(forecast.arena_bytes >= measured.arena_bytes);
+    Config on_cpu = config;
+    on_cpu.run.device = "cpu";
+    const auto workspace = static_cast<size_t>(MemoryCategory::kWorkspace);
+    CHECK(forecast_memory(on_cpu, 0, 1).peak[workspace] < forecast.peak[workspace]);
+  }
+}
 
 TEST_CASE("ranks that share a GPU through host memory match the CPU") {
   for (const LayoutCase& c : twelve_layouts()) {

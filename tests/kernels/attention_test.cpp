@@ -16,11 +16,12 @@ constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},  {2, 3, 3, 1, 5},   {1, 7,
                                      {2, 33, 3, 3, 8}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
 
 // At the edges of every engine's tiles and blocks: head sizes of the tensor-core kernels (32, 64, 96, 128), of the other kernels, and multiples of
-// only 16 (48, 80); one to five blocks of 64 or 128 tokens; shared and separate kv heads.
-constexpr AttentionShape kTileCases[] = {
-    {1, 1, 1, 1, 32},  {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128},  {2, 17, 4, 2, 32},  {1, 63, 1, 1, 64},  {1, 64, 1, 1, 128},
-    {1, 65, 2, 1, 96}, {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64}, {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 65, 3, 1, 128},
-    {2, 17, 3, 1, 5},  {1, 65, 2, 1, 40},  {1, 33, 2, 2, 2},   {1, 18, 1, 1, 160},  {1, 129, 2, 1, 96}, {1, 97, 2, 1, 80},  {1, 300, 1, 1, 48}};
+// only 16 (48, 80); one to five blocks of 64 or 128 tokens, which add to each other's sums in the backward; shared and separate kv heads.
+constexpr AttentionShape kTileCases[] = {{1, 1, 1, 1, 32},    {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128}, {2, 17, 4, 2, 32},
+                                         {1, 63, 1, 1, 64},   {1, 64, 1, 1, 128}, {1, 65, 2, 1, 96},  {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64},
+                                         {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 65, 3, 1, 128}, {1, 300, 2, 1, 128},
+                                         {1, 270, 4, 2, 64},  {2, 260, 2, 1, 96}, {1, 385, 3, 1, 32}, {2, 17, 3, 1, 5},   {1, 65, 2, 1, 40},
+                                         {1, 33, 2, 2, 2},    {1, 18, 1, 1, 160}, {1, 129, 2, 1, 96}, {1, 97, 2, 1, 80},  {1, 300, 1, 1, 48}};
 
 }  // namespace
 
@@ -178,23 +179,41 @@ TEST_CASE("attention on tensor cores: the error is that of the roundings to bf16
 }
 
 TEST_CASE("attention: a backward in several rounds is bit-identical to one in a single round") {
-  for (const AttentionShape shape : {AttentionShape{2, 70, 6, 3, 32}, AttentionShape{2, 40, 4, 2, 6}}) {
+  // In the shape of 300 tokens blocks wait for each other: the counters of the first round must not serve the second.
+  for (const AttentionShape shape : {AttentionShape{2, 70, 6, 3, 32}, AttentionShape{2, 300, 4, 2, 32}, AttentionShape{2, 40, 4, 2, 6}}) {
     const Operation whole = following(backward(shape), forward(shape));
     Operation rounds = whole;
-    rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {
-      // Statistics of a kv head: two query heads, tokens rounded up to 64, 8 bytes; memory for two of the six or four kv heads.
-      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], int64_t{2} * 2 * ((shape.sequence + 63) / 64 * 64) * 8 + 100);
+    const auto backward_in = [&](Context& ctx, const std::vector<Tensor>& t, int64_t bytes) {
+      const Tensor workspace = Tensor::empty(ctx, {bytes / 4}, DType::kF32, MemoryCategory::kWorkspace);
+      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], workspace);
+    };
+    rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {  // memory for two of the six or four kv heads
+      const bool flash = t[0].dtype() != DType::kF32 && cuda::flash_supports(shape.head_size);
+      backward_in(ctx, t, cuda::kTicketBytes + 2 * cuda::kv_head_bytes(shape, flash) + 100);
     };
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const auto dqkv = [&](const Operation& of) { return run(of, Device::kCuda, dtype, 1, Alignment::kVector)[4]; };
       CHECK(dqkv(rounds) == dqkv(whole));
     }
     rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {
-      CHECK_THROWS_AS(cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], 8), InternalError);
-      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4]);
+      CHECK_THROWS_WITH(backward_in(ctx, t, 8), Catch::Contains("8 bytes of workspace are too few for 2 query heads"));
+      backward_in(ctx, t, cuda::attention_workspace_bytes(shape, DType::kF32));
     };
     run(rounds, Device::kCuda, DType::kF32);
   }
+}
+
+TEST_CASE("attention: the backward's workspace on a GPU is for all kv heads, or for as many as fit 132 MiB, but at least one") {
+  const auto bytes = [](const AttentionShape& shape, DType dtype) { return cuda::attention_workspace_bytes(shape, dtype); };
+  // Llama 8B at T 8192: a kv head takes 4 x 8192 x (8 + 4 x 128 + 1/8) bytes.
+  const int64_t each = int64_t{4} * 8192 * 4161 / 8;
+  CHECK(bytes({1, 8192, 32, 8, 128}, DType::kBF16) == 16 + 8 * each);
+  CHECK(bytes({4, 8192, 32, 8, 128}, DType::kBF16) == 16 + 8 * each);
+  CHECK(bytes({1, 8192, 8, 2, 128}, DType::kF16) == 16 + 2 * each);
+  CHECK(bytes({1, 8192, 32, 8, 128}, DType::kF32) == 16 + int64_t{32} * 8192 * 8);
+  CHECK(bytes({1, 8192, 32, 8, 80}, DType::kBF16) == 16 + int64_t{32} * 8192 * 8);
+  CHECK(bytes({1, 131072, 64, 8, 128}, DType::kBF16) == 16 + 32 * each);                            // one kv head of eight times 128 K tokens
+  CHECK(bytes({3, 1, 2, 1, 32}, DType::kBF16) == 16 + 3 * 2 * 128 * (8 + 4 * 32) + 3 * 2 * 4 * 4);  // tokens are rounded up to 128
 }
 
 TEST_CASE("attention: the GPU rejects head sizes above 256 and reports the size") {

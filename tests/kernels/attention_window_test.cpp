@@ -226,7 +226,7 @@ TEST_CASE("attention window: tiles outside the window are not computed") {
       CHECK_FALSE(finite(rows_of(values, out_columns, 0, 128)));
       CHECK(finite(rows_of(run_it(early_gradient)[4], columns, 256, 400)));
       const std::vector<double> gradients = run_it(late_gradient)[4];
-      CHECK(finite(rows_of(gradients, columns, 0, 192)));
+      CHECK(finite(rows_of(gradients, columns, 0, 128)));  // the keys before 256 share a tile with some that queries from 256 on attend to
       CHECK_FALSE(finite(rows_of(gradients, columns, 256, 400)));
     });
   }

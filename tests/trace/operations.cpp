@@ -194,6 +194,7 @@ std::vector<Case> operations() {
   add_plain_products(cases);
   for (const int64_t head_size : {32, 64, 96, 128}) add_attention(cases, {1, 192, 2, 1, head_size}, {DType::kBF16});
   add_attention(cases, {1, 192, 2, 2, 64, 48}, {DType::kBF16});  // with a window
+  add_attention(cases, {1, 320, 2, 1, 128}, {DType::kBF16});     // three blocks add to the gradients of the last queries
   add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32});
   return cases;
 }

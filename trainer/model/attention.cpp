@@ -71,8 +71,11 @@ void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const 
   const auto [dout, dy_all] = output.backward_input(ctx, std::move(gathered));
   saved.dy_all = dy_all;
   saved.dqkv = Tensor::empty(ctx, saved.qkv.shape(), dy.dtype(), MemoryCategory::kActivations);
+  // One workspace for all runs, whatever their lengths: the memory of a step does not depend on the documents in it.
+  Tensor workspace = attention_workspace(ctx, shape({pass.rows / pass.sequence, pass.sequence, 0}), packed.dtype());
   for (const SegmentRun& run : pass.runs)
-    attention_backward(ctx, run.of(dout), run.of(packed), run.of(saved.out), of_run(saved.lse, run), shape(run), run.of(saved.dqkv));
+    attention_backward(ctx, run.of(dout), run.of(packed), run.of(saved.out), of_run(saved.lse, run), shape(run), run.of(saved.dqkv), workspace);
+  workspace.reset();
   saved.lse.reset();
   packed.reset();
   saved.qkv.reset();
