@@ -92,8 +92,8 @@ TEST_CASE("forecast: Trireme's attention takes longer than FlashAttention-2 on a
   };
   const ClusterConfig gpu = resolve_cluster({});
   const AttentionSeconds own = seconds("trireme", gpu), flash = seconds("torchtitan", gpu);
-  CHECK(own.forward == Approx(flash.forward / 0.70));
-  CHECK(own.backward == Approx(flash.backward / 0.70));
+  CHECK(own.forward == Approx(flash.forward / 0.90));
+  CHECK(own.backward == Approx(flash.backward / 0.90));
   CHECK(seconds("trireme", machine(2, 2)).forward == Approx(seconds("torchtitan", machine(2, 2)).forward));
 }
 
