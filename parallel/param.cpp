@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/ops/elementwise.h"
+
 namespace trireme {
 
 ParamSpec replicated(std::string name, std::array<int64_t, 2> shape, int dims, const TensorRank& at, Partial partial_over) {
@@ -40,6 +42,11 @@ ParamSpec split_columns(std::string name, std::array<int64_t, 2> shape, const Te
   spec.box = {{0, at.rank * columns}, {shape[0], columns}};
   spec.local = {shape[0], columns};
   return spec;
+}
+
+Tensor Param::grad_to_add_to(Context& ctx) {
+  if (!must_add_to_grad()) fill(ctx, 0, grad);
+  return grad;
 }
 
 int64_t Param::numel() const {

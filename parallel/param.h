@@ -2,6 +2,7 @@
 // Each parameter is declared once. Initialisation, checkpoints, ZeRO, the gradient norm and the memory forecast all read this table.
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/tensor.h"
@@ -57,11 +58,18 @@ ParamSpec split_rows(std::string name, std::array<int64_t, 2> shape, int dims, c
 ParamSpec split_columns(std::string name, std::array<int64_t, 2> shape, const TensorRank& at);
 
 /// A layer's weight on this rank: one local matrix (or vector) that stacks the rows of one or more parameters, e.g. query, key and value.
-/// `value` is set while its unit is unsharded, `grad` (accumulated with +=, gradient dtype) while its backward runs.
+/// `value` is set while its unit is unsharded, `grad` (gradient dtype) while its backward runs. Operations add their parts to `grad`, the first one of
+/// a step or micro-batch to undefined memory: so a product may write its result without reading, and only other parameters are filled with zeros.
 struct Param {
   std::vector<ParamSpec> specs;
   Tensor value;
   Tensor grad;
+  bool grad_is_empty = false;  ///< the memory of `grad` is undefined and stands for zeros
+
+  /// `grad` for an operation that adds to it: filled with zeros if it is empty.
+  Tensor grad_to_add_to(Context& ctx);
+  /// For an operation that writes all of `grad`: whether it must add to it. It is not empty afterwards.
+  bool must_add_to_grad() { return !std::exchange(grad_is_empty, false); }
   int64_t numel() const;
   Shape local_shape() const;  ///< [rows, columns], or [n] for vectors
 };

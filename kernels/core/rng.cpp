@@ -48,6 +48,8 @@ uint64_t random_bits(uint64_t key, uint64_t index, uint64_t sub) {
 
 double random_uniform(uint64_t key, uint64_t index, uint64_t sub) { return static_cast<double>(random_bits(key, index, sub) >> 11) * 0x1p-53; }
 
+double random_uniform32(uint64_t key, uint64_t index, uint64_t sub) { return random_words(key, index / 4, sub)[index % 4] * 0x1p-32; }
+
 double random_normal(uint64_t key, uint64_t index) {
   const auto words = random_words(key, index, 0);
   const double u1 = (static_cast<double>(join(words[0], words[1]) >> 11) + 1) * 0x1p-53;

@@ -25,6 +25,10 @@ uint64_t random_bits(uint64_t key, uint64_t index, uint64_t sub = 0);
 /// In [0, 1): (random_bits >> 11) * 2^-53.
 double random_uniform(uint64_t key, uint64_t index, uint64_t sub = 0);
 
+/// In [0, 1), of a stream whose elements share calls, four each: word index % 4 of
+/// philox4x32({index / 4 lo, index / 4 hi, sub lo, sub hi}, {key lo, key hi}), times 2^-32.
+double random_uniform32(uint64_t key, uint64_t index, uint64_t sub = 0);
+
 /// Standard normal, Box-Muller in double from one philox call with sub = 0: sqrt(-2 ln u1) * cos(2 pi u2), where
 /// u1 = (((word1 << 32 | word0) >> 11) + 1) * 2^-53, in (0, 1], and u2 = ((word3 << 32 | word2) >> 11) * 2^-53, in [0, 1).
 double random_normal(uint64_t key, uint64_t index);

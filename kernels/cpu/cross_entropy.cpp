@@ -4,25 +4,14 @@
 
 namespace trireme::cpu {
 
-void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max) {
-  const int64_t columns = logits.dim(1);
-  dispatch_type(logits.dtype(), [&]<class T>(T) {
-    const CrossEntropyMax<T> arguments{.logits = logits.data<T>(), .columns = columns, .valid = range.valid, .row_max = row_max.data<float>()};
-    run_kernel(ctx, typed_kernels<T>(ctx).cross_entropy_max, arguments, logits.dim(0), grain_of(columns));
-  });
-}
-
-void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
-                        const Tensor& sums) {
+void cross_entropy_sums(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max, const Tensor& sums) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);
   dispatch_type(logits.dtype(), [&]<class T>(T) {
     const CrossEntropySums<T> arguments{.logits = logits.data<T>(),
-                                        .targets = targets.data<int32_t>(),
-                                        .row_max = row_max.data<float>(),
                                         .rows = rows,
                                         .columns = columns,
-                                        .first = range.begin,
                                         .valid = range.valid,
+                                        .row_max = row_max.data<float>(),
                                         .sums = sums.data<float>()};
     run_kernel(ctx, typed_kernels<T>(ctx).cross_entropy_sums, arguments, rows, grain_of(columns));
   });

@@ -58,8 +58,8 @@ void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tenso
                                .key = mask.key,
                                .first_index = mask.first_index,
                                .step = mask.step,
-                               // u >= p in double is a comparison of integers: u is a multiple of 2^-53, and scaling p by a power of two is exact.
-                               .threshold = static_cast<uint64_t>(std::ceil(std::ldexp(mask.probability, 53))),
+                               // u >= p in double is a comparison of integers: u is a multiple of 2^-32, and scaling p by a power of two is exact.
+                               .threshold = static_cast<uint64_t>(std::ceil(std::ldexp(mask.probability, 32))),
                                .scale = static_cast<float>(1.0 / (1.0 - mask.probability)),
                                .y = y.data<T>()};
     run_kernel(ctx, typed_kernels<T>(ctx).dropout, arguments, x.numel(), kElementsPerThread / 8);

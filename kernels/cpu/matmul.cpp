@@ -93,10 +93,10 @@ void widened_backward_input(const Context& ctx, const Tensor& dy, const Tensor& 
   round_to(ctx, wide_dx, {dx, 0});
 }
 
-void widened_backward_weight(const Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+void widened_backward_weight(const Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add) {
   const Tensor wide_x = widened(ctx, x);
   for_output_blocks(x.dim(0), x.dim(1), dw.dim(0), [&](int64_t first, int64_t count) {
-    f32_gemm(ctx, {widened(ctx, {dy, first}, count), true}, {wide_x}, true, dw.rows(first, count));
+    f32_gemm(ctx, {widened(ctx, {dy, first}, count), true}, {wide_x}, add, dw.rows(first, count));
   });
 }
 
@@ -141,17 +141,21 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, cons
       [&] { widened_backward_input(ctx, dy, w, dx); });
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
-  if (dw.numel() == 0 || dy.dim(0) == 0) return;
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add) {
+  if (dw.numel() == 0) return;
+  if (dy.dim(0) == 0) {
+    if (!add) clear(dw);
+    return;
+  }
   multiply(
       ctx, dy.dtype(),
       [&] {
-        f32_gemm(ctx, {dy, true}, {x}, true, dw);
+        f32_gemm(ctx, {dy, true}, {x}, add, dw);
       },
       [&] {
-        return bf16_gemm(ctx, {dy, true}, {x}, {}, true, dw);
+        return bf16_gemm(ctx, {dy, true}, {x}, {}, add, dw);
       },
-      [&] { widened_backward_weight(ctx, dy, x, dw); });
+      [&] { widened_backward_weight(ctx, dy, x, dw, add); });
 }
 
 void limit_library(Isa isa) {

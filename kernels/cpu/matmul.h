@@ -9,7 +9,7 @@ namespace trireme::cpu {
 
 void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y);
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx);
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add);
 
 /// Limits oneDNN to the instructions of `isa`, in the whole process; its default is the best level of this CPU. Call before the first matrix product.
 /// Errors: InternalError if oneDNN was already used with another limit.

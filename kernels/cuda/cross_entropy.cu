@@ -12,6 +12,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kMostThreads = 1024;
+constexpr int kRescaleThreads = 256;
 
 /// Vectors in flight per thread: at most 16 values in registers.
 template <int N>
@@ -42,41 +43,57 @@ __device__ __forceinline__ void for_each_column(const T* row, int64_t columns, V
   for (int64_t last = c; last < columns && last < c + N; ++last) single(to_float(row[last]), last);
 }
 
-template <class T, int N>
-__global__ void __launch_bounds__(kMostThreads) max_kernel(const T* __restrict__ logits, int64_t columns, int64_t valid, float* row_max) {
-  const float lowest = -INFINITY;
-  float highest = lowest;
-  for_each_column<N>(
-      logits + blockIdx.x * columns, valid,
-      [&](const float(&x)[N], int64_t) {
+/// Maximum of the values of one thread and the sum of their exponentials relative to it (online softmax).
+struct OnlineSum {
+  static constexpr float kLowest = -3.402823466e38F;  // finite, so that no exponent below is infinity - infinity; a row of -infinity has the sum 0
+
+  float highest = kLowest;
+  float parts[2] = {};  // two chains of additions
+
+  template <int N>
+  __device__ __forceinline__ void add(const float (&x)[N]) {
+    float raised = highest;
 #pragma unroll
-        for (int i = 0; i < N; ++i) highest = fmaxf(highest, x[i]);
-      },
-      [&](float x, int64_t) { highest = fmaxf(highest, x); });
-  highest = block_max(highest, lowest);
-  if (threadIdx.x == 0) row_max[blockIdx.x] = highest;
-}
+    for (int i = 0; i < N; ++i) raised = fmaxf(raised, x[i]);
+    const float factor = expf(highest - raised);  // 1 if the maximum stays
+    highest = raised;
+    parts[0] *= factor;
+    parts[1] *= factor;
+#pragma unroll
+    for (int i = 0; i < N; ++i) parts[i % 2] += expf(x[i] - highest);
+  }
+};
 
 template <class T, int N>
-__global__ void __launch_bounds__(kMostThreads) sums_kernel(const T* __restrict__ logits, const int32_t* __restrict__ targets, VocabRange range,
-                                                            int64_t columns, const float* __restrict__ row_max, float* sums) {
-  const T* const row = logits + blockIdx.x * columns;
-  const float highest = row_max[blockIdx.x];
-  float partial[2] = {};  // two chains of additions
+__global__ void __launch_bounds__(kMostThreads)
+    sums_kernel(const T* __restrict__ logits, int64_t columns, int64_t valid, float* row_max, float* sums) {
+  OnlineSum own;
   for_each_column<N>(
-      row, range.valid,
-      [&](const float(&x)[N], int64_t) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) partial[i % 2] += expf(x[i] - highest);
-      },
-      [&](float x, int64_t) { partial[0] += expf(x - highest); });
-  const float sum = block_sum(partial[0] + partial[1]);
+      logits + blockIdx.x * columns, valid, [&](const float(&x)[N], int64_t) { own.add(x); },
+      [&](float x, int64_t) {
+        const float values[1] = {x};
+        own.add(values);
+      });
+  const float highest = block_max(own.highest, OnlineSum::kLowest);
+  const float sum = block_sum((own.parts[0] + own.parts[1]) * expf(own.highest - highest));
   if (threadIdx.x != 0) return;
-  const int32_t token = targets[blockIdx.x];
+  const float reported = highest > OnlineSum::kLowest ? highest : -INFINITY;
+  row_max[blockIdx.x] = reported;
+  sums[blockIdx.x] = sum;
+  sums[int64_t{gridDim.x} + blockIdx.x] = reported;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kRescaleThreads) rescale_kernel(const T* __restrict__ logits, const int32_t* __restrict__ targets, VocabRange range,
+                                                                  int64_t columns, int64_t rows, const float* __restrict__ row_max, float* sums) {
+  const int64_t row = thread_index();
+  if (row >= rows) return;
+  const float highest = row_max[row];
+  const int32_t token = targets[row];
   const int64_t target = token - range.begin;
   const bool local = token >= 0 && target >= 0 && target < range.valid;
-  sums[blockIdx.x] = sum;
-  sums[int64_t{gridDim.x} + blockIdx.x] = local ? to_float(row[target]) - highest : 0.0F;
+  sums[row] *= expf(sums[rows + row] - highest);
+  sums[rows + row] = local ? to_float(logits[row * columns + target]) - highest : 0.0F;
 }
 
 __global__ void __launch_bounds__(kMostThreads)
@@ -137,16 +154,19 @@ void for_rows(const Tensor& logits, Body&& body) {
 
 }  // namespace
 
-void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max) {
+void cross_entropy_sums(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max, const Tensor& sums) {
   for_rows(logits, [&]<class T, int N>(T, std::integral_constant<int, N>, const Shape3& shape) {
-    launch(ctx, max_kernel<T, N>, shape, logits.data<T>(), logits.dim(1), range.valid, row_max.data<float>());
+    launch(ctx, sums_kernel<T, N>, shape, logits.data<T>(), logits.dim(1), range.valid, row_max.data<float>(), sums.data<float>());
   });
 }
 
-void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
-                        const Tensor& sums) {
-  for_rows(logits, [&]<class T, int N>(T, std::integral_constant<int, N>, const Shape3& shape) {
-    launch(ctx, sums_kernel<T, N>, shape, logits.data<T>(), targets.data<int32_t>(), range, logits.dim(1), row_max.data<float>(), sums.data<float>());
+void cross_entropy_rescale(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
+                           const Tensor& sums) {
+  const int64_t rows = logits.dim(0);
+  const Shape3 shape{dim3(static_cast<unsigned>(ceil_div(rows, kRescaleThreads))), dim3(kRescaleThreads)};
+  dispatch_gpu_float(logits.dtype(), [&]<class T>(T) {
+    launch(ctx, rescale_kernel<T>, shape, logits.data<T>(), targets.data<int32_t>(), range, logits.dim(1), rows, row_max.data<float>(),
+           sums.data<float>());
   });
 }
 

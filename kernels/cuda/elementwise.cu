@@ -46,14 +46,15 @@ __global__ void __launch_bounds__(kBlock) map_kernel(Map map, int64_t count, To*
   for (; i < count; i += stride) map_vector<N>(map, i, count - i, to, from...);
 }
 
+/// `vectors` false: one element at a time, whatever the alignment.
 template <class Map, class To, class... From>
-void map(const Context& ctx, const Map& function, int64_t count, To* to, const From*... from) {
+void map(const Context& ctx, const Map& function, bool vectors, int64_t count, To* to, const From*... from) {
   constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type; 8 bytes of a 16-bit type mixed with fp32
   const auto queue = [&]<int N>(std::integral_constant<int, N>) {
     launch(ctx, map_kernel<N, Map, To, From...>, {stride_grid(ctx, ceil_div(count, N * kUnroll), kBlock), dim3(kBlock)}, function, count, to,
            from...);
   };
-  if (aligned_16(to, from...)) return queue(std::integral_constant<int, kWidth>{});
+  if (vectors && aligned_16(to, from...)) return queue(std::integral_constant<int, kWidth>{});
   queue(std::integral_constant<int, 1>{});
 }
 
@@ -73,17 +74,28 @@ struct Sum {
   }
 };
 
+/// The mask of kernels/core/rng.h's random_uniform32. With N > 1 the first index must be a multiple of 4: a call then serves four elements.
 struct Dropped {
   uint64_t key, step, first_index;
-  uint64_t least;  ///< the element is kept if its random bits are at least this
+  uint64_t least;  ///< the element is kept if its word is at least this
   float scale;
+
+  __device__ __forceinline__ float kept(float x, uint32_t word) const { return word >= least ? x * scale : 0.0F; }
 
   template <int N>
   __device__ void operator()(int64_t first, const float (&in)[1][N], float (&out)[N]) const {
+    const uint64_t index = first_index + static_cast<uint64_t>(first);
+    if constexpr (N == 1) {
+      const uint4 words = random_words(key, index / 4, step);
+      const uint32_t low = index % 2 == 0 ? words.x : words.y, high = index % 2 == 0 ? words.z : words.w;
+      out[0] = kept(in[0][0], index % 4 < 2 ? low : high);
+    } else {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const bool keep = random_bits(key, first_index + static_cast<uint64_t>(first + i), step) >= least;
-      out[i] = keep ? in[0][i] * scale : 0.0F;
+      for (int i = 0; i < N; i += 4) {
+        const uint4 words = random_words(key, (index + i) / 4, step);
+        out[i] = kept(in[0][i], words.x), out[i + 1] = kept(in[0][i + 1], words.y);
+        out[i + 2] = kept(in[0][i + 2], words.z), out[i + 3] = kept(in[0][i + 3], words.w);
+      }
     }
   }
 };
@@ -104,9 +116,9 @@ void convert(const Context& ctx, const Tensor& from, const Tensor& to) {
   if constexpr (std::is_same_v<From, double> || std::is_same_v<To, double>) {
     launch(ctx, convert_kernel<kAdd, From, To>, {stride_grid(ctx, count, kBlock), dim3(kBlock)}, count, from.data<From>(), to.data<To>());
   } else if constexpr (kAdd) {
-    map(ctx, Sum{}, count, to.data<To>(), to.data<To>(), from.data<From>());
+    map(ctx, Sum{}, true, count, to.data<To>(), to.data<To>(), from.data<From>());
   } else {
-    map(ctx, Converted{}, count, to.data<To>(), from.data<From>());
+    map(ctx, Converted{}, true, count, to.data<To>(), from.data<From>());
   }
 }
 
@@ -173,7 +185,7 @@ void copy(Context& ctx, const Tensor& from, const Tensor& to) {
 }
 
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
-  dispatch_gpu_float(out.dtype(), [&]<class T>(T) { map(ctx, Sum{}, out.numel(), out.data<T>(), a.data<T>(), b.data<T>()); });
+  dispatch_gpu_float(out.dtype(), [&]<class T>(T) { map(ctx, Sum{}, true, out.numel(), out.data<T>(), a.data<T>(), b.data<T>()); });
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
@@ -185,10 +197,10 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
 }
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
-  // Equals (bits >> 11) * 2^-53 >= p without doubles on the device: scaling p by a power of two is exact, and p < 1 leaves 11 bits to shift.
-  const auto least = static_cast<uint64_t>(std::ceil(std::ldexp(mask.probability, 53))) << 11;
+  // Equals word * 2^-32 >= p without doubles on the device: scaling p by a power of two is exact.
+  const auto least = static_cast<uint64_t>(std::ceil(std::ldexp(mask.probability, 32)));
   const Dropped function{mask.key, mask.step, mask.first_index, least, static_cast<float>(1 / (1 - mask.probability))};
-  dispatch_gpu_float(x.dtype(), [&]<class T>(T) { map(ctx, function, x.numel(), y.data<T>(), x.data<T>()); });
+  dispatch_gpu_float(x.dtype(), [&]<class T>(T) { map(ctx, function, mask.first_index % 4 == 0, x.numel(), y.data<T>(), x.data<T>()); });
 }
 
 void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t global_columns, int64_t row_begin, int64_t column_begin,

@@ -29,7 +29,6 @@ struct Product {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     DType in, out;
-    bool accumulate;  ///< d += instead of =
     cublasLtEpilogue_t epilogue;
     int64_t alignment_a, alignment_b, alignment_d;
     auto operator<=>(const Kind&) const = default;
@@ -38,6 +37,7 @@ struct Product {
   const void* a;
   const void* b;
   void* d;
+  bool accumulate;             ///< d += instead of =: with the same algorithm, so that the first of several sums has the bits of an addition to zeros
   const void* bias = nullptr;  ///< [m]; kFull-aligned if an epilogue adds it
   void* hidden = nullptr;      ///< d before the GELU
 };
@@ -125,7 +125,7 @@ bool Library::run(const Product& product) {
   const PreparedMatmul& plan = found->second;
   if (!plan.algorithm) return false;
   set_pointers(product, plan);
-  const float alpha = 1, beta = product.kind.accumulate ? 1 : 0;
+  const float alpha = 1, beta = product.accumulate ? 1 : 0;
   const Gpu::State& state = gpu_.state();
   check(lt_,
         lt_.matmul(handle_, plan.description.get(), &alpha, product.a, plan.a.get(), product.b, plan.b.get(), &beta, product.d, plan.d.get(),
@@ -214,18 +214,19 @@ void run_plain(const Context& ctx, const Product& product, const void* bias) {
                       .right_k = kind.transpose_a ? 1 : kind.m,
                       .bias = bias,
                       .out = product.d,
-                      .accumulate = kind.accumulate});
+                      .accumulate = product.accumulate});
 }
 
 /// Returns false for k = 0 too, which the plain kernel computes: the library rejects empty matrices.
 bool run_library(const Context& ctx, const Product& product) { return product.kind.k > 0 && library(ctx).run(product); }
 
 Product product_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& d, int64_t depth, bool accumulate) {
-  return {{d.dim(1), d.dim(0), depth, transpose_a, transpose_b, a.dtype(), d.dtype(), accumulate, CUBLASLT_EPILOGUE_DEFAULT, alignment_of(a.raw()),
+  return {{d.dim(1), d.dim(0), depth, transpose_a, transpose_b, a.dtype(), d.dtype(), CUBLASLT_EPILOGUE_DEFAULT, alignment_of(a.raw()),
            alignment_of(b.raw()), alignment_of(d.raw())},
           a.raw(),
           b.raw(),
-          d.raw()};
+          d.raw(),
+          accumulate};
 }
 
 }  // namespace
@@ -264,9 +265,9 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, cons
   if (!run_library(ctx, product)) run_plain(ctx, product, nullptr);
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
-  if (dw.numel() == 0 || x.dim(0) == 0) return;
-  const Product product = product_of(x, false, dy, true, dw, x.dim(0), true);
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add) {
+  if (dw.numel() == 0 || (add && x.dim(0) == 0)) return;
+  const Product product = product_of(x, false, dy, true, dw, x.dim(0), add);
   if (!run_library(ctx, product)) run_plain(ctx, product, nullptr);
 }
 

@@ -13,7 +13,7 @@ namespace trireme::cuda {
 void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y);
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y);
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx);
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add);
 
 /// These use Trireme's own kernels.
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);

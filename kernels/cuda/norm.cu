@@ -6,15 +6,20 @@
 #include "kernels/cuda/vector.cuh"
 
 // A row is divided into accesses of N elements. A thread processes every blockDim.x-th access, at most C of them, and keeps them packed in registers
-// between passes. C = 0 means that the row is too long for that: every pass rereads it. A block processes one long row, or several rows of one warp
-// each. Only LayerNorm (kCentred) subtracts the mean.
+// between passes. C = 0 means that the row is too long for that: every pass rereads it. A block processes one long row at a time, or several rows of
+// one warp each. Only LayerNorm (kCentred) subtracts the mean.
+//
+// The gradients of weight and bias are sums over all rows: each block adds those of a slice of the rows, row after row, then the sums of the slices
+// are added. Both orders depend only on the shape, so that dw has the same bits whether dx is computed in the same launch or not.
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kMostThreads = 512;
-constexpr int kRowThreads = 256;  // threads per row; more only if their registers do not suffice
-constexpr int kNarrowRows = 4;    // rows in a block of one-warp rows
+constexpr int kRowThreads = 256;           // threads per row; more only if their registers do not suffice
+constexpr int kNarrowRows = 4;             // rows in a block of one-warp rows
+constexpr int kSingles = 8;                // elements per thread of a row without 16-byte accesses
+constexpr int64_t kMostShared = 96 << 10;  // bytes of sums in a block, on every GPU from sm_80 on
 
 template <int N, int C, class Body>
 __device__ __forceinline__ void each_access(int columns, Body body) {
@@ -121,65 +126,158 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T
   }
 }
 
+/// The sums over rows that a thread adds to, those of its own columns: in shared memory, or if the row is too long (C = 0) in the slice's result.
+template <int N, int C>
+struct ColumnSums {
+  float* memory;  ///< of the thread's row of the block, [sums, columns]
+  int columns;
+
+  /// Place of element i of an access among the columns. In shared memory it is another element of the access in every group of 32 columns: then neither
+  /// lanes that own N consecutive columns nor lanes that own one have bank conflicts.
+  __device__ __forceinline__ static int place(int column, int i) { return column + (C == 0 ? i : i ^ column / kWarp % N); }
+  __device__ __forceinline__ float& at(int k, int column, int i) const { return memory[k * columns + place(column, i)]; }
+};
+
 /// With n = (x - mean) * rstd and g = dy*w:   dx = rstd * (g - mean(g) - n * mean(g*n)) + residual; RMSNorm omits mean and mean(g).
-template <class T, int N, int C, bool kCentred>
-__global__ void __launch_bounds__(kMostThreads)
-    norm_backward_input(const T* dy, const T* x, const T* __restrict__ w, Statistics in, const T* residual, T* dx, int64_t rows, int columns) {
-  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  if (row >= rows) return;
-  const int64_t begin = row * columns;
+/// A block processes `rows_each` rows. kSums: it also sums dy*n over them, and for LayerNorm dy, into partial[block, sum, column]; dx may then be
+/// null.
+template <class T, int N, int C, bool kCentred, bool kSums>
+__global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const T* x, const T* w, Statistics in, const T* residual, T* dx,
+                                                              float* partial, int64_t rows, int64_t rows_each, int columns) {
+  constexpr int kOutputs = kCentred ? 2 : 1;
+  const int64_t first = blockIdx.x * rows_each, end = first + rows_each < rows ? first + rows_each : rows;
+  [[maybe_unused]] float* of_rows = nullptr;  // the sums of each row of the block, which are added in the end
+  ColumnSums<N, C> sums{partial + int64_t{blockIdx.x} * kOutputs * columns, columns};
+  if constexpr (kSums && C > 0) {
+    TRIREME_DYNAMIC_SHARED(float, shared);
+    of_rows = shared;
+    sums.memory = of_rows + static_cast<int>(threadIdx.y) * kOutputs * columns;
+  }
+  if constexpr (kSums) {
+    each_access<N, C>(columns, [&](int, int column) {
+#pragma unroll
+      for (int i = 0; i < kOutputs * N; ++i) sums.at(i / N, column, i % N) = 0;
+    });
+  }
   // Both passes use the weights. In fp32 at full depth they would not fit in registers beside the other rows, and the second pass reads the cache.
   Row<T, N, sizeof(T) == 2 ? C : 0> weights(w);
-  Row<T, N, C> gradients(dy + begin), values(x + begin), past(residual == nullptr ? nullptr : residual + begin);
-  gradients.load(columns);
-  values.load(columns);
-  weights.load(columns);
-  if (residual != nullptr) past.load(columns);
-  const float rstd = in.rstd[row], mean = kCentred ? in.mean[row] : 0;
+  if (dx != nullptr) weights.load(columns);
 
-  float sums[2] = {0, 0};  // of g*n and g
-  each_access<N, C>(columns, [&](int c, int column) {
-    float g[N], n[N], weight[N];
-    gradients.get(c, column, g);
-    values.get(c, column, n);
-    weights.get(c, column, weight);
+  for (int64_t row = first + threadIdx.y; row < end; row += blockDim.y) {  // with several rows per block, each is one warp
+    const int64_t begin = row * columns;
+    Row<T, N, C> gradients(dy + begin), values(x + begin), past(residual == nullptr ? nullptr : residual + begin);
+    gradients.load(columns);
+    values.load(columns);
+    if (residual != nullptr) past.load(columns);
+    const float rstd = in.rstd[row], mean = kCentred ? in.mean[row] : 0;
+
+    float along[2] = {0, 0};  // sums of g*n and g over the row
+    each_access<N, C>(columns, [&](int c, int column) {
+      float g[N], n[N], weight[N];
+      gradients.get(c, column, g);
+      values.get(c, column, n);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      g[i] *= weight[i];
-      sums[0] = fmaf(g[i], (n[i] - mean) * rstd, sums[0]);
-      if constexpr (kCentred) sums[1] += g[i];
+      for (int i = 0; i < N; ++i) n[i] = (n[i] - mean) * rstd;
+      if constexpr (kSums) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          float& sum = sums.at(0, column, i);
+          sum = fmaf(g[i], n[i], sum);
+          if constexpr (kCentred) sums.at(1, column, i) += g[i];
+        }
+        if (dx == nullptr) return;
+      }
+      weights.get(c, column, weight);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        g[i] *= weight[i];
+        along[0] = fmaf(g[i], n[i], along[0]);
+        if constexpr (kCentred) along[1] += g[i];
+      }
+    });
+    if (kSums && dx == nullptr) continue;
+    if constexpr (kCentred) {
+      block_sum(along);
+    } else {
+      along[0] = block_sum(along[0]);
     }
-  });
-  if constexpr (kCentred) {
-    block_sum(sums);
-  } else {
-    sums[0] = block_sum(sums[0]);
+    const float mean_gn = along[0] / static_cast<float>(columns), mean_g = along[1] / static_cast<float>(columns);
+
+    each_access<N, C>(columns, [&](int c, int column) {
+      float g[N], n[N], weight[N];
+      gradients.get(c, column, g);
+      values.get(c, column, n);
+      weights.get(c, column, weight);
+#pragma unroll
+      for (int i = 0; i < N; ++i) g[i] = rstd * (g[i] * weight[i] - mean_g - (n[i] - mean) * rstd * mean_gn);
+      if (residual != nullptr) {
+        float r[N];
+        past.get(c, column, r);
+#pragma unroll
+        for (int i = 0; i < N; ++i) g[i] += r[i];
+      }
+      store_vector(dx + begin + column, g);
+    });
   }
-  const float mean_gn = sums[0] / static_cast<float>(columns), mean_g = sums[1] / static_cast<float>(columns);
 
-  each_access<N, C>(columns, [&](int c, int column) {
-    float g[N], n[N], weight[N];
-    gradients.get(c, column, g);
-    values.get(c, column, n);
-    weights.get(c, column, weight);
+  if constexpr (kSums && C > 0) {
+    __syncthreads();
+    const int threads = static_cast<int>(blockDim.x * blockDim.y);
+    for (int column = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); column < columns; column += threads) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) g[i] = rstd * (g[i] * weight[i] - mean_g - (n[i] - mean) * rstd * mean_gn);
-    if (residual != nullptr) {
-      float r[N];
-      past.get(c, column, r);
-#pragma unroll
-      for (int i = 0; i < N; ++i) g[i] += r[i];
+      for (int k = 0; k < kOutputs; ++k) {
+        const int place = ColumnSums<N, C>::place(column / N * N, column % N);
+        float sum = 0;
+        for (int y = 0; y < static_cast<int>(blockDim.y); ++y) sum += of_rows[(y * kOutputs + k) * columns + place];
+        partial[(int64_t{blockIdx.x} * kOutputs + k) * columns + column] = sum;
+      }
     }
-    store_vector(dx + begin + column, g);
-  });
+  }
 }
 
-/// Calls run(N, C, shape) with the access width, accesses per thread and block shape for rows of `columns` elements of T.
+constexpr int kSliceWarps = 32;
+
+/// out[column] += sum over the slices: each warp sums every 32nd slice, then the warps' sums are added in order. blockIdx.y selects the output.
+__global__ void __launch_bounds__(kSliceWarps* kWarp)
+    add_slices(const float* __restrict__ partial, int64_t slices, int columns, float* dw, float* db) {
+  const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
+  const int column = static_cast<int>(blockIdx.x) * kWarp + lane;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 4
+    for (int64_t slice = warp; slice < slices; slice += kSliceWarps) sum += partial[(slice * gridDim.y + blockIdx.y) * columns + column];
+  }
+  TRIREME_SHARED(float[kSliceWarps][kWarp], of_warps);
+  of_warps[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= columns) return;
+  for (int other = 1; other < kSliceWarps; ++other) sum += of_warps[other][lane];
+  (blockIdx.y == 0 ? dw : db)[column] += sum;
+}
+
+/// Partition of the rows into `count` slices of `rows_each` rows, the last one shorter.
+struct Slices {
+  int64_t count, rows_each;
+};
+
+/// A block per slice: enough of them to fill the GPU, but so few that their sums are small beside the rows.
+Slices choose_slices(int64_t rows, int64_t columns, int64_t slice_bytes) {
+  constexpr int64_t kElements = int64_t{1} << 20, kFewest = 256, kMost = 1024, kFewestRows = 8;
+  static_assert(kFewestRows % kNarrowRows == 0);
+  const int64_t fitting = Gpu::kScratchBytes / slice_bytes;
+  TRIREME_CHECK(fitting > 0, "norm: gradients of ", slice_bytes, " bytes do not fit in the scratch memory");
+  const int64_t most = std::min(std::clamp(kElements / columns, kFewest, kMost), fitting);
+  const int64_t rows_each = ceil_div(std::max(ceil_div(rows, most), kFewestRows), kNarrowRows) * kNarrowRows;
+  return {ceil_div(rows, rows_each), rows_each};
+}
+
+/// Calls run(N, C, shape) with the access width, accesses per thread and block shape for rows of `columns` elements of T, and a grid of a block for each
+/// row, or for kNarrowRows rows of up to `narrow` columns. `sum_bytes`: shared memory for the column sums of a row of the block. Neither the alignment
+/// nor the presence of sums may change the number of rows in a block of a backward, because the order of additions depends on it.
 template <class T, class Run>
-void choose_rows(int64_t rows, int64_t columns, bool aligned, Run&& run) {
+void choose_rows(int64_t rows, int64_t columns, bool aligned, int64_t narrow, int64_t sum_bytes, Run&& run) {
   TRIREME_CHECK(columns <= INT32_MAX / 2, "a row of ", columns, " columns is too long");
   constexpr int kWide = kVector<T>, kDeepest = 32 / kWide;  // at most 32 elements per thread
-  constexpr int kSingles = 8;
   const int64_t accesses = aligned ? columns / kWide : columns;
   const auto with = [&]<int N, int C>(std::integral_constant<int, N> n, std::integral_constant<int, C> c) {
     const int64_t threads = C == 0 ? kMostThreads : ceil_div(ceil_div(accesses, std::max(C, 1)), kWarp) * kWarp;
@@ -188,16 +286,18 @@ void choose_rows(int64_t rows, int64_t columns, bool aligned, Run&& run) {
   };
   constexpr std::integral_constant<int, kWide> wide;
   constexpr std::integral_constant<int, 1> single;
+  constexpr std::integral_constant<int, 0> too_long;
+  const bool fits = sum_bytes <= kMostShared;
   if (!aligned) {
-    if (accesses <= kSingles * kMostThreads) return with(single, std::integral_constant<int, kSingles>{});
-    return with(single, std::integral_constant<int, 0>{});
+    if (fits && accesses <= kSingles * kMostThreads) return with(single, std::integral_constant<int, kSingles>{});
+    return with(single, too_long);
   }
-  const int64_t depth = ceil_div(accesses, accesses <= 4 * kWarp ? kWarp : kRowThreads);
+  const int64_t depth = ceil_div(accesses, columns <= narrow ? kWarp : kRowThreads);
+  if (!fits || accesses > kDeepest * kMostThreads) return with(wide, too_long);
   if (depth <= 1) return with(wide, std::integral_constant<int, 1>{});
   if (depth <= 2) return with(wide, std::integral_constant<int, 2>{});
   if (depth <= 4) return with(wide, std::integral_constant<int, 4>{});
-  if (accesses <= kDeepest * kMostThreads) return with(wide, std::integral_constant<int, kDeepest>{});
-  return with(wide, std::integral_constant<int, 0>{});
+  with(wide, std::integral_constant<int, kDeepest>{});
 }
 
 const void* raw_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; }
@@ -212,24 +312,46 @@ void forward(Context& ctx, const Tensor& x, const Tensor& added, const Tensor& s
     const T* bias = static_cast<const T*>(raw_or_null(b));
     T *total = added.defined() ? sum.data<T>() : nullptr, *out = y.data<T>();
     const Statistics statistics{kCentred ? mean.data<float>() : nullptr, rstd.data<float>()};
-    choose_rows<T>(rows, columns, aligned_rows(columns, values, second, weight, bias, total, out), [&](auto n, auto c, const Shape3& shape) {
+    const bool aligned = aligned_rows(columns, values, second, weight, bias, total, out);
+    choose_rows<T>(rows, columns, aligned, 4 * kVector<T> * kWarp, 0, [&](auto n, auto c, const Shape3& shape) {
       launch(ctx, norm_forward<T, n(), c(), kCentred>, shape, values, second, total, weight, bias, static_cast<float>(epsilon), out, statistics, rows,
              static_cast<int>(columns));
     });
   });
 }
 
-template <bool kCentred>
-void backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd, const Tensor& residual,
-                    const Tensor& dx) {
-  const int64_t rows = x.dim(0), columns = x.dim(1);
-  dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
-    const T *gradients = dy.data<T>(), *values = x.data<T>(), *weight = w.data<T>(), *past = static_cast<const T*>(raw_or_null(residual));
-    T* out = dx.data<T>();
-    const Statistics statistics{kCentred ? mean.data<float>() : nullptr, rstd.data<float>()};
-    choose_rows<T>(rows, columns, aligned_rows(columns, gradients, values, weight, past, out), [&](auto n, auto c, const Shape3& shape) {
-      launch(ctx, norm_backward_input<T, n(), c(), kCentred>, shape, gradients, values, weight, statistics, past, out, rows,
-             static_cast<int>(columns));
+/// Operands of a backward; those of outputs that are not wanted, and of features that are absent, are undefined.
+struct Backward {
+  Tensor dy, x, w, mean, rstd, residual, dx, dw, db;
+};
+
+template <bool kCentred, bool kSums>
+void backward(Context& ctx, const Backward& of) {
+  const int64_t rows = of.x.dim(0), columns = of.x.dim(1);
+  if (rows == 0 || columns == 0) return;
+  constexpr int kOutputs = kCentred ? 2 : 1;
+  const int64_t sum_bytes = kOutputs * columns * static_cast<int64_t>(sizeof(float));
+  dispatch_gpu_float(of.x.dtype(), [&]<class T>(T) {
+    const T *dy = of.dy.data<T>(), *x = of.x.data<T>(), *w = static_cast<const T*>(raw_or_null(of.w));
+    const T* const residual = static_cast<const T*>(raw_or_null(of.residual));
+    T* const dx = of.dx.defined() ? of.dx.data<T>() : nullptr;
+    const Statistics statistics{kCentred ? of.mean.data<float>() : nullptr, of.rstd.data<float>()};
+    const bool aligned = aligned_rows(columns, dy, x, w, residual, dx);
+    choose_rows<T>(rows, columns, aligned, kSingles * kWarp, sum_bytes, [&](auto n, auto c, Shape3 shape) {
+      const auto kernel = norm_backward<T, n(), c(), kCentred, kSums>;
+      const int width = static_cast<int>(columns);
+      if constexpr (!kSums) {
+        launch(ctx, kernel, shape, dy, x, w, statistics, residual, dx, nullptr, rows, shape.block.y, width);
+      } else {
+        const Slices slices = choose_slices(rows, columns, sum_bytes);
+        auto* const partial = static_cast<float*>(ctx.gpu->scratch(slices.count * sum_bytes));
+        shape.grid = dim3(static_cast<unsigned>(slices.count));
+        if (c() > 0) shape.shared_bytes = shape.block.y * sum_bytes;
+        launch(ctx, kernel, shape, dy, x, w, statistics, residual, dx, partial, rows, slices.rows_each, width);
+        const Shape3 sum_shape{dim3(static_cast<unsigned>(ceil_div(columns, kWarp)), kOutputs), dim3(kWarp, kSliceWarps)};
+        launch(ctx, add_slices, sum_shape, partial, slices.count, width, of.dw.template data<float>(),
+               kCentred ? of.db.template data<float>() : nullptr);
+      }
     });
   });
 }
@@ -247,7 +369,16 @@ void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const T
 
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
                             const Tensor& dx) {
-  backward_input<false>(ctx, dy, x, w, {}, rstd, residual, dx);
+  backward<false, false>(ctx, {dy, x, w, {}, rstd, residual, dx, {}, {}});
+}
+
+void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw) {
+  backward<false, true>(ctx, {dy, x, {}, {}, rstd, {}, {}, dw, {}});
+}
+
+void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual, const Tensor& dx,
+                      const Tensor& dw) {
+  backward<false, true>(ctx, {dy, x, w, {}, rstd, residual, dx, dw, {}});
 }
 
 void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y, const Tensor& mean,
@@ -262,7 +393,17 @@ void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const
 
 void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
                               const Tensor& residual, const Tensor& dx) {
-  backward_input<true>(ctx, dy, x, w, mean, rstd, residual, dx);
+  backward<true, false>(ctx, {dy, x, w, mean, rstd, residual, dx, {}, {}});
+}
+
+void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& dw,
+                               const Tensor& db) {
+  backward<true, true>(ctx, {dy, x, {}, mean, rstd, {}, {}, dw, db});
+}
+
+void layernorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
+                        const Tensor& residual, const Tensor& dx, const Tensor& dw, const Tensor& db) {
+  backward<true, true>(ctx, {dy, x, w, mean, rstd, residual, dx, dw, db});
 }
 
 }  // namespace trireme::cuda

@@ -1,6 +1,7 @@
 #pragma once
 // GPU implementation of kernels/ops/norm.h for fp32, bf16 and fp16: one block or warp per row, statistics in fp32. Rows that fit in registers are
-// read once. Weight gradients take two passes (column sums of row slices, then over the slices), in a fixed order, without atomics.
+// read once, also where weight gradients are computed with dx: they are sums over slices of the rows, which a second kernel adds, in a fixed order,
+// without atomics.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {
@@ -11,6 +12,8 @@ void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const T
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
                             const Tensor& dx);
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw);
+void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual, const Tensor& dx,
+                      const Tensor& dw);
 
 void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y, const Tensor& mean,
                        const Tensor& rstd);
@@ -20,5 +23,7 @@ void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, c
                               const Tensor& residual, const Tensor& dx);
 void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& dw,
                                const Tensor& db);
+void layernorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
+                        const Tensor& residual, const Tensor& dx, const Tensor& dw, const Tensor& db);
 
 }  // namespace trireme::cuda

@@ -23,12 +23,6 @@ __device__ __forceinline__ uint4 random_words(uint64_t key, uint64_t index, uint
 
 __device__ __forceinline__ uint64_t join(uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; }
 
-/// Bit-identical to random_bits of kernels/core/rng.h.
-__device__ __forceinline__ uint64_t random_bits(uint64_t key, uint64_t index, uint64_t sub) {
-  const uint4 words = random_words(key, index, sub);
-  return join(words.x, words.y);
-}
-
 /// random_normal of kernels/core/rng.h from the same random bits, but with the device's log, sqrt and cos.
 __device__ inline double random_normal(uint64_t key, uint64_t index) {
   constexpr double kTwoPi = 2 * 3.141592653589793238462643383279502884;

@@ -15,33 +15,35 @@ void check(const char* operation, const VocabRange& range, const Tensor& logits)
 
 }  // namespace
 
-void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max) {
+void cross_entropy_sums(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max, const Tensor& sums) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);
-  const DType dtype = logits.dtype();
-  Operation operation(ctx, "cross_entropy_max", {{"logits", logits, {rows, columns}, dtype}, {"row_max", row_max, {rows}, accumulator_of(dtype)}});
-  check("cross_entropy_max", range, logits);
-  operation.run(
-      dtype, [&] { cuda::cross_entropy_max(ctx, logits, range, row_max); },
-      FastCpu{[&] { cpu::cross_entropy_max(ctx, logits, range, row_max); }, true},
-      [&]<class T>(T) { reference::cross_entropy_max(logits.data<T>(), range, row_max.data<Accumulator<T>>(), rows, columns); });
-}
-
-void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
-                        const Tensor& sums) {
-  const int64_t rows = logits.dim(0), columns = logits.dim(1);
-  const DType dtype = logits.dtype();
+  const DType dtype = logits.dtype(), wide = accumulator_of(dtype);
   Operation operation(ctx, "cross_entropy_sums",
-                      {{"logits", logits, {rows, columns}, dtype},
-                       {"targets", targets, {rows}, DType::kI32},
-                       {"row_max", row_max, {rows}, accumulator_of(dtype)},
-                       {"sums", sums, {2, rows}, accumulator_of(dtype)}});
+                      {{"logits", logits, {rows, columns}, dtype}, {"row_max", row_max, {rows}, wide}, {"sums", sums, {2, rows}, wide}});
   check("cross_entropy_sums", range, logits);
   operation.run(
-      dtype, [&] { cuda::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); },
-      FastCpu{[&] { cpu::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); }, true},
+      dtype, [&] { cuda::cross_entropy_sums(ctx, logits, range, row_max, sums); },
+      FastCpu{[&] { cpu::cross_entropy_sums(ctx, logits, range, row_max, sums); }, true},
       [&]<class T>(T) {
-        reference::cross_entropy_sums(logits.data<T>(), targets.data<int32_t>(), range, row_max.data<Accumulator<T>>(), sums.data<Accumulator<T>>(),
-                                      rows, columns);
+        reference::cross_entropy_sums(logits.data<T>(), range, row_max.data<Accumulator<T>>(), sums.data<Accumulator<T>>(), rows, columns);
+      });
+}
+
+void cross_entropy_rescale(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
+                           const Tensor& sums) {
+  const int64_t rows = logits.dim(0), columns = logits.dim(1);
+  const DType dtype = logits.dtype(), wide = accumulator_of(dtype);
+  Operation operation(ctx, "cross_entropy_rescale",
+                      {{"logits", logits, {rows, columns}, dtype, Passes::kNotCounted},
+                       {"targets", targets, {rows}, DType::kI32},
+                       {"row_max", row_max, {rows}, wide},
+                       {"sums", sums, {2, rows}, wide, Passes::kReadAndWritten}});
+  check("cross_entropy_rescale", range, logits);
+  operation.run(
+      dtype, [&] { cuda::cross_entropy_rescale(ctx, logits, targets, range, row_max, sums); },
+      [&]<class T>(T) {
+        reference::cross_entropy_rescale(logits.data<T>(), targets.data<int32_t>(), range, row_max.data<Accumulator<T>>(),
+                                         sums.data<Accumulator<T>>(), rows, columns);
       });
 }
 

@@ -18,7 +18,7 @@ struct DropoutMask {
   uint64_t first_index = 0;
   double probability = 0;
 };
-/// y = x / (1-p) if random_uniform(key, first_index + i, step) >= p, else 0; y may be x. The same call on dy is the backward.
+/// y = x / (1-p) if random_uniform32(key, first_index + i, step) >= p, else 0; y may be x. The same call on dy is the backward.
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y);
 
 /// Fills rows [row_begin, ...) and columns [column_begin, ...) of a global [*, global_columns] matrix: out[r,c] =

@@ -52,17 +52,17 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, cons
       [&]<class T>(T) { reference::linear_backward_input(dy.data<T>(), w.data<T>(), dx.data<T>(), rows, inputs, outputs); });
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add) {
   const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const DType dtype = x.dtype();
   Operation operation(ctx, "linear_backward_weight",
                       {{"dy", dy, {rows, outputs}, dtype},
                        {"x", x, {rows, inputs}, dtype},
-                       {"dw", dw, {outputs, inputs}, accumulator_of(dtype), Passes::kReadAndWritten}});
-  operation.product(outputs, inputs, rows, true);
+                       {"dw", dw, {outputs, inputs}, accumulator_of(dtype), add ? Passes::kReadAndWritten : Passes::kOnce}});
+  operation.product(outputs, inputs, rows, add);
   operation.run(
-      dtype, [&] { cuda::linear_backward_weight(ctx, dy, x, dw); }, FastCpu{[&] { cpu::linear_backward_weight(ctx, dy, x, dw); }, true},
-      [&]<class T>(T) { reference::linear_backward_weight(dy.data<T>(), x.data<T>(), dw.data<Accumulator<T>>(), rows, inputs, outputs); });
+      dtype, [&] { cuda::linear_backward_weight(ctx, dy, x, dw, add); }, FastCpu{[&] { cpu::linear_backward_weight(ctx, dy, x, dw, add); }, true},
+      [&]<class T>(T) { reference::linear_backward_weight(dy.data<T>(), x.data<T>(), dw.data<Accumulator<T>>(), rows, inputs, outputs, add); });
 }
 
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y) {

@@ -13,8 +13,9 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y);
 /// dx = dy w.          dy [M,F], w [F,D], dx [M,D].
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx);
-/// dw += dy^T x.       dy [M,F], x [M,D], dw [F,D] in the accumulator dtype (kernels/core/dtype.h).
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
+/// dw += dy^T x, or dw = dy^T x without reading dw.   dy [M,F], x [M,D], dw [F,D] in the accumulator dtype (kernels/core/dtype.h). The results equal
+/// those of adding to zeros, apart from the sign of a zero.
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool add = true);
 
 /// y += bias for each row.       y [M,F], bias [F].
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);

@@ -88,6 +88,32 @@ void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
       });
 }
 
+void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual, const Tensor& dx,
+                      const Tensor& dw) {
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  const DType dtype = x.dtype(), wide = accumulator_of(dtype);
+  Operation operation(ctx, "rmsnorm_backward",
+                      {{"dy", dy, {rows, columns}, dtype},
+                       {"x", x, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"rstd", rstd, {rows}, wide},
+                       {"dx", dx, {rows, columns}, dtype},
+                       {"dw", dw, {columns}, wide}});
+  operation.optional({"residual", residual, dx.shape(), dx.dtype()});
+  operation.run(
+      dtype, [&] { cuda::rmsnorm_backward(ctx, dy, x, w, rstd, residual, dx, dw); },
+      FastCpu{[&] {
+                cpu::norm_backward_input(ctx, dy, x, w, {}, rstd, residual, dx);
+                cpu::norm_backward_weight(ctx, dy, x, {}, rstd, dw, {});
+              },
+              true},
+      [&]<class T>(T) {
+        reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
+        add_residual<T>(residual, dx);
+        reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<Accumulator<T>>(), dw.data<Accumulator<T>>(), rows, columns);
+      });
+}
+
 void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y, const Tensor& mean,
                        const Tensor& rstd) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
@@ -174,6 +200,36 @@ void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, 
       dtype, [&] { cuda::layernorm_backward_weight(ctx, dy, x, mean, rstd, dw, db); },
       FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, mean, rstd, dw, db); }, true},
       [&]<class T>(T) {
+        reference::layernorm_backward_weight(dy.data<T>(), x.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
+                                             dw.data<Accumulator<T>>(), db.data<Accumulator<T>>(), rows, columns);
+      });
+}
+
+void layernorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
+                        const Tensor& residual, const Tensor& dx, const Tensor& dw, const Tensor& db) {
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  const DType dtype = x.dtype(), wide = accumulator_of(dtype);
+  Operation operation(ctx, "layernorm_backward",
+                      {{"dy", dy, {rows, columns}, dtype},
+                       {"x", x, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"mean", mean, {rows}, wide},
+                       {"rstd", rstd, {rows}, wide},
+                       {"dx", dx, {rows, columns}, dtype},
+                       {"dw", dw, {columns}, wide},
+                       {"db", db, {columns}, wide}});
+  operation.optional({"residual", residual, dx.shape(), dx.dtype()});
+  operation.run(
+      dtype, [&] { cuda::layernorm_backward(ctx, dy, x, w, mean, rstd, residual, dx, dw, db); },
+      FastCpu{[&] {
+                cpu::norm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx);
+                cpu::norm_backward_weight(ctx, dy, x, mean, rstd, dw, db);
+              },
+              true},
+      [&]<class T>(T) {
+        reference::layernorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
+                                            dx.data<T>(), rows, columns);
+        add_residual<T>(residual, dx);
         reference::layernorm_backward_weight(dy.data<T>(), x.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
                                              dw.data<Accumulator<T>>(), db.data<Accumulator<T>>(), rows, columns);
       });

@@ -15,6 +15,9 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
                             const Tensor& dx);
 /// dw += sum over rows of dy * x * rstd.
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw);
+/// Fused backward_input + backward_weight, bit-identical to calling both. One pass over dy and x on the GPU.
+void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual, const Tensor& dx,
+                      const Tensor& dw);
 
 /// y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(var + epsilon), var biased.   x, y [M,D], w, b [D], mean, rstd [M].
 /// Source: Ba et al. 2016, arXiv:1607.06450.
@@ -29,5 +32,8 @@ void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, c
 /// dw += sum of dy * (x - mean) * rstd; db += sum of dy.
 void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& dw,
                                const Tensor& db);
+/// As rmsnorm_backward.
+void layernorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
+                        const Tensor& residual, const Tensor& dx, const Tensor& dw, const Tensor& db);
 
 }  // namespace trireme

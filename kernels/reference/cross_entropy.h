@@ -8,29 +8,32 @@
 
 namespace trireme::reference {
 
-/// row_max[m] = max over valid columns
+/// row_max[m] = sums[rows + m] = max over valid columns; sums[m] = sum_c exp(logit_c - max), 0 if the max is -infinity
 template <class T>
-void cross_entropy_max(const T* logits, const VocabRange& range, Accumulator<T>* row_max, int64_t rows, int64_t columns) {
-  using Wide = Accumulator<T>;
+void cross_entropy_sums(const T* logits, const VocabRange& range, Accumulator<T>* row_max, Accumulator<T>* sums, int64_t rows, int64_t columns) {
+  constexpr auto kLowest = -std::numeric_limits<Accumulator<T>>::infinity();
   for (int64_t m = 0; m < rows; ++m) {
-    row_max[m] = -std::numeric_limits<Wide>::infinity();
-    for (int64_t c = 0; c < range.valid; ++c) row_max[m] = std::max(row_max[m], static_cast<Wide>(logits[m * columns + c]));
+    const T* logit = logits + m * columns;
+    row_max[m] = kLowest;
+    for (int64_t c = 0; c < range.valid; ++c) row_max[m] = std::max(row_max[m], static_cast<Accumulator<T>>(logit[c]));
+    const double highest = row_max[m];
+    double sum = 0;
+    for (int64_t c = 0; c < range.valid && row_max[m] != kLowest; ++c) sum += std::exp(logit[c] - highest);
+    sums[m] = static_cast<Accumulator<T>>(sum);
+    sums[rows + m] = row_max[m];
   }
 }
 
-/// sums = [sum_c exp(logit_c - max) | logit_target - max if the target is in range, else 0]
+/// sums = [sums * exp(own max - max) | logit_target - max if the target is in range, else 0], the own max taken from sums[rows + m]
 template <class T>
-void cross_entropy_sums(const T* logits, const int32_t* targets, const VocabRange& range, const Accumulator<T>* row_max, Accumulator<T>* sums,
-                        int64_t rows, int64_t columns) {
+void cross_entropy_rescale(const T* logits, const int32_t* targets, const VocabRange& range, const Accumulator<T>* row_max, Accumulator<T>* sums,
+                           int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {
-    const T* logit = logits + m * columns;
     const double highest = row_max[m];
-    double sum = 0;
-    for (int64_t c = 0; c < range.valid; ++c) sum += std::exp(logit[c] - highest);
+    sums[m] = static_cast<Accumulator<T>>(sums[m] * std::exp(sums[rows + m] - highest));
     const int64_t target = targets[m] - range.begin;
     const bool local = targets[m] >= 0 && target >= 0 && target < range.valid;
-    sums[m] = static_cast<Accumulator<T>>(sum);
-    sums[rows + m] = static_cast<Accumulator<T>>(local ? logit[target] - highest : 0.0);
+    sums[rows + m] = static_cast<Accumulator<T>>(local ? logits[m * columns + target] - highest : 0.0);
   }
 }
 

@@ -31,7 +31,7 @@ template <class T>
 void dropout(const T* x, const DropoutMask& mask, T* y, int64_t count) {
   const double scale = 1 / (1 - mask.probability);
   for (int64_t i = 0; i < count; ++i) {
-    const bool keep = random_uniform(mask.key, mask.first_index + static_cast<uint64_t>(i), mask.step) >= mask.probability;
+    const bool keep = random_uniform32(mask.key, mask.first_index + static_cast<uint64_t>(i), mask.step) >= mask.probability;
     y[i] = static_cast<T>(keep ? x[i] * scale : 0.0);
   }
 }

@@ -34,9 +34,9 @@ void linear_backward_input(const T* dy, const T* w, T* dx, int64_t rows, int64_t
   }
 }
 
-/// dw[f,d] += sum_m dy[m,f] x[m,d]
+/// dw[f,d] = sum_m dy[m,f] x[m,d], added to dw[f,d] if `add`
 template <class T, class Gradient>
-void linear_backward_weight(const T* dy, const T* x, Gradient* dw, int64_t rows, int64_t inputs, int64_t outputs) {
+void linear_backward_weight(const T* dy, const T* x, Gradient* dw, int64_t rows, int64_t inputs, int64_t outputs, bool add) {
   std::vector<double> sums(static_cast<size_t>(inputs));
   for (int64_t f = 0; f < outputs; ++f) {
     std::fill(sums.begin(), sums.end(), 0.0);
@@ -44,7 +44,7 @@ void linear_backward_weight(const T* dy, const T* x, Gradient* dw, int64_t rows,
       const double dy_mf = dy[m * outputs + f];
       for (int64_t d = 0; d < inputs; ++d) sums[d] += dy_mf * x[m * inputs + d];
     }
-    for (int64_t d = 0; d < inputs; ++d) dw[f * inputs + d] = static_cast<Gradient>(dw[f * inputs + d] + sums[d]);
+    for (int64_t d = 0; d < inputs; ++d) dw[f * inputs + d] = static_cast<Gradient>(add ? dw[f * inputs + d] + sums[d] : sums[d]);
   }
 }
 

@@ -27,18 +27,33 @@ GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard
 }
 
 void GradStore::begin_step(Context& ctx) {
-  for (State& state : states_) fill(ctx, 0, resident_ ? state.full : state.shard);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (resident_) {
+      empty(ctx, static_cast<int>(u));
+    } else {
+      fill(ctx, 0, states_[u].shard);
+    }
+  }
+}
+
+void GradStore::empty(Context& ctx, int unit) {
+  const Unit& of = *units_[static_cast<size_t>(unit)];
+  const Tensor& full = states_[static_cast<size_t>(unit)].full;
+  for (const auto& param : of.params()) param->grad_is_empty = true;
+  if (full.numel() > of.numel()) fill(ctx, 0, full.flat(of.numel(), full.numel() - of.numel()));  // padding of the shards
 }
 
 void GradStore::acquire(Context& ctx, int unit) {
   State& state = states_[static_cast<size_t>(unit)];
   if (state.full.defined()) return;
-  state.full = Tensor::zeros(ctx, {state.shard.numel() * shard_->size()}, dtype_, MemoryCategory::kGradients);
+  state.full = Tensor::empty(ctx, {state.shard.numel() * shard_->size()}, dtype_, MemoryCategory::kGradients);
   units_[static_cast<size_t>(unit)]->bind_grads(state.full);
+  empty(ctx, unit);
 }
 
 void GradStore::reduce(Context& ctx, int unit) {
   const State& state = states_[static_cast<size_t>(unit)];
+  for (const auto& param : units_[static_cast<size_t>(unit)]->params()) param->grad_to_add_to(ctx);  // zeros where nothing was added
   // A resident gradient is reduced once, into its own part; otherwise the sum is added to those of earlier micro-batches.
   reducer_->start(ctx, {Reduction::Kind::kScatter, unit, shard_, state.full, state.shard, !resident_});
   if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());

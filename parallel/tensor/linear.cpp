@@ -37,8 +37,8 @@ Tensor ColumnParallelLinear::backward_input(Context& ctx, const Tensor& dy) cons
 
 void ColumnParallelLinear::backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy) const {
   const LogLayer layer(ctx, name);
-  linear_backward_weight(ctx, dy, x.wait(ctx), weight->grad);
-  if (bias) bias_backward(ctx, dy, bias->grad);
+  linear_backward_weight(ctx, dy, x.wait(ctx), weight->grad, weight->must_add_to_grad());
+  if (bias) bias_backward(ctx, dy, bias->grad_to_add_to(ctx));
 }
 
 PendingRegionOp ColumnParallelLinear::backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
@@ -67,8 +67,8 @@ RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx,
 
 void RowParallelLinear::backward_weight(Context& ctx, const Tensor& x, const Tensor& dy_all) const {
   const LogLayer layer(ctx, name);
-  linear_backward_weight(ctx, dy_all, x, weight->grad);
-  if (bias) bias_backward(ctx, dy_all, bias->grad);
+  linear_backward_weight(ctx, dy_all, x, weight->grad, weight->must_add_to_grad());
+  if (bias) bias_backward(ctx, dy_all, bias->grad_to_add_to(ctx));
 }
 
 }  // namespace trireme

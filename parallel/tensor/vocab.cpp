@@ -24,7 +24,7 @@ Tensor VocabParallelEmbedding::forward(Context& ctx, const Tensor& tokens) const
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, const Tensor& tokens, const Tensor& dy) const {
   const Box& box = weight->specs.front().box;
-  embedding_backward(ctx, tokens, region->exit_backward(ctx, dy).wait(ctx), box.start[0], box.extent[0], weight->grad);
+  embedding_backward(ctx, tokens, region->exit_backward(ctx, dy).wait(ctx), box.start[0], box.extent[0], weight->grad_to_add_to(ctx));
 }
 
 VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx, const Tensor& logits, const Tensor& targets,
@@ -33,10 +33,10 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx
   const int64_t rows = logits.dim(0);
   Saved saved{Tensor::empty(ctx, {rows}, accumulator_of(logits.dtype()), MemoryCategory::kActivations),
               Tensor::empty(ctx, {2, rows}, accumulator_of(logits.dtype()), MemoryCategory::kActivations)};
-  cross_entropy_max(ctx, logits, range, saved.row_max);
+  cross_entropy_sums(ctx, logits, range, saved.row_max, saved.sums);
   log_collective(ctx, *tensor, "all_reduce", saved.row_max.dtype(), saved.row_max.bytes());
   tensor->all_reduce(ctx, saved.row_max, ReduceOp::kMax).wait(ctx);
-  cross_entropy_sums(ctx, logits, targets, range, saved.row_max, saved.sums);
+  cross_entropy_rescale(ctx, logits, targets, range, saved.row_max, saved.sums);
   log_collective(ctx, *tensor, "all_reduce", saved.sums.dtype(), saved.sums.bytes());
   tensor->all_reduce(ctx, saved.sums, ReduceOp::kSum).wait(ctx);
   cross_entropy_loss(ctx, targets, saved.sums, loss_sum);
@@ -84,7 +84,7 @@ Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const 
     loss.backward(ctx, chunk, targets.rows(first, rows), saved, scale);
     linear_backward_input(ctx, chunk, w, dx.rows(first, rows));
     if (first + rows == all.dim(0)) reduced = logits.region->enter_backward(ctx, dx);  // overlaps the last product dw
-    linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad);
+    linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad, logits.weight->must_add_to_grad());
   });
   return reduced.wait(ctx);
 }

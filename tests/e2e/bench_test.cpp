@@ -61,7 +61,7 @@ void check_kernels(const json& result) {
     CHECK(row["batch"] == 33 / row["sequence"].get<int>());
   }
   const std::set<std::string> kernels = names(result["bandwidth"], "kernel");
-  for (const char* kernel : {"add", "rmsnorm_forward", "add_rmsnorm_forward", "rmsnorm_backward_input", "layernorm_forward", "swiglu_forward",
+  for (const char* kernel : {"add", "rmsnorm_forward", "add_rmsnorm_forward", "rmsnorm_backward", "layernorm_backward", "swiglu_forward",
                              "swiglu_backward", "gelu_forward", "rope_forward", "cross_entropy_sums", "cross_entropy_backward", "embedding_forward",
                              "embedding_backward", "adamw_step", "sum_of_squares"}) {
     INFO(kernel);

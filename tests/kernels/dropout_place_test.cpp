@@ -24,7 +24,7 @@ void for_each_engine(const Body& body) {
 /// Number of `values` that are dropped or kept contrary to the draws from `first` on.
 int64_t unexplained(const std::vector<double>& values, uint64_t key, uint64_t first) {
   int64_t wrong = 0;
-  for (size_t i = 0; i < values.size(); ++i) wrong += (values[i] != 0) != (random_uniform(key, first + i, kStep) >= kProbability);
+  for (size_t i = 0; i < values.size(); ++i) wrong += (values[i] != 0) != (random_uniform32(key, first + i, kStep) >= kProbability);
   return wrong;
 }
 
@@ -32,14 +32,17 @@ int64_t unexplained(const std::vector<double>& values, uint64_t key, uint64_t fi
 
 TEST_CASE("a dropout mask uses all 64 bits of an element's index") {
   const uint64_t key = random_key(kSeed, "dropout:test");
-  for (const uint64_t first : {uint64_t{11}, (uint64_t{1} << 32) + 11, (uint64_t{1} << 45) + 11}) {
+  // The first element has any of the four words of a call.
+  for (const uint64_t first : {uint64_t{8}, uint64_t{9}, (uint64_t{1} << 32) + 10, (uint64_t{1} << 34) + 11, (uint64_t{1} << 45) + 12}) {
     const Operation operation{
         "dropout", {input("x", {kRows, kColumns}), assigned("y", {kRows, kColumns})}, [=](Context& ctx, const std::vector<Tensor>& t) {
           dropout(ctx, t[0], {key, kStep, first, kProbability}, t[1]);
         }};
     for_each_engine([&](Device device, Isa isa) {
       INFO(static_cast<int>(device) << " on " << name_of(isa) << ", first index " << first);
-      CHECK(unexplained(run(operation, device, DType::kF32, 1, Alignment::kElement, isa)[1], key, first) == 0);
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+        for (const Alignment alignment : {Alignment::kElement, Alignment::kVector})
+          CHECK(unexplained(run(operation, device, dtype, 1, alignment, isa)[1], key, first) == 0);
     });
   }
 }

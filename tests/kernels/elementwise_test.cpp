@@ -170,7 +170,7 @@ TEST_CASE("dropout keeps an element whose draw equals the probability, and drops
   constexpr int64_t kCount = 16;
   for (uint64_t i = 0; i < kCount; ++i) {
     DropoutMask mask = kMask;
-    mask.probability = random_uniform(mask.key, mask.first_index + i, mask.step);
+    mask.probability = random_uniform32(mask.key, mask.first_index + i, mask.step);
     DropoutMask above = mask;
     above.probability = std::nextafter(mask.probability, 1.0);
     const auto check = [&](Device device, Isa isa) {

@@ -76,8 +76,8 @@ LargeOperation loss(int64_t vocabulary) {
             const Tensor sums = Tensor::empty(ctx, {2, rows}, wide, MemoryCategory::kWorkspace),
                          scale = Tensor::empty(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
             write_scalar(ctx, 1, scale);
-            cross_entropy_max(ctx, t[0], {0, vocabulary}, highest);
-            cross_entropy_sums(ctx, t[0], targets, {0, vocabulary}, highest, sums);
+            cross_entropy_sums(ctx, t[0], {0, vocabulary}, highest, sums);
+            cross_entropy_rescale(ctx, t[0], targets, {0, vocabulary}, highest, sums);
             cross_entropy_backward(ctx, targets, {0, vocabulary}, highest, sums, scale, t[0]);
           },
           kFewRoundings};

@@ -55,6 +55,12 @@ Operation backward_weight(const Case& c) {
           [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_weight(ctx, t[0], t[1], t[2]); },
           kBitsDependOnThreads};
 }
+Operation first_backward_weight(const Case& c) {
+  return {"linear_backward_weight without a sum",
+          {input("dy", {c.rows, c.outputs}), input("x", {c.rows, c.inputs}), wide(assigned("dw", {c.outputs, c.inputs}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_weight(ctx, t[0], t[1], t[2], false); },
+          kBitsDependOnThreads};
+}
 Operation bias(const Case& c) {
   return {"bias_forward",
           {input("bias", {c.outputs}), free_rows(added_to("y", {c.rows, c.outputs}))},
@@ -70,12 +76,25 @@ Operation bias_gradient(const Case& c) {
 
 TEST_CASE("linear layer: engines agree") {
   for (const Case& c : kCases) {
-    for (const Operation& operation :
-         {forward(c), forward_with_bias(c), forward_with_gelu(c), backward_input(c), backward_weight(c), bias(c), bias_gradient(c)}) {
+    for (const Operation& operation : {forward(c), forward_with_bias(c), forward_with_gelu(c), backward_input(c), backward_weight(c),
+                                       first_backward_weight(c), bias(c), bias_gradient(c)}) {
       check_engines(operation, kTolerance);
     }
   }
   check_engines(bias_gradient({300, 1, 200}), kTolerance);  // large enough for several threads
+}
+
+TEST_CASE("linear layer: the first weight gradient equals its sum with zeros") {
+  for (const Case& c : kCases) {
+    for (const Device device : devices()) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        INFO(c.rows << " x " << c.inputs << " x " << c.outputs << " in " << name_of(dtype) << " on " << static_cast<int>(device));
+        Operation sum = backward_weight(c);
+        sum.operands[2].values.assign(static_cast<size_t>(c.outputs * c.inputs), 0);
+        CHECK((run(first_backward_weight(c), device, dtype)[2] == run(sum, device, dtype)[2]));
+      }
+    }
+  }
 }
 
 TEST_CASE("linear layer: engines agree for operands that are packed or converted piece by piece") {

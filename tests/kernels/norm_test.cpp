@@ -1,6 +1,7 @@
 #include "kernels/ops/norm.h"
 
 #include <cmath>
+#include <map>
 
 #include "kernels/core/rng.h"
 #include "tests/kernels/harness.h"
@@ -18,8 +19,8 @@ struct Case {
 constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {129, 31}};
 constexpr Case kManyRows = {301, 200};  // large enough for several threads
 // Every GPU variant: one warp or one block per row; 1, 2, 4 or 8 accesses per thread, or a row that is read again in every pass.
-constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},  {2, 1000},
-                            {2, 1023}, {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {1, 16392}};
+constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},   {2, 1000}, {2, 1023},
+                            {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {9, 12296}, {1, 16392}};
 constexpr Case kTall[] = {{1031, 1}, {9001, 3}, {2500, 264}};  // sums over rows: many slices, and slices of more rows than are in flight
 constexpr double kEpsilon = 1e-5;
 
@@ -96,6 +97,23 @@ Operation layernorm_input_and_residual(const Case& c) {
           false,
           kTwiceRounded};
 }
+Operation rmsnorm_both(const Case& c) {
+  return {"rmsnorm_backward",
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("rstd", {c.rows})),
+           input("residual", {c.rows, c.columns}), activation_gradient(c), wide(added_to("dw", {c.columns}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward(ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6]); },
+          false,
+          kTwiceRounded};
+}
+Operation layernorm_both(const Case& c) {
+  return {"layernorm_backward",
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("mean", {c.rows})),
+           wide(input("rstd", {c.rows})), input("residual", {c.rows, c.columns}), activation_gradient(c), wide(added_to("dw", {c.columns})),
+           wide(added_to("db", {c.columns}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { layernorm_backward(ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]); },
+          false,
+          kTwiceRounded};
+}
 /// Small integers and powers of two as summands, so that the sum is exact in bf16 and the check needs no allowance for its rounding.
 std::vector<double> exact_summand(const std::string& name, const Case& c) {
   const uint64_t key = random_key(7, name);
@@ -124,12 +142,41 @@ void check_rows(const Case& c) {
   check_engines(layernorm(c), kTolerance);
   check_engines(following(layernorm_input(c), layernorm(c)), kTolerance);
   check_engines(following(layernorm_input_and_residual(c), layernorm(c)), kTolerance);
+  check_engines(following(rmsnorm_both(c), rmsnorm(c)), kTolerance);
+  check_engines(following(layernorm_both(c), layernorm(c)), kTolerance);
   check_engines(add_rmsnorm(c), kTolerance);
   check_engines(add_layernorm(c), kTolerance);
 }
 void check_sums_over_rows(const Case& c) {
   check_engines(following(rmsnorm_weight(c), rmsnorm(c)), kTolerance);
   check_engines(following(layernorm_weight(c), layernorm(c)), kTolerance);
+}
+
+/// The values that `operation` writes, on `device`; operands keep their values from the declaration, so equal names have equal values.
+std::map<std::string, std::vector<double>> results_of(const Operation& operation, Device device, DType dtype, Alignment alignment) {
+  const Values values = run(operation, device, dtype, 1, alignment);
+  std::map<std::string, std::vector<double>> results;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (operation.operands[i].role != Role::kInput) results[operation.operands[i].name] = values[i];
+  return results;
+}
+
+/// On every device, a fused backward has the bits of the two operations that it replaces, whatever the alignment of their operands.
+void check_backwards(const Case& c) {
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      INFO(c.rows << " x " << c.columns << " in " << name_of(dtype) << " on " << static_cast<int>(device));
+      const auto check = [&](const Operation& both, const Operation& forward, const Operation& first, const Operation& second) {
+        const auto fused = results_of(following(both, forward), device, dtype, Alignment::kVector);
+        for (const Operation* part : {&first, &second})
+          for (const Alignment alignment : {Alignment::kVector, Alignment::kElement})
+            for (const auto& [name, values] : results_of(following(*part, forward), device, dtype, alignment))
+              if (alignment == Alignment::kVector || name != "dx") CHECK((values == fused.at(name)));
+      };
+      check(rmsnorm_both(c), rmsnorm(c), rmsnorm_input_and_residual(c), rmsnorm_weight(c));
+      check(layernorm_both(c), layernorm(c), layernorm_input_and_residual(c), layernorm_weight(c));
+    }
+  }
 }
 
 /// On every device, a fused add and norm must be bit-identical to the norm of the sum that it stores, because the backward uses that sum.
@@ -187,9 +234,9 @@ TEST_CASE("normalisations: sums over many rows") {
 
 TEST_CASE("normalisations: operands of different alignment") {
   constexpr Case kAligned = {3, 264};
-  for (const Operation& operation :
-       {rmsnorm(kAligned), rmsnorm_input_and_residual(kAligned), rmsnorm_weight(kAligned), layernorm(kAligned),
-        layernorm_input_and_residual(kAligned), layernorm_weight(kAligned), add_rmsnorm(kAligned), add_layernorm(kAligned)}) {
+  for (const Operation& operation : {rmsnorm(kAligned), rmsnorm_input_and_residual(kAligned), rmsnorm_weight(kAligned), layernorm(kAligned),
+                                     layernorm_input_and_residual(kAligned), layernorm_weight(kAligned), rmsnorm_both(kAligned),
+                                     layernorm_both(kAligned), add_rmsnorm(kAligned), add_layernorm(kAligned)}) {
     check_misaligned(operation, kTolerance);
   }
 }
@@ -197,6 +244,12 @@ TEST_CASE("normalisations: operands of different alignment") {
 TEST_CASE("normalisations: a fused add and norm is bit-identical to the norm of the stored sum") {
   for (const Case& c : kCases) check_fused(c);
   for (const Case& c : kWidths) check_fused(c);
+}
+
+TEST_CASE("normalisations: a fused backward is bit-identical to its two parts") {
+  for (const Case& c : kCases) check_backwards(c);
+  for (const Case& c : kWidths) check_backwards(c);
+  for (const Case& c : kTall) check_backwards(c);
 }
 
 TEST_CASE("normalisations: gradients") {

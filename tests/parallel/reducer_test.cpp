@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/operation_log.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/matmul.h"
 #include "parallel/comm/null.h"
 #include "parallel/sharding/grad_store.h"
 #include "tests/support/catch.h"
@@ -67,7 +69,7 @@ struct Store {
   /// Adds to each element i a gradient that depends on the micro-batch, the rank and i.
   void backward(float microbatch) {
     grads->acquire(ctx, 0);
-    float* const gradient = unit.params().front()->grad.data<float>();
+    float* const gradient = unit.params().front()->grad_to_add_to(ctx).data<float>();
     for (int64_t i = 0; i < kElements; ++i) gradient[i] += microbatch + static_cast<float>(10 * rank + i);
   }
   /// Checks this rank's shard of the sum: element i of the unit must be value(i).
@@ -164,6 +166,53 @@ TEST_CASE("every sum of gradients goes through the reducer of the store") {
       for (const auto& [key, entry] : record.entries) CHECK((key.second == "all_gather" || entry.calls == 0));
       CHECK(record.entry("shard", "all_gather").calls == (resident ? 1 : 2));
     }
+  }
+}
+
+TEST_CASE("a step's first product writes the gradient, and what nothing was added to is zero") {
+  constexpr int64_t kOutputs = 3, kInputs = 5, kBias = 7, kUnused = 2, kSteps = 3, kMicrobatches = 2;
+  for (const bool resident : {true, false}) {
+    run_ranks(2, [&](Communicator& world) {
+      Arena arena(Device::kReference, true);
+      OperationLog log;
+      Context ctx{.device = Device::kReference, .arena = &arena, .threads = 1, .log = &log};
+      Unit unit("head");
+      const auto declared = [&](const char* name, std::array<int64_t, 2> shape, int dims) {
+        return unit.add({replicated(name, shape, dims, TensorRank{}, Partial::kNone)});
+      };
+      Param *const weight = declared("weight", {kOutputs, kInputs}, 2), *const bias = declared("bias", {kBias, 1}, 1);
+      declared("unused", {kUnused, 1}, 1);
+      const auto alone = world.group({world.rank()}, "replicate");
+      GradStore grads(ctx, {&unit}, world, *alone, {.shard = 2, .gradients_resident = resident}, DType::kF32,
+                      std::make_unique<SumReducer>(DType::kF32));
+      const auto filled = [&](const Shape& shape, double value) {
+        const Tensor tensor = Tensor::empty(ctx, shape, DType::kF32, MemoryCategory::kWorkspace);
+        fill(ctx, value, tensor);
+        return tensor;
+      };
+      for (int64_t step = 0; step < kSteps; ++step) {
+        grads.begin_step(ctx);
+        std::vector<bool> added;
+        for (int64_t m = 0; m < kMicrobatches; ++m) {
+          grads.acquire(ctx, 0);
+          const Tensor dy = filled({2, kOutputs}, static_cast<double>(m + 1)), x = filled({2, kInputs}, 1), part = filled({kBias}, 1);
+          log.take();
+          linear_backward_weight(ctx, dy, x, weight->grad, weight->must_add_to_grad());
+          added.push_back(log.take().front().accumulates);
+          accumulate(ctx, part, bias->grad_to_add_to(ctx));
+          if (resident && m + 1 < kMicrobatches) continue;
+          grads.reduce(ctx, 0);
+          grads.wait(ctx, 0);
+        }
+        TRIREME_CHECK((added == std::vector<bool>{false, resident}), "step ", step, ": a product adds to a gradient that it could write");
+        const Tensor own = grads.shard(0);
+        for (int64_t k = 0; k < own.numel(); ++k) {
+          const int64_t i = world.rank() * own.numel() + k;
+          const float wanted = i < kOutputs * kInputs ? 12.0F : i < kOutputs * kInputs + kBias ? 4.0F : 0.0F;  // of two ranks
+          TRIREME_CHECK(own.data<float>()[k] == wanted, "step ", step, ", element ", i, ": ", own.data<float>()[k], " instead of ", wanted);
+        }
+      }
+    });
   }
 }
 

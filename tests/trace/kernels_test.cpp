@@ -147,13 +147,42 @@ TEST_CASE("operations move the bytes of their records, apart from stated excepti
 }
 
 TEST_CASE("a norm's backward in 16 bits loads each operand once per row") {
-  constexpr int64_t kRows = 64, kColumns = 512;
+  constexpr int64_t kRows = 64, kColumns = 512, kWarps = 2;
   for (const Traced& result : all()) {
     if (result.dtype != DType::kBF16 || result.operation.find("norm_backward_input") == std::string::npos) continue;
     INFO(result.name());
     REQUIRE(result.launches.size() == 1);
     const int64_t statistics = result.operation.front() == 'l' ? 2 : 1;
-    CHECK(result.launches[0].of(Kind::kGlobalLoad).bytes == kRows * (4 * kColumns * 2 + statistics * 4));  // dy, x, w, residual
+    CHECK(result.launches[0].of(Kind::kGlobalLoad).bytes == kRows * (4 * kColumns * 2 + statistics * kWarps * 4));  // dy, x, w, residual
+  }
+}
+
+TEST_CASE("a norm's fused backward in 16 bits loads each operand once, and the weight once per block") {
+  constexpr int64_t kRows = 64, kColumns = 512, kBlocks = 8, kWarps = 2;
+  int found = 0;
+  for (const Traced& result : all()) {
+    if (result.dtype != DType::kBF16 || !result.operation.ends_with("norm_backward")) continue;
+    INFO(result.name());
+    REQUIRE(result.launches.size() == 2);
+    const int64_t statistics = result.operation.front() == 'l' ? 2 : 1;
+    CHECK(result.launches[0].of(Kind::kGlobalLoad).bytes == kRows * (3 * kColumns * 2 + statistics * kWarps * 4) + kBlocks * kColumns * 2);
+    ++found;
+  }
+  CHECK(found == 2);
+}
+
+TEST_CASE("the forward of the cross-entropy loads each logit once") {
+  constexpr int64_t kRows = 64, kColumns = 512;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    int64_t loaded = 0;
+    for (const Traced& result : all()) {
+      const bool forward =
+          result.operation.starts_with("cross_entropy_") && !result.operation.ends_with("loss") && !result.operation.ends_with("backward");
+      if (result.dtype != dtype || !forward) continue;
+      for (const Launch& launch : result.launches) loaded += launch.of(Kind::kGlobalLoad).bytes;
+    }
+    INFO(name_of(dtype));
+    CHECK(loaded == kRows * ((kColumns + 1) * size_of(dtype) + 4 * 4));  // the target's logit again, targets, maxima and both sums
   }
 }
 

@@ -53,6 +53,9 @@ void add_norms(std::vector<Case>& cases) {
   add({"rmsnorm_backward_weight", {dy, x, rows_of("rstd"), dw}, [](Context& c, const Tensors& t) {
          rmsnorm_backward_weight(c, t[0], t[1], t[2], t[3]);
        }});
+  add({"rmsnorm_backward", {dy, x, w, rows_of("rstd"), residual, dx, dw}, [](Context& c, const Tensors& t) {
+         rmsnorm_backward(c, t[0], t[1], t[2], t[3], t[4], t[5], t[6]);
+       }});
   add({"layernorm_forward", {x, w, bias, y, statistics("mean"), statistics("rstd")}, [](Context& c, const Tensors& t) {
          layernorm_forward(c, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
        }});
@@ -64,6 +67,9 @@ void add_norms(std::vector<Case>& cases) {
        }});
   add({"layernorm_backward_weight", {dy, x, rows_of("mean"), rows_of("rstd"), dw, db}, [](Context& c, const Tensors& t) {
          layernorm_backward_weight(c, t[0], t[1], t[2], t[3], t[4], t[5]);
+       }});
+  add({"layernorm_backward", {dy, x, w, rows_of("mean"), rows_of("rstd"), residual, dx, dw, db}, [](Context& c, const Tensors& t) {
+         layernorm_backward(c, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]);
        }});
 }
 
@@ -79,7 +85,7 @@ void add_activations(std::vector<Case>& cases) {
   add({"accumulate", {x, wide(added_to("sum", {kRows, kColumns}))}, [](Context& c, const Tensors& t) { accumulate(c, t[0], t[1]); }});
   add({"fill", {y}, [](Context& c, const Tensors& t) { fill(c, 1.5, t[0]); }});
   add({"fill_normal", {y}, [](Context& c, const Tensors& t) { fill_normal(c, 7, 0.02, kColumns, 0, 0, t[0]); }});
-  add({"dropout", {x, y}, [](Context& c, const Tensors& t) { dropout(c, t[0], {1, 2, 3, 0.1}, t[1]); }});
+  add({"dropout", {x, y}, [](Context& c, const Tensors& t) { dropout(c, t[0], {1, 2, 4, 0.1}, t[1]); }});
   cases.push_back({{"copy", {x, wide(y)}, [](Context& c, const Tensors& t) { copy(c, t[0], t[1]); }}, {DType::kBF16}});
   add({"bias_forward", {each("bias"), in_place("y", {kRows, kColumns})}, [](Context& c, const Tensors& t) { bias_forward(c, t[0], t[1]); }});
   add({"bias_backward", {dy, wide(added_to("dbias", {kColumns}))}, [](Context& c, const Tensors& t) { bias_backward(c, t[0], t[1]); }});
@@ -107,9 +113,11 @@ void add_loss(std::vector<Case>& cases) {
   for (int64_t m = 0; m < kRows; ++m) values.push_back(static_cast<double>(m));
   const Operand targets = integers("targets", {kRows}, values);
   const auto add = [&](const Operation& operation) { cases.push_back({operation, kBoth}); };
-  add({"cross_entropy_max", {logits, statistics("row_max")}, [kRange](Context& c, const Tensors& t) { cross_entropy_max(c, t[0], kRange, t[1]); }});
-  add({"cross_entropy_sums", {logits, targets, rows_of("row_max"), wide(assigned("sums", {2, kRows}))}, [kRange](Context& c, const Tensors& t) {
-         cross_entropy_sums(c, t[0], t[1], kRange, t[2], t[3]);
+  add({"cross_entropy_sums", {logits, statistics("row_max"), wide(assigned("sums", {2, kRows}))}, [kRange](Context& c, const Tensors& t) {
+         cross_entropy_sums(c, t[0], kRange, t[1], t[2]);
+       }});
+  add({"cross_entropy_rescale", {logits, targets, rows_of("row_max"), wide(in_place("sums", {2, kRows}))}, [kRange](Context& c, const Tensors& t) {
+         cross_entropy_rescale(c, t[0], t[1], kRange, t[2], t[3]);
        }});
   cases.push_back({{"cross_entropy_loss",
                     {targets, sums, always_f64(added_to("loss", {1}))},

@@ -24,6 +24,11 @@ TEST_CASE("random numbers match the specification in the header") {
   CHECK(random_bits(key, 5, 7) == 0xc4bd2949fd52b965);
   CHECK(random_bits(key, (uint64_t{1} << 40) + 3, (uint64_t{1} << 33) + 1) == 0x340d647154cd983d);
   CHECK(random_uniform(key, 5, 7) == 0.7685113721502813);
+  CHECK(random_uniform32(key, 20, 7) == 0xfd52b965 * 0x1p-32);
+  CHECK(random_uniform32(key, 21, 7) == 0xc4bd2949 * 0x1p-32);
+  CHECK(random_uniform32(key, 22, 7) == 0x81b25939 * 0x1p-32);
+  CHECK(random_uniform32(key, 23, 7) == 0xa8a9ada0 * 0x1p-32);
+  CHECK(random_uniform32(key, (uint64_t{1} << 40) + 3, (uint64_t{1} << 33) + 1) == 0x097daa82 * 0x1p-32);
   CHECK(random_normal(key, 0) == Approx(-1.5146963751758313).epsilon(1e-15));
   CHECK(random_normal(key, 1) == Approx(1.040074181411428).epsilon(1e-15));
   CHECK(random_normal(key, (uint64_t{1} << 40) + 3) == Approx(-0.7877551349576171).epsilon(1e-15));
@@ -59,15 +64,30 @@ TEST_CASE("normal numbers have the moments of a normal distribution") {
 
 TEST_CASE("uniform numbers fill the unit interval evenly") {
   constexpr int kBins = 20, kPerBin = 2000;
-  std::vector<int> bins(kBins, 0);
-  for (uint64_t i = 0; i < kBins * kPerBin; ++i) {
-    const double u = random_uniform(9, i);
-    REQUIRE((u >= 0 && u < 1));
-    ++bins[static_cast<size_t>(u * kBins)];
+  for (auto* const uniform : {random_uniform, random_uniform32}) {
+    std::vector<int> bins(kBins, 0);
+    for (uint64_t i = 0; i < kBins * kPerBin; ++i) {
+      const double u = uniform(9, i, 0);
+      REQUIRE((u >= 0 && u < 1));
+      ++bins[static_cast<size_t>(u * kBins)];
+    }
+    double chi_squared = 0;
+    for (int count : bins) chi_squared += (count - kPerBin) * (count - kPerBin) / static_cast<double>(kPerBin);
+    CHECK(chi_squared < 43.8);  // 19 degrees of freedom, one in a thousand
   }
-  double chi_squared = 0;
-  for (int count : bins) chi_squared += (count - kPerBin) * (count - kPerBin) / static_cast<double>(kPerBin);
-  CHECK(chi_squared < 43.8);  // 19 degrees of freedom, one in a thousand
+}
+
+TEST_CASE("neighbours that share a call are independent") {
+  constexpr int kSides = 4, kPerCell = 2000;
+  for (const uint64_t distance : {1, 2, 3, 4}) {
+    std::vector<int> cells(kSides * kSides, 0);
+    for (uint64_t i = 0; i < kSides * kSides * kPerCell; ++i)
+      ++cells[static_cast<size_t>(random_uniform32(9, i) * kSides) * kSides + static_cast<size_t>(random_uniform32(9, i + distance) * kSides)];
+    double chi_squared = 0;
+    for (int count : cells) chi_squared += (count - kPerCell) * (count - kPerCell) / static_cast<double>(kPerCell);
+    INFO("distance " << distance);
+    CHECK(chi_squared < 37.7);  // 15 degrees of freedom, one in a thousand
+  }
 }
 
 TEST_CASE("a permutation visits every index once, and differs by key") {

@@ -102,16 +102,9 @@ std::vector<Case> Cases::rms_norms() {
                add_rmsnorm_forward(ctx_, a, b, w, kEpsilon, sum, y, rstd);
              };
            }},
-          {"rmsnorm_backward_input", 4 * residual_,
-           [this] {
-             return [this, dy = residual(), x = residual(), w = random({d_.D}), rstd = statistic(), past = residual(), dx = residual()] {
-               rmsnorm_backward_input(ctx_, dy, x, w, rstd, past, dx);
-             };
-           }},
-          {"rmsnorm_backward_weight", 2 * residual_, [this] {
-             return [this, dy = residual(), x = residual(), rstd = statistic(), dw = random_wide({d_.D})] {
-               rmsnorm_backward_weight(ctx_, dy, x, rstd, dw);
-             };
+          {"rmsnorm_backward", 4 * residual_, [this] {
+             return [this, dy = residual(), x = residual(), w = random({d_.D}), rstd = statistic(), past = residual(), dx = residual(),
+                     dw = random_wide({d_.D})] { rmsnorm_backward(ctx_, dy, x, w, rstd, past, dx, dw); };
            }}};
 }
 
@@ -127,14 +120,10 @@ std::vector<Case> Cases::layer_norms() {
              return [this, x = residual(), z = residual(), w = random({d_.D}), b = random({d_.D}), sum = residual(), y = residual(),
                      mean = statistic(), rstd = statistic()] { add_layernorm_forward(ctx_, x, z, w, b, kEpsilon, sum, y, mean, rstd); };
            }},
-          {"layernorm_backward_input", 4 * residual_,
-           [this] {
+          {"layernorm_backward", 4 * residual_, [this] {
              return [this, dy = residual(), x = residual(), w = random({d_.D}), mean = statistic(), rstd = statistic(), past = residual(),
-                     dx = residual()] { layernorm_backward_input(ctx_, dy, x, w, mean, rstd, past, dx); };
-           }},
-          {"layernorm_backward_weight", 2 * residual_, [this] {
-             return [this, dy = residual(), x = residual(), mean = statistic(), rstd = statistic(), dw = random_wide({d_.D}),
-                     db = random_wide({d_.D})] { layernorm_backward_weight(ctx_, dy, x, mean, rstd, dw, db); };
+                     dx = residual(), dw = random_wide({d_.D}),
+                     db = random_wide({d_.D})] { layernorm_backward(ctx_, dy, x, w, mean, rstd, past, dx, dw, db); };
            }}};
 }
 
@@ -149,28 +138,26 @@ std::vector<Case> Cases::activations() {
            [=, this] { return [this, dy = random(one), x = random(one), dx = random(one)] { gelu_backward(ctx_, dy, x, dx); }; }}};
 }
 
-/// The three passes separately, because tensor ranks reduce between them.
+/// The passes separately, because tensor ranks reduce between them.
 std::vector<Case> Cases::loss() {
   const double logits = static_cast<double>(rows_ * d_.V) * element_;
   const VocabRange range{0, d_.V};
   const auto make = [this] { return random({rows_, d_.V}); };
-  return {{"cross_entropy_max", logits,
-           [=, this] { return [=, this, x = make(), row_max = statistic()] { cross_entropy_max(ctx_, x, range, row_max); }; }},
-          {"cross_entropy_sums", logits,
-           [=, this] {
-             return [=, this, x = make(), targets = random_tokens(ctx_, rows_, d_.V), row_max = random_wide({rows_}),
-                     sums = random_wide({2, rows_})] { cross_entropy_sums(ctx_, x, targets, range, row_max, sums); };
-           }},
-          {"cross_entropy_backward", 2 * logits, [=, this] {
-             // In place, so repeated calls process their own result: a large maximum and sum keep every softmax near zero and the values finite.
-             const Tensor row_max = random_wide({rows_}), sums = random_wide({2, rows_}), scale = random_tensor(ctx_, {1}, DType::kF64);
-             fill(ctx_, 8, row_max);
-             fill(ctx_, static_cast<double>(d_.V), sums);
-             fill(ctx_, 1.0 / static_cast<double>(rows_), scale);
-             return [=, this, x = make(), targets = random_tokens(ctx_, rows_, d_.V)] {
-               cross_entropy_backward(ctx_, targets, range, row_max, sums, scale, x);
-             };
-           }}};
+  return {
+      {"cross_entropy_sums", logits,
+       [=, this] {
+         return [=, this, x = make(), row_max = statistic(), sums = random_wide({2, rows_})] { cross_entropy_sums(ctx_, x, range, row_max, sums); };
+       }},
+      {"cross_entropy_backward", 2 * logits, [=, this] {
+         // In place, so repeated calls process their own result: a large maximum and sum keep every softmax near zero and the values finite.
+         const Tensor row_max = random_wide({rows_}), sums = random_wide({2, rows_}), scale = random_tensor(ctx_, {1}, DType::kF64);
+         fill(ctx_, 8, row_max);
+         fill(ctx_, static_cast<double>(d_.V), sums);
+         fill(ctx_, 1.0 / static_cast<double>(rows_), scale);
+         return [=, this, x = make(), targets = random_tokens(ctx_, rows_, d_.V)] {
+           cross_entropy_backward(ctx_, targets, range, row_max, sums, scale, x);
+         };
+       }}};
 }
 
 std::vector<Case> Cases::embeddings() {

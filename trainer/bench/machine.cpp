@@ -39,23 +39,10 @@ training: {steps: 1}
 data: {train: [none]}
 )";
 constexpr int64_t kRows = 512, kWorkingSet = int64_t{8} << 20;
-const std::vector<std::string> kElementwise = {"bias_backward",
-                                               "rope_forward",
-                                               "add_rmsnorm_forward",
-                                               "rmsnorm_backward_input",
-                                               "rmsnorm_backward_weight",
-                                               "add_layernorm_forward",
-                                               "layernorm_backward_input",
-                                               "layernorm_backward_weight",
-                                               "swiglu_forward",
-                                               "swiglu_backward",
-                                               "gelu_forward",
-                                               "gelu_backward",
-                                               "cross_entropy_max",
-                                               "cross_entropy_sums",
-                                               "cross_entropy_backward",
-                                               "embedding_forward",
-                                               "embedding_backward"};
+const std::vector<std::string> kElementwise = {"bias_backward",         "rope_forward",       "add_rmsnorm_forward", "rmsnorm_backward",
+                                               "add_layernorm_forward", "layernorm_backward", "swiglu_forward",      "swiglu_backward",
+                                               "gelu_forward",          "gelu_backward",      "cross_entropy_sums",  "cross_entropy_backward",
+                                               "embedding_forward",     "embedding_backward"};
 /// Operations of the optimizer step, whose state exceeds all caches.
 const std::vector<std::string> kUpdate = {"adamw_step", "sum_of_squares"};
 constexpr int64_t kStateSet = int64_t{256} << 20;

@@ -10,7 +10,7 @@
 namespace trireme {
 
 Tensor Attention::normalised(Context& ctx, Saved& saved) const {
-  if (!query_norm.norm.weight) return saved.qkv;
+  if (!has_norms()) return saved.qkv;
   const Tensor copied = Tensor::empty(ctx, saved.qkv.shape(), saved.qkv.dtype(), MemoryCategory::kActivations);
   copy(ctx, saved.qkv, copied);
   query_norm.forward(ctx, copied, saved.query_norm);
@@ -65,8 +65,7 @@ Tensor Attention::forward(Context& ctx, const ForwardContext& pass, const Tensor
 void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
   PendingRegionOp gathered = output.gather(ctx, dy);
   Tensor packed = normalised(ctx, saved);
-  const bool norms = query_norm.norm.weight != nullptr;
-  if (norms) rotate(ctx, pass, rope_forward, packed);
+  if (has_norms()) rotate(ctx, pass, rope_forward, packed);
   if (!saved.out.defined()) attend(ctx, pass, packed, saved);
   const auto [dout, dy_all] = output.backward_input(ctx, std::move(gathered));
   saved.dy_all = dy_all;
@@ -80,33 +79,35 @@ void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const 
   packed.reset();
   saved.qkv.reset();
   rotate(ctx, pass, rope_backward, saved.dqkv);
-  if (norms) query_norm.backward_input(ctx, saved.dqkv, saved.query_norm);
-  if (norms) key_norm.backward_input(ctx, saved.dqkv, saved.key_norm);
 }
 
 Tensor Attention::backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
   backward_to_qkv(ctx, pass, dy, saved);
+  if (has_norms()) {
+    query_norm.backward_input(ctx, saved.dqkv, saved.query_norm);
+    key_norm.backward_input(ctx, saved.dqkv, saved.key_norm);
+  }
   return qkv.backward_input(ctx, saved.dqkv);
-}
-
-void Attention::backward_head_norms(Context& ctx, const Saved& saved) const {
-  if (!query_norm.norm.weight) return;
-  query_norm.backward_weight(ctx, saved.query_norm);
-  key_norm.backward_weight(ctx, saved.key_norm);
 }
 
 void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
   PendingRegionOp all = qkv.gather(ctx, x);
   output.backward_weight(ctx, saved.out, saved.dy_all);
-  backward_head_norms(ctx, saved);
+  if (has_norms()) {
+    query_norm.backward_weight(ctx, saved.query_norm);
+    key_norm.backward_weight(ctx, saved.key_norm);
+  }
   qkv.backward_weight(ctx, std::move(all), saved.dqkv);
 }
 
 Tensor Attention::backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const {
   backward_to_qkv(ctx, pass, dy, saved);
+  if (has_norms()) {
+    query_norm.backward(ctx, saved.dqkv, saved.query_norm);
+    key_norm.backward(ctx, saved.dqkv, saved.key_norm);
+  }
   PendingRegionOp dx = qkv.backward(ctx, x, saved.dqkv);
   output.backward_weight(ctx, saved.out, saved.dy_all);
-  backward_head_norms(ctx, saved);
   return dx.wait(ctx);
 }
 

@@ -30,6 +30,7 @@ struct Attention {
   Tensor backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:
+  bool has_norms() const { return query_norm.norm.weight != nullptr; }
   /// Returns saved.qkv with normalised queries and keys: a copy, or saved.qkv itself without QK norm.
   Tensor normalised(Context& ctx, Saved& saved) const;
   /// Applies `turn` (rope_forward or rope_backward) to queries and keys in place; positions restart in each segment.
@@ -38,9 +39,8 @@ struct Attention {
   /// Writes keys and values of the rows to the cache; if it is too small for all rows, those of the last ones.
   void remember(Context& ctx, const KeyValueCache& cache, const Tensor& packed, int64_t position) const;
   void decode(Context& ctx, const ForwardContext& pass, const Tensor& packed, const Tensor& out) const;
-  /// Computes saved.dqkv and saved.dy_all.
+  /// Computes saved.dqkv, before the QK norms, and saved.dy_all.
   void backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
-  void backward_head_norms(Context& ctx, const Saved& saved) const;  ///< weight gradients of the QK norms
   AttentionShape shape(const SegmentRun& run) const { return {run.count, run.length, heads, kv_heads, head_size, window}; }
   /// The part of lse that belongs to a run.
   Tensor of_run(const Tensor& lse, const SegmentRun& run) const { return lse.flat_view(run.first_row * heads, {run.count, heads, run.length}); }

@@ -51,10 +51,20 @@ Tensor Norm::backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
 
 void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
   if (bias) {
-    layernorm_backward_weight(ctx, saved.dy, x, saved.mean, saved.rstd, weight->grad, bias->grad);
+    layernorm_backward_weight(ctx, saved.dy, x, saved.mean, saved.rstd, weight->grad_to_add_to(ctx), bias->grad_to_add_to(ctx));
   } else {
-    rmsnorm_backward_weight(ctx, saved.dy, x, saved.rstd, weight->grad);
+    rmsnorm_backward_weight(ctx, saved.dy, x, saved.rstd, weight->grad_to_add_to(ctx));
   }
+}
+
+Tensor Norm::backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const {
+  const Tensor dx = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
+  if (bias) {
+    layernorm_backward(ctx, dy, x, weight->value, saved.mean, saved.rstd, residual, dx, weight->grad_to_add_to(ctx), bias->grad_to_add_to(ctx));
+  } else {
+    rmsnorm_backward(ctx, dy, x, weight->value, saved.rstd, residual, dx, weight->grad_to_add_to(ctx));
+  }
+  return dx;
 }
 
 Tensor HeadNorm::take(Context& ctx, const Tensor& packed) const {
@@ -75,6 +85,10 @@ void HeadNorm::forward(Context& ctx, const Tensor& qkv, Saved& saved) const {
 
 void HeadNorm::backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const {
   put(ctx, norm.backward_input(ctx, take(ctx, dqkv), saved.x, Tensor(), saved.norm), dqkv);
+}
+
+void HeadNorm::backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const {
+  put(ctx, norm.backward(ctx, take(ctx, dqkv), saved.x, Tensor(), saved.norm), dqkv);
 }
 
 }  // namespace trireme

@@ -21,6 +21,8 @@ struct Norm {
   /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
   Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
+  /// Fused backward_input + backward_weight, bit-identical to calling both; keeps nothing.
+  Tensor backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const;
 
  private:
   void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< allocates the statistics
@@ -41,6 +43,7 @@ struct HeadNorm {
   void forward(Context& ctx, const Tensor& qkv, Saved& saved) const;
   void backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const;
   void backward_weight(Context& ctx, const Saved& saved) const { norm.backward_weight(ctx, saved.x, saved.norm); }
+  void backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const;  ///< fused, as Norm::backward
 
  private:
   Tensor take(Context& ctx, const Tensor& packed) const;                     ///< a copy of the columns, [M*heads,H]

@@ -68,8 +68,7 @@ Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tens
   const Tensor dmlp = mlp.backward(ctx, saved.mlp_input, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
   saved.mlp = {};
   saved.mlp_input.reset();
-  const Tensor dattention_residual = mlp_norm.backward_input(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
-  mlp_norm.backward_weight(ctx, saved.attention_residual, saved.mlp_norm);
+  const Tensor dattention_residual = mlp_norm.backward(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
   saved.mlp_norm = {};
   saved.attention_residual.reset();
   dy.reset();
@@ -79,8 +78,7 @@ Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tens
   const Tensor dattention = attention.backward(ctx, pass, saved.attention_input, dbranch, saved.attention);
   saved.attention = {};
   saved.attention_input.reset();
-  const Tensor dx = attention_norm.backward_input(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
-  attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
+  const Tensor dx = attention_norm.backward(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
   saved = {};
   return dx;
 }

@@ -176,8 +176,7 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     Head::Saved& saved = slot.head;
     const Tensor& targets = microbatches_[static_cast<size_t>(microbatch)].targets;
     const Tensor dnormalised = head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_scale_, loss_sum_);
-    slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
-    head_.norm.backward_weight(ctx, saved.x, saved.norm);
+    slot.dx = head_.norm.backward(ctx, dnormalised, saved.x, Tensor(), saved.norm);
     saved = {};
   } else if (is_embedding(part)) {
     slot.dembedded = std::move(slot.dx);  // the embedding has no input gradient: its backward is all W
@@ -196,8 +195,9 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     now.drop(ctx, "embedding", slot.dembedded);
     embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
     if (positions_)
-      for_positions(now, slot.dembedded,
-                    [&](int64_t first, int64_t length, const Tensor& rows) { position_backward(ctx, rows, first, length, positions_->grad); });
+      for_positions(now, slot.dembedded, [&](int64_t first, int64_t length, const Tensor& rows) {
+        position_backward(ctx, rows, first, length, positions_->grad_to_add_to(ctx));
+      });
     slot.dembedded.reset();
   } else {
     blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);

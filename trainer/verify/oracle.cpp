@@ -78,7 +78,7 @@ void Sequence::drop(const std::string& purpose, Rows& x) const {
   const auto step = static_cast<uint64_t>(fault_ == KnownFault::kDropoutOfStepOne ? 0 : step_);
   auto index = static_cast<uint64_t>(place_ * static_cast<int64_t>(x.size() * x.front().size()));
   for (Row& row : x)
-    for (double& v : row) v = random_uniform(key, index++, step) >= m_.dropout ? v / (1 - m_.dropout) : 0;
+    for (double& v : row) v = random_uniform32(key, index++, step) >= m_.dropout ? v / (1 - m_.dropout) : 0;
 }
 
 double Sequence::frequency(size_t pair) const {

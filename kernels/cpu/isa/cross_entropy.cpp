@@ -32,20 +32,16 @@ void zeros(T* x, int64_t count) {
 
 }  // namespace
 
-template <class T>
-void cross_entropy_max(const CrossEntropyMax<T>& p, int64_t begin, int64_t end) {
-  for (int64_t m = begin; m < end; ++m) p.row_max[m] = max_of(p.logits + m * p.columns, p.valid);
-}
-
+/// The second loop finds the row in a cache.
 template <class T>
 void cross_entropy_sums(const CrossEntropySums<T>& p, int64_t begin, int64_t end) {
   for (int64_t m = begin; m < end; ++m) {
     const T* const row = p.logits + m * p.columns;
-    const float shift = p.row_max[m];
-    p.sums[m] = static_cast<float>(sum_of_exponentials(row, p.valid, shift));
-    const int64_t target = p.targets[m] - p.first;
-    const bool here = p.targets[m] >= 0 && target >= 0 && target < p.valid;
-    p.sums[p.rows + m] = here ? static_cast<float>(row[target]) - shift : 0.0F;
+    const float highest = max_of(row, p.valid);
+    const bool none = highest == -__builtin_inff();
+    p.row_max[m] = highest;
+    p.sums[m] = none ? 0.0F : static_cast<float>(sum_of_exponentials(row, p.valid, highest));
+    p.sums[p.rows + m] = highest;
   }
 }
 
@@ -69,7 +65,6 @@ void cross_entropy_backward(const CrossEntropyBackward<T>& p, int64_t begin, int
   }
 }
 
-TRIREME_INSTANCES(cross_entropy_max, CrossEntropyMax);
 TRIREME_INSTANCES(cross_entropy_sums, CrossEntropySums);
 TRIREME_INSTANCES(cross_entropy_backward, CrossEntropyBackward);
 

@@ -9,32 +9,38 @@ void convert_range(const From* from, int64_t count, To* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<To>(static_cast<float>(from[i]));
 }
 
-/// random_uniform(key, index, step) * 2^53, an integer of 53 bits: the Philox4x32-10 of kernels/core/rng.h, written so that a loop over `index`
-/// vectorises.
-inline uint64_t uniform_bits(uint64_t key, uint64_t index, uint64_t step) {
-  uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
-  uint32_t c2 = static_cast<uint32_t>(step), c3 = static_cast<uint32_t>(step >> 32);
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+/// The words of `calls` Philox4x32-10 calls from `first` on, four each, as random_uniform32 of kernels/core/rng.h takes them.
+inline void draw(uint64_t key, uint64_t first, uint64_t step, int64_t calls, uint32_t* words) {
+#pragma omp simd
+  for (int64_t i = 0; i < calls; ++i) {
+    const uint64_t call = first + static_cast<uint64_t>(i);
+    uint32_t c0 = static_cast<uint32_t>(call), c1 = static_cast<uint32_t>(call >> 32);
+    uint32_t c2 = static_cast<uint32_t>(step), c3 = static_cast<uint32_t>(step >> 32);
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
 #pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53} * c0;
-    const uint64_t p1 = uint64_t{0xCD9E8D57} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = uint64_t{0xD2511F53} * c0;
+      const uint64_t p1 = uint64_t{0xCD9E8D57} * c2;
+      c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+      c1 = static_cast<uint32_t>(p1);
+      c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+      c3 = static_cast<uint32_t>(p0);
+      k0 += 0x9E3779B9;
+      k1 += 0xBB67AE85;
+    }
+    words[4 * i] = c0;
+    words[4 * i + 1] = c1;
+    words[4 * i + 2] = c2;
+    words[4 * i + 3] = c3;
   }
-  return (uint64_t{c1} << 32 | c0) >> 11;
 }
 
 template <class T>
-void dropout_range(const T* x, uint64_t key, uint64_t first_index, uint64_t step, uint64_t threshold, float scale, int64_t count, T* y) {
+void drop_range(const T* x, const uint32_t* words, uint64_t threshold, float scale, int64_t count, T* y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
-    // The mask is the sign of a difference of two numbers up to 2^53, because SSE2 cannot compare 64-bit integers.
-    const uint64_t dropped = (uniform_bits(key, first_index + static_cast<uint64_t>(i), step) - threshold) >> 63;
+    // The mask is the sign of a difference of two numbers up to 2^32, because SSE2 cannot compare unsigned integers.
+    const uint64_t dropped = (words[i] - threshold) >> 63;
     const uint32_t kept = __builtin_bit_cast(uint32_t, static_cast<float>(x[i]) * scale) & (static_cast<uint32_t>(dropped) - 1U);
     y[i] = rounded<T>(__builtin_bit_cast(float, kept));
   }
@@ -59,7 +65,16 @@ void accumulate(const Accumulate<T>& p, int64_t begin, int64_t end) {
 
 template <class T>
 void dropout(const Dropout<T>& p, int64_t begin, int64_t end) {
-  dropout_range(p.x + begin, p.key, p.first_index + static_cast<uint64_t>(begin), p.step, p.threshold, p.scale, end - begin, p.y + begin);
+  constexpr int64_t kCalls = 64;
+  uint32_t words[4 * kCalls];
+  for (int64_t i = begin; i < end;) {
+    const uint64_t index = p.first_index + static_cast<uint64_t>(i);
+    const auto past = static_cast<int64_t>(index % 4);  // words of the first call that belong to elements before `index`
+    const int64_t count = end - i < 4 * kCalls - past ? end - i : 4 * kCalls - past;
+    draw(p.key, index / 4, p.step, (past + count + 3) / 4, words);
+    drop_range(p.x + i, words + past, p.threshold, p.scale, count, p.y + i);
+    i += count;
+  }
 }
 
 template void convert<float, bfloat16>(const Convert<float, bfloat16>&, int64_t, int64_t);

@@ -34,7 +34,6 @@ constexpr TypedKernels<T> kTyped{
     .add = add<T>,
     .accumulate = accumulate<T>,
     .dropout = dropout<T>,
-    .cross_entropy_max = cross_entropy_max<T>,
     .cross_entropy_sums = cross_entropy_sums<T>,
     .cross_entropy_backward = cross_entropy_backward<T>,
     .sum_of_squares = sum_of_squares<T>,

@@ -51,25 +51,15 @@ struct NormBackwardWeight {
   float *dw, *db;
 };
 
-/// Items: rows. The maximum of the first `valid` columns.
-template <class T>
-struct CrossEntropyMax {
-  const T* logits;
-  int64_t columns, valid;
-  float* row_max;
-};
-
-/// Items: rows.   sums [2,rows] as in kernels/ops/cross_entropy.h; this rank has tokens [first, first + valid).
+/// Items: rows. Maximum and sum of exponentials of the first `valid` columns.   row_max [rows], sums [2,rows] as in kernels/ops/cross_entropy.h.
 template <class T>
 struct CrossEntropySums {
   const T* logits;
-  const int32_t* targets;
-  const float* row_max;
-  int64_t rows, columns, first, valid;
-  float* sums;
+  int64_t rows, columns, valid;
+  float *row_max, *sums;
 };
 
-/// Items: rows. logits := (softmax - one_hot(target)) * scale.
+/// Items: rows. logits := (softmax - one_hot(target)) * scale; this rank has tokens [first, first + valid).
 template <class T>
 struct CrossEntropyBackward {
   const int32_t* targets;
@@ -242,7 +232,6 @@ struct TypedKernels {
   RangeKernel<Add<T>> add;
   RangeKernel<Accumulate<T>> accumulate;
   RangeKernel<Dropout<T>> dropout;
-  RangeKernel<CrossEntropyMax<T>> cross_entropy_max;
   RangeKernel<CrossEntropySums<T>> cross_entropy_sums;
   RangeKernel<CrossEntropyBackward<T>> cross_entropy_backward;
   RangeKernel<SumOfSquares<T>> sum_of_squares;

@@ -62,8 +62,6 @@ template <class T>
 void dropout(const Dropout<T>& p, int64_t begin, int64_t end);
 
 template <class T>
-void cross_entropy_max(const CrossEntropyMax<T>& p, int64_t begin, int64_t end);
-template <class T>
 void cross_entropy_sums(const CrossEntropySums<T>& p, int64_t begin, int64_t end);
 template <class T>
 void cross_entropy_backward(const CrossEntropyBackward<T>& p, int64_t begin, int64_t end);
