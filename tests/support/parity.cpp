@@ -201,20 +201,24 @@ std::string difference(const RunRecord& expected, const RunRecord& actual, doubl
   return tensors("average", expected.average, actual.average);
 }
 
-double gradient_error(const RunRecord& expected, const RunRecord& actual) {
+GradientErrors gradient_errors(const RunRecord& expected, const RunRecord& actual) {
   const auto norm = [](const std::vector<double>& values) {
     double sum = 0;
     for (const double v : values) sum += v * v;
     return std::sqrt(sum);
   };
-  double largest = 0, worst = 0;
+  double largest = 0, squares = 0;
   for (const auto& [name, tensor] : expected.first_gradient) largest = std::max(largest, norm(tensor.values));
+  GradientErrors errors;
   for (const auto& [name, tensor] : expected.first_gradient) {
-    std::vector<double> error = actual.first_gradient.at(name).values;
-    for (size_t i = 0; i < error.size(); ++i) error[i] -= tensor.values[i];
-    worst = std::max(worst, norm(error) / std::max(norm(tensor.values), 1e-2 * largest));
+    std::vector<double> difference = actual.first_gradient.at(name).values;
+    for (size_t i = 0; i < difference.size(); ++i) difference[i] -= tensor.values[i];
+    const double error = norm(difference) / std::max(norm(tensor.values), 1e-2 * largest);
+    errors.worst = std::max(errors.worst, error);
+    squares += error * error;
   }
-  return worst;
+  errors.mean = std::sqrt(squares / static_cast<double>(expected.first_gradient.size()));
+  return errors;
 }
 
 }  // namespace trireme::test

@@ -53,8 +53,13 @@ RunRecord train_on_threads(const Config& config, int steps, Device device, bool 
 /// largest tensor); otherwise a description of the first difference.
 std::string difference(const RunRecord& expected, const RunRecord& actual, double tolerance);
 
-/// The largest ||a - b|| / ||b|| over the parameters' gradients of step 1. ||b|| is at least a hundredth of the largest norm, because the gradient of
-/// a key bias is zero.
-double gradient_error(const RunRecord& expected, const RunRecord& actual);
+/// Errors of the first step's gradients, each the norm of a parameter's error relative to the norm of its gradient, or to 1 % of the largest norm if
+/// that is more, because the gradient of a key bias is zero. The worst parameter of a hundred is noisy; the mean is not.
+struct GradientErrors {
+  double worst = 0;
+  double mean = 0;  ///< root mean square over the parameters
+};
+GradientErrors gradient_errors(const RunRecord& expected, const RunRecord& actual);
+inline double gradient_error(const RunRecord& expected, const RunRecord& actual) { return gradient_errors(expected, actual).worst; }
 
 }  // namespace trireme::test
