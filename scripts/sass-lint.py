@@ -10,7 +10,8 @@ Worse is: more registers, stack, spills or shared memory, fewer blocks, more acc
 16-byte ones, other HMMA and more LDSM, MUFU or clocks of shared memory in the main loop. Figures are compared only if the code is of the release of
 CUDA that the file names.
 sm_100 is compiled by ptxas from the program's PTX, as the driver does.
-cuobjdump comes from the CUDA Toolkit or PyPI (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm). Exits 77 if it is missing: skipped.
+cuobjdump comes from the CUDA Toolkit or PyPI (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm). Exits 77, which means skipped, if it is
+missing or the program has no PTX.
 """
 import argparse
 import hashlib
@@ -55,6 +56,9 @@ def read_program(binary, arches, cuobjdump, nvdisasm):
         folder = pathlib.Path(name)
         run(cuobjdump, "-xelf", "all", "-xptx", "all", str(binary.resolve()), cwd=folder)
         texts = {path: path.read_text() for path in sorted(folder.glob("*.ptx"))}
+        if not texts:
+            print(f"sass-lint: skipped: {binary} has no PTX, in which launch bounds are declared; configure with -UCMAKE_CUDA_ARCHITECTURES")
+            sys.exit(77)
         declared = {kernel: rest for text in texts.values() for kernel, rest in parse_ptx(text).items()}
         found, releases = {}, {}
         for arch in arches:
