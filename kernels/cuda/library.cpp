@@ -32,6 +32,7 @@ CublasLt load() {
   library.load(table.preference_destroy, "cublasLtMatmulPreferenceDestroy");
   library.load(table.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   library.load(table.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  library.load(table.algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute");
   return table;
 }
 

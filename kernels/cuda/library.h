@@ -20,6 +20,7 @@ struct CublasLt {
   decltype(&::cublasLtMatmulPreferenceDestroy) preference_destroy;
   decltype(&::cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&::cublasLtMatmulAlgoConfigGetAttribute) algorithm_get;
 };
 
 /// Errors: ConfigError naming the library and why it could not be loaded.

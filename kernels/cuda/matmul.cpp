@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <compare>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/gpu_state.h"
@@ -47,12 +49,14 @@ std::string shape_of(const Product::Kind& kind) {
   return concat("rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, ", ", name_of(kind.in), " to ", name_of(kind.out));
 }
 
-std::string describe(const Product& product) {
-  const Product::Kind& kind = product.kind;
-  return concat("product with rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
+/// Includes every member of the kind.
+std::string text_of(const Product::Kind& kind) {
+  return concat("rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
                 kind.transpose_a ? ", a transposed" : "", kind.transpose_b ? ", b transposed" : "", ", epilogue ", static_cast<int>(kind.epilogue),
                 ", alignments ", kind.alignment_a, " ", kind.alignment_b, " ", kind.alignment_d, ")");
 }
+
+std::string describe(const Product& product) { return "product with " + text_of(product.kind); }
 
 void check(const CublasLt& lt, cublasStatus_t status, const char* call, const Product& product) {
   if (status != CUBLAS_STATUS_SUCCESS) throw InternalError(concat(call, ": ", lt.status_string(status), ": ", describe(product)));
@@ -71,8 +75,13 @@ cudaDataType_t cuda_type(DType dtype) {
 struct PreparedMatmul {
   std::unique_ptr<cublasLtMatmulDescOpaque_t, decltype(CublasLt::desc_destroy)> description;
   std::unique_ptr<cublasLtMatrixLayoutOpaque_t, decltype(CublasLt::layout_destroy)> a, b, d;
-  std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< empty: the library has no kernel for the product
+  std::optional<cublasLtMatmulAlgo_t> algorithm = {};  ///< empty: the library has no kernel for the product
 };
+
+/// True if the library does not run this algorithm for this product.
+bool is_refusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
 
 /// cuBLASLt on one GPU.
 class Library {
@@ -93,12 +102,24 @@ class Library {
 
   void note_plain(const Product::Kind& kind);
 
+  /// time_products() and use_algorithms().
+  std::vector<ProductTimes> time(const ProductAlgorithms& known, const std::function<void()>& body);
+  void use(const ProductAlgorithms& algorithms);
+
   ProductCounts counts;
   std::vector<std::string> plain_shapes;  ///< each once
 
  private:
   PreparedMatmul prepare_matmul(const Product& product);
   std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const PreparedMatmul& plan);
+  std::vector<cublasLtMatmulAlgo_t> candidates(const Product& product, const PreparedMatmul& plan, int most);
+  std::optional<cublasLtMatmulAlgo_t> time_candidates(const Product& product, const PreparedMatmul& plan,
+                                                      const std::vector<cublasLtMatmulAlgo_t>& all);
+  std::string text_of(const cublasLtMatmulAlgo_t& algorithm) const;
+  bool uses_tf32(const Product::Kind& kind) const { return kind.in == DType::kF32 && gpu_.options().tf32; }
+  /// The name of the kind in ProductAlgorithms.
+  std::string key_of(const Product::Kind& kind) const { return trireme::cuda::text_of(kind) + (uses_tf32(kind) ? ", TF32" : ""); }
+  cublasStatus_t queue(const Product& product, const PreparedMatmul& plan, const cublasLtMatmulAlgo_t& algorithm);
   void set_pointers(const Product& product, const PreparedMatmul& plan);
   template <class Value>
   void set(const Product& product, const PreparedMatmul& plan, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
@@ -109,6 +130,8 @@ class Library {
   const CublasLt& lt_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Product::Kind, PreparedMatmul> plans_;
+  ProductAlgorithms algorithms_;                     ///< of use()
+  std::optional<std::vector<ProductTimes>> timing_;  ///< within time()
 };
 
 /// Products of depth 0 are not the library's, which rejects empty matrices.
@@ -125,14 +148,30 @@ bool Library::run(const Product& product) {
   const PreparedMatmul& plan = found->second;
   if (!plan.algorithm) return false;
   set_pointers(product, plan);
-  const float alpha = 1, beta = product.accumulate ? 1 : 0;
-  const Gpu::State& state = gpu_.state();
-  check(lt_,
-        lt_.matmul(handle_, plan.description.get(), &alpha, product.a, plan.a.get(), product.b, plan.b.get(), &beta, product.d, plan.d.get(),
-                   product.d, plan.d.get(), &*plan.algorithm, state.workspace, static_cast<size_t>(state.workspace_bytes), state.compute),
-        "cublasLtMatmul", product);
+  check(lt_, queue(product, plan, *plan.algorithm), "cublasLtMatmul", product);
   ++counts.library;
   return true;
+}
+
+cublasStatus_t Library::queue(const Product& product, const PreparedMatmul& plan, const cublasLtMatmulAlgo_t& algorithm) {
+  const float alpha = 1, beta = product.accumulate ? 1 : 0;
+  const Gpu::State& state = gpu_.state();
+  return lt_.matmul(handle_, plan.description.get(), &alpha, product.a, plan.a.get(), product.b, plan.b.get(), &beta, product.d, plan.d.get(),
+                    product.d, plan.d.get(), &algorithm, state.workspace, static_cast<size_t>(state.workspace_bytes), state.compute);
+}
+
+/// Plans hold algorithms, so they are made again.
+void Library::use(const ProductAlgorithms& algorithms) {
+  algorithms_ = algorithms;
+  plans_.clear();
+}
+
+std::vector<ProductTimes> Library::time(const ProductAlgorithms& known, const std::function<void()>& body) {
+  TRIREME_CHECK(!gpu_.holds_graphs(), "matrix products cannot be timed while a CUDA graph exists");
+  use(known);
+  timing_.emplace();
+  body();
+  return *std::exchange(timing_, std::nullopt);
 }
 
 /// The library's choice also depends on the alignment of these two pointers.
@@ -143,10 +182,9 @@ void Library::set_pointers(const Product& product, const PreparedMatmul& plan) {
 
 PreparedMatmul Library::prepare_matmul(const Product& product) {
   const Product::Kind& kind = product.kind;
-  const bool tf32 = kind.in == DType::kF32 && gpu_.options().tf32;
   cublasLtMatmulDesc_t description = nullptr;
-  check(lt_, lt_.desc_create(&description, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
-        product);
+  check(lt_, lt_.desc_create(&description, uses_tf32(kind) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate", product);
   const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
     cublasLtMatrixLayout_t made = nullptr;
     check(lt_, lt_.layout_create(&made, cuda_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
@@ -156,8 +194,7 @@ PreparedMatmul Library::prepare_matmul(const Product& product) {
   PreparedMatmul plan{{description, lt_.desc_destroy},
                       kind.transpose_a ? layout(kind.in, kind.k, kind.m) : layout(kind.in, kind.m, kind.k),
                       kind.transpose_b ? layout(kind.in, kind.n, kind.k) : layout(kind.in, kind.k, kind.n),
-                      layout(kind.out, kind.m, kind.n),
-                      std::nullopt};
+                      layout(kind.out, kind.m, kind.n)};
   const auto transform = [](bool transpose) { return static_cast<int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N); };
   set(product, plan, CUBLASLT_MATMUL_DESC_TRANSA, transform(kind.transpose_a));
   set(product, plan, CUBLASLT_MATMUL_DESC_TRANSB, transform(kind.transpose_b));
@@ -170,6 +207,88 @@ PreparedMatmul Library::prepare_matmul(const Product& product) {
 }
 
 std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, const PreparedMatmul& plan) {
+  constexpr int kCandidates = 8;
+  const std::string key = key_of(product.kind);
+  const auto known = algorithms_.find(key);
+  const std::vector<cublasLtMatmulAlgo_t> all = candidates(product, plan, timing_ || known != algorithms_.end() ? kCandidates : 1);
+  if (all.empty()) return std::nullopt;
+  if (known != algorithms_.end()) {
+    const auto same = std::ranges::find(all, known->second, [&](const cublasLtMatmulAlgo_t& algorithm) { return text_of(algorithm); });
+    if (same != all.end()) {
+      if (timing_) timing_->push_back({key, {known->second}, {0}});
+      return *same;
+    }
+  }
+  return timing_ ? time_candidates(product, plan, all) : all.front();
+}
+
+/// Returns the first usable candidate, or none if cuBLASLt refuses to run any.
+std::optional<cublasLtMatmulAlgo_t> Library::time_candidates(const Product& product, const PreparedMatmul& plan,
+                                                             const std::vector<cublasLtMatmulAlgo_t>& all) {
+  ProductTimes times{key_of(product.kind), {}, {}};
+  std::vector<cublasLtMatmulAlgo_t> usable;
+  for (const cublasLtMatmulAlgo_t& algorithm : all) {
+    const std::string text = text_of(algorithm);
+    if (std::ranges::find(times.algorithms, text) != times.algorithms.end()) continue;
+    const cublasStatus_t status = queue(product, plan, algorithm);  // the first run also loads the kernel
+    if (is_refusal(status)) continue;
+    check(lt_, status, "cublasLtMatmul", product);
+    usable.push_back(algorithm);
+    times.algorithms.push_back(text);
+  }
+  if (usable.empty()) return std::nullopt;
+
+  // The candidates take turns, so that work on other streams disturbs none of them more than the others.
+  constexpr int kRounds = 3;
+  std::vector<std::pair<Event, Event>> runs;
+  for (int round = 0; round < kRounds; ++round)
+    for (const cublasLtMatmulAlgo_t& algorithm : usable) {
+      const Event begin = gpu_.record_time(gpu_.compute());
+      check(lt_, queue(product, plan, algorithm), "cublasLtMatmul", product);
+      runs.emplace_back(begin, gpu_.record_time(gpu_.compute()));
+    }
+  times.seconds.assign(usable.size(), std::numeric_limits<double>::infinity());
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const auto [begin, end] = runs[run];
+    double& shortest = times.seconds[run % usable.size()];
+    shortest = std::min(shortest, gpu_.seconds_between(begin, end));
+    gpu_.recycle_time(begin);
+    gpu_.recycle_time(end);
+  }
+  timing_->push_back(std::move(times));
+  return usable.front();
+}
+
+/// The configuration of an algorithm, which its number alone does not determine. Unlike the opaque struct, it can be compared between processes.
+std::string Library::text_of(const cublasLtMatmulAlgo_t& algorithm) const {
+  struct Attribute {
+    const char* name;
+    cublasLtMatmulAlgoConfigAttributes_t key;
+    size_t bytes;
+  };
+  static constexpr Attribute kAttributes[] = {
+      {"id", CUBLASLT_ALGO_CONFIG_ID, 4},
+      {"tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+      {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+      {"split", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+      {"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+      {"swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+      {"option", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+      {"inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+      {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2},
+  };
+  std::string text;
+  for (const Attribute& attribute : kAttributes) {
+    uint32_t value = 0;  // its low bytes come first on every host of these GPUs, so an attribute of two bytes is read correctly
+    size_t written = 0;
+    if (lt_.algorithm_get(&algorithm, attribute.key, &value, attribute.bytes, &written) != CUBLAS_STATUS_SUCCESS) continue;
+    text += concat(text.empty() ? "" : " ", attribute.name, " ", value);
+  }
+  return text;
+}
+
+/// At most `most` algorithms of the heuristic, the fastest by its estimate first. Empty: the library has no kernel for the product.
+std::vector<cublasLtMatmulAlgo_t> Library::candidates(const Product& product, const PreparedMatmul& plan, int most) {
   ++counts.plans;
   cublasLtMatmulPreference_t made = nullptr;
   check(lt_, lt_.preference_create(&made), "cublasLtMatmulPreferenceCreate", product);
@@ -185,14 +304,16 @@ std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, cons
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(kind.alignment_b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(kind.alignment_d));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(kind.alignment_d));
-  cublasLtMatmulHeuristicResult_t result{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int count = 0;
-  const cublasStatus_t status =
-      lt_.heuristic(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(), preference.get(), 1, &result, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+  const cublasStatus_t status = lt_.heuristic(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(),
+                                              preference.get(), most, results.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check(lt_, status, "cublasLtMatmulAlgoGetHeuristic", product);
-  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
-  return result.algo;
+  std::vector<cublasLtMatmulAlgo_t> usable;
+  for (int i = 0; i < count; ++i)
+    if (const auto& result = results[static_cast<size_t>(i)]; result.state == CUBLAS_STATUS_SUCCESS) usable.push_back(result.algo);
+  return usable;
 }
 
 Library& library(const Context& ctx) { return ctx.gpu->state().library<Library>(*ctx.gpu); }
@@ -282,5 +403,11 @@ std::string library_versions(Gpu& gpu) {
 ProductCounts product_counts(Gpu& gpu) { return gpu.state().library<Library>(gpu).counts; }
 
 std::vector<std::string> plain_shapes(Gpu& gpu) { return gpu.state().library<Library>(gpu).plain_shapes; }
+
+std::vector<ProductTimes> time_products(Gpu& gpu, const ProductAlgorithms& known, const std::function<void()>& body) {
+  return gpu.state().library<Library>(gpu).time(known, body);
+}
+
+void use_algorithms(Gpu& gpu, const ProductAlgorithms& algorithms) { gpu.state().library<Library>(gpu).use(algorithms); }
 
 }  // namespace trireme::cuda

@@ -54,6 +54,8 @@ void Gpu::recycle_time(Event /*event*/) { refuse(); }
 std::string library_versions(Gpu& /*gpu*/) { refuse(); }
 ProductCounts product_counts(Gpu& /*gpu*/) { refuse(); }
 std::vector<std::string> plain_shapes(Gpu& /*gpu*/) { refuse(); }
+std::vector<ProductTimes> time_products(Gpu& /*gpu*/, const ProductAlgorithms& /*known*/, const std::function<void()>& /*body*/) { refuse(); }
+void use_algorithms(Gpu& /*gpu*/, const ProductAlgorithms& /*algorithms*/) { refuse(); }
 
 bool is_profiled() { return false; }
 void open_profiler_range(const char* /*name*/) {}

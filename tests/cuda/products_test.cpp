@@ -1,4 +1,4 @@
-// Which products use cuBLASLt and which the plain kernel, how often the heuristic is called, and TF32.
+// Which products use cuBLASLt and which the plain kernel, how often the heuristic is called, which of its algorithms are timed and used, and TF32.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 struct Machine {
-  explicit Machine(const cuda::GpuOptions& options = {}) : gpu(fresh(options)) {}
+  explicit Machine(const cuda::GpuOptions& options = {}, const cuda_sim::Options& machine = {}) : gpu(fresh(options, machine)) {}
 
   /// Normally distributed values, `offset` elements after the beginning of a buffer.
   Tensor tensor(const Shape& shape, DType dtype, uint64_t key = 0, int64_t offset = 0) {
@@ -46,8 +46,8 @@ struct Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  static std::unique_ptr<cuda::Gpu> fresh(const cuda::GpuOptions& options) {
-    cuda_sim::reset();
+  static std::unique_ptr<cuda::Gpu> fresh(const cuda::GpuOptions& options, const cuda_sim::Options& machine) {
+    cuda_sim::reset(0, machine);
     return std::make_unique<cuda::Gpu>(0, options);
   }
 
@@ -71,6 +71,35 @@ void forward(Machine& machine, int64_t rows, int64_t inputs, int64_t outputs, in
   const Tensor x = machine.tensor({rows, inputs}, DType::kBF16, 0, offset), w = machine.tensor({outputs, inputs}, DType::kBF16, 7);
   linear_forward(machine.ctx, x, w, {}, machine.tensor({rows, outputs}, DType::kBF16));
 }
+
+/// Sets what the algorithms of cuBLASLt do, until the end of a test.
+struct ScopedAlgorithms {
+  explicit ScopedAlgorithms(const cuda_sim::AlgorithmBehaviour& behaviour) { cuda_sim::set_algorithms(behaviour); }
+  ~ScopedAlgorithms() { cuda_sim::set_algorithms({}); }
+  ScopedAlgorithms(const ScopedAlgorithms&) = delete;
+  ScopedAlgorithms& operator=(const ScopedAlgorithms&) = delete;
+};
+
+/// A product in fp32 of a depth at which each order of summation gives other bits, on a machine with a clock of its own.
+struct OwnProduct {
+  explicit OwnProduct(bool tf32 = false) : machine({.tf32 = tf32}, {.operation_seconds = 1e-3}) {}
+
+  static constexpr const char* kKind = "rows 16, columns 8, depth 96 (F32 to F32, a transposed, epilogue 1, alignments 16 16 16)";
+  Machine machine;
+  Tensor x = machine.tensor({16, 96}, DType::kF32, 0), w = machine.tensor({8, 96}, DType::kF32, 5000), y = machine.tensor({16, 8}, DType::kF32);
+
+  void queue() { linear_forward(machine.ctx, x, w, {}, y); }
+  std::vector<cuda::ProductTimes> time(const cuda::ProductAlgorithms& known = {}) {
+    return cuda::time_products(*machine.gpu, known, [this] { queue(); });
+  }
+  /// The result with this algorithm.
+  std::vector<float> result(const std::string& algorithm) {
+    cuda::use_algorithms(*machine.gpu, {{kKind, algorithm}});
+    queue();
+    const Tensor host = to_host(machine.ctx, y);
+    return {host.data<float>(), host.data<float>() + host.numel()};
+  }
+};
 
 double tf32_error(bool tf32) {
   Machine machine({.tf32 = tf32});
@@ -116,6 +145,104 @@ TEST_CASE("products without a cuBLASLt kernel use the plain kernel") {
   forward(machine, 0, 33, 8);
   forward(machine, 16, 0, 8);  // empty, which no padding avoids
   CHECK(cuda::plain_shapes(*machine.gpu).size() == 3);
+}
+
+TEST_CASE("the algorithms of a kind of product are timed at its first use") {
+  const std::vector<double> seconds = {4e-3, 3e-3, 1e-3, 2e-3, 5e-3};
+  const ScopedAlgorithms behaviour({.seconds = [&](int, int place) { return seconds[static_cast<size_t>(place)]; }});
+  OwnProduct product;
+  Machine& machine = product.machine;
+  const Tensor dy = machine.tensor({16, 8}, DType::kF32), dw = machine.tensor({8, 96}, DType::kF32);
+  const std::vector<cuda::ProductTimes> times = cuda::time_products(*machine.gpu, {}, [&] {
+    for (int i = 0; i < 2; ++i) product.queue();
+    for (const bool add : {false, true}) linear_backward_weight(machine.ctx, dy, product.x, dw, add);
+  });
+  REQUIRE(times.size() == 2);
+  CHECK(times[0].kind == OwnProduct::kKind);
+  CHECK(times[1].kind == "rows 8, columns 96, depth 16 (F32 to F32, b transposed, epilogue 1, alignments 16 16 16)");
+  for (const cuda::ProductTimes& one : times) {
+    REQUIRE(one.algorithms.size() == seconds.size());
+    for (size_t i = 0; i < seconds.size(); ++i) CHECK(one.seconds[i] == Approx(seconds[i]));
+    CHECK(one.algorithms[2] == "id 102 tile 0 stages 0 split 3 reduction 0 swizzle 0 option 0 inner 0 cluster 0");
+  }
+  const int64_t before = cuda_sim::cublas_lt_statistics().products;
+  product.queue();
+  CHECK(cuda_sim::cublas_lt_statistics().products == before + 1);  // nothing is timed afterwards
+}
+
+TEST_CASE("products in TF32 are kinds of their own") {
+  OwnProduct product(true);
+  const std::vector<cuda::ProductTimes> times = product.time({{OwnProduct::kKind, "id 101"}});
+  REQUIRE(times.size() == 1);
+  CHECK(times[0].kind == std::string(OwnProduct::kKind) + ", TF32");
+}
+
+TEST_CASE("products use the algorithm that is set by its text, and otherwise the first") {
+  OwnProduct product;
+  const std::vector<std::string> algorithms = product.time().at(0).algorithms;
+  REQUIRE(algorithms.size() == cuda_sim::kAlgorithms);
+  std::vector<std::vector<float>> results;
+  for (const std::string& algorithm : algorithms) {
+    results.push_back(product.result(algorithm));
+    CHECK(std::ranges::count(results, results.back()) == 1);  // an order of summation of its own
+    CHECK(product.result(algorithm) == results.back());
+  }
+  CHECK(product.result("id 7") == results[0]);
+  CHECK(product.result(algorithms[0]) == results[0]);
+  cuda::use_algorithms(*product.machine.gpu, {});
+  product.queue();
+  const Tensor host = to_host(product.machine.ctx, product.y);
+  CHECK(std::equal(results[0].begin(), results[0].end(), host.data<float>()));
+}
+
+TEST_CASE("algorithms that cuBLASLt does not support or refuses are neither timed nor used") {
+  const ScopedAlgorithms behaviour({.unusable = 0, .refused = 3});
+  OwnProduct product;
+  const std::vector<cuda::ProductTimes> times = product.time();
+  REQUIRE(times.size() == 1);
+  CHECK(times[0].seconds.size() == 3);
+  std::string all;
+  for (const std::string& algorithm : times[0].algorithms) all += algorithm.substr(0, 6) + ";";
+  CHECK(all == "id 101;id 102;id 104;");
+  cuda::use_algorithms(*product.machine.gpu, {});
+  const int64_t before = counts(product.machine).plain;
+  product.queue();
+  CHECK(counts(product.machine).plain == before + 1);  // the heuristic's first algorithm is not usable
+}
+
+TEST_CASE("an algorithm that is known is not timed, and one that cuBLASLt does not offer is replaced") {
+  OwnProduct product;
+  const std::string known = product.time().at(0).algorithms[3];
+  const int64_t before = cuda_sim::cublas_lt_statistics().products;
+  const std::vector<cuda::ProductTimes> times = product.time({{OwnProduct::kKind, known}});
+  CHECK(cuda_sim::cublas_lt_statistics().products == before + 1);
+  REQUIRE(times.size() == 1);
+  CHECK(times[0].kind == OwnProduct::kKind);
+  CHECK(times[0].algorithms == std::vector{known});
+  CHECK(times[0].seconds == std::vector{0.0});
+  CHECK(product.time({{OwnProduct::kKind, "id 7"}}).at(0).seconds.size() == cuda_sim::kAlgorithms);
+}
+
+TEST_CASE("algorithms that need more than the workspace of every product are no candidates") {
+  Machine machine({}, {.major = 8});
+  const Tensor x = machine.tensor({1024, 8}, DType::kF32), w = machine.tensor({768, 8}, DType::kF32), y = machine.tensor({1024, 768}, DType::kF32);
+  const int64_t before = machine.ctx.arena->system_allocations();
+  const auto times = cuda::time_products(*machine.gpu, {}, [&] { linear_forward(machine.ctx, x, w, {}, y); });
+  REQUIRE(times.size() == 1);
+  CHECK(times[0].algorithms.size() == 1);  // partial sums of two slices, 6 MiB, do not fit the workspace of 4 MiB
+  CHECK(machine.ctx.arena->system_allocations() == before);
+}
+
+TEST_CASE("a captured CUDA graph keeps its algorithms, and nothing is timed while it exists") {
+  OwnProduct product;
+  const std::vector<std::string> algorithms = product.time().at(0).algorithms;
+  const std::vector<float> expected = product.result(algorithms[2]);
+  const cuda::Gpu::Graph graph = product.machine.gpu->capture([&] { product.queue(); });
+  CHECK_THROWS_WITH(product.time(), Contains("cannot be timed while a CUDA graph exists"));
+  CHECK(product.result(algorithms[0]) != expected);
+  product.machine.gpu->launch(graph);
+  const Tensor host = to_host(product.machine.ctx, product.y);
+  CHECK(std::equal(expected.begin(), expected.end(), host.data<float>()));
 }
 
 TEST_CASE("empty products") {

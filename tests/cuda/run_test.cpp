@@ -6,20 +6,24 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "parallel/comm/self.h"
+#include "tests/cuda_sim/cublas_lt.h"
 #include "tests/cuda_sim/cuda_sim.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/support/trace_file.h"
+#include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/run/run.h"
+#include "trainer/verify/ragged_dataset.h"
 
 namespace trireme::test {
 namespace {
@@ -75,6 +79,7 @@ class RunFiles {
     return read_trace(text.str());
   }
   std::vector<double> validation_losses(const std::string& name) const { return validation_losses_of(directory_.path / name); }
+  std::filesystem::path path(const std::string& name) const { return directory_.path / name; }
 
  private:
   TemporaryDirectory directory_;
@@ -146,6 +151,102 @@ TEST_CASE("captured steps and the evaluations between them see the parameters of
   CHECK(files.steps("graph") == files.steps("queued"));
   CHECK(files.validation_losses("queued").size() == 6);
   CHECK(files.validation_losses("graph") == files.validation_losses("queued"));
+}
+
+TEST_CASE("a run keeps its algorithms of matrix products: with their file, and when it resumes without it") {
+  ParityLayout layout;
+  layout.data = 2;
+  layout.zero = 3;
+  const RunFiles files;
+  const auto train = [&](const std::string& name, const std::string& tuning_file, int fastest, std::optional<int64_t> max_steps = {}) {
+    cuda_sim::reset(1, {.operation_seconds = 1e-3});
+    cuda_sim::set_algorithms({.seconds = [=](int, int place) { return place == fastest ? 1e-3 : 2e-3; }});
+    CHECK(files.train(name, "cuda", max_steps, layout, [&](Config& config) {
+      config.training.steps = 4;
+      config.training.global_batch_size = 4;
+      config.kernels.tuning_file = tuning_file == "none" ? tuning_file : files.path(tuning_file).string();
+    }) == 1);  // allocation of memory: a rehearsal takes no more than a step
+    cuda_sim::set_algorithms({});
+    const std::vector<nlohmann::json> events = files.events(name, "tuned_products");
+    return events.empty() ? nlohmann::json() : events.back();
+  };
+  CHECK(train("heuristic", "none", 2).is_null());
+  CHECK(train("first", "first.json", 0)["timed"] > 0);
+  CHECK(files.steps("first") == files.steps("heuristic"));  // the rehearsal changes nothing
+
+  CHECK(train("timed", "timed.json", 2)["timed"] > 0);
+  CHECK(files.steps("timed") != files.steps("heuristic"));
+  check_close(files.steps("heuristic"), files.steps("timed"));
+  const nlohmann::json known = train("known", "timed.json", 4);
+  CHECK(known["timed"] == 0);
+  CHECK(known["known"] > 0);
+  CHECK(files.steps("known") == files.steps("timed"));
+
+  CHECK(train("stopped", "stopped.json", 2, 2)["step"] == 0);
+  std::filesystem::remove(files.path("stopped.json"));
+  const nlohmann::json resumed = train("stopped", "stopped.json", 4);
+  CHECK(resumed["step"] == 2);
+  CHECK(resumed["timed"] == 0);
+  CHECK(files.steps("stopped") == files.steps("timed"));
+  CHECK(files.validation_losses("stopped") == files.validation_losses("timed"));
+
+  // `eval` and `generate` time nothing, although the checkpoint's configuration has the file.
+  std::filesystem::remove(files.path("timed.json"));
+  std::optional<Machine> machine;
+  CheckpointModel model((files.path("timed") / "checkpoints/latest").string());
+  CHECK(model.config().kernels.tuning_file == files.path("timed.json"));
+  model.config().training.global_batch_size = model.config().training.micro_batch_size = 1;
+  model.config().parallel = {};
+  model.config() = resolve(model.config(), 1);
+  Trainer& trainer = model.load(std::make_unique<SelfCommunicator>("world"), {0, 1}, machine, {.device_files = "/nowhere"});
+  const RaggedDataset data(3, model.config().training.sequence_length, *model.config().model.vocab_size);
+  std::vector<int64_t> products;
+  for (int i = 0; i < 2; ++i) {
+    const int64_t before = cuda_sim::cublas_lt_statistics().products;
+    trainer.evaluate(data, 1);
+    products.push_back(cuda_sim::cublas_lt_statistics().products - before);
+  }
+  CHECK(products[0] > 0);
+  CHECK(products[0] == products[1]);
+  CHECK_FALSE(std::filesystem::exists(files.path("timed.json")));
+  machine.reset();
+  cuda_sim::reset();
+}
+
+TEST_CASE("a run with an unusable tuning file ends before it makes its directory") {
+  const RunFiles files;
+  std::ofstream(files.path("products.json")) << "{}";
+  try {
+    files.train("refused", "cuda", 1, {}, [&](Config& config) { config.kernels.tuning_file = files.path("products.json"); });
+    FAIL("not refused");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kData);
+    CHECK_THAT(error.what(), Catch::Matchers::Contains("kernels.tuning_file=") && Catch::Matchers::Contains("not a file of algorithms"));
+  }
+  CHECK_FALSE(std::filesystem::exists(files.path("refused")));
+}
+
+TEST_CASE("captured steps use the timed algorithms, and rehearsals change neither loss scale nor dropout") {
+  const RunFiles files;
+  for (const auto& [name, graph, tuned, fastest] : {std::tuple{"plain", false, false, 0}, std::tuple{"rehearsed", false, true, 0},
+                                                    std::tuple{"queued", false, true, 3}, std::tuple{"graph", true, true, 3}}) {
+    cuda_sim::reset(1, {.operation_seconds = 1e-3});
+    cuda_sim::set_algorithms({.seconds = [of = fastest](int, int place) { return place == of ? 1e-3 : 2e-3; }});
+    files.train(name, "cuda", 4, {}, [&, captures = graph, tunes = tuned](Config& config) {
+      config.training.global_batch_size = 3;
+      config.training.precision = "fp16";
+      config.training.loss_scale = {.initial = 1 << 20, .growth_interval = 2};
+      config.model.dropout = captures || fastest > 0 ? 0 : 0.1;
+      config.kernels.cuda_graph = captures;
+      if (tunes) config.kernels.tuning_file = files.path("products.json");
+    });
+    cuda_sim::set_algorithms({});
+    std::filesystem::remove(files.path("products.json"));
+  }
+  CHECK(files.steps("rehearsed") == files.steps("plain"));
+  CHECK(files.steps("graph").size() == 4);  // two queued, one captured, one launched
+  CHECK(files.steps("graph") == files.steps("queued"));
+  cuda_sim::reset();
 }
 
 TEST_CASE("traced steps on GPUs: times by cause, a trace of all ranks, and the same bits with and without a CUDA graph") {

@@ -4,12 +4,14 @@
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <optional>
 
 #include "tests/cuda/gpu_ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/gpu.h"
+#include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
@@ -180,6 +182,20 @@ TEST_CASE("twelve layouts with one GPU per rank match the CPU, each under a stre
     testing::set_schedule(seed++);
     check_against_cpu(c);
   }
+}
+
+TEST_CASE("a layout whose products use timed algorithms matches the CPU, and a run with their file gives the same bits", "[gpus2]") {
+  const LayoutCase c = twelve_layouts().front();
+  if (!fits(c.layout)) return;
+  const TemporaryDirectory directory;
+  Config config = parity_config(c.model, c.layout, "fp32");
+  config.kernels.tuning_file = directory.path / "products.json";
+  testing::set_schedule(0);
+  const RunRecord first = train_on_gpus(config, kSteps);
+  CHECK(difference(on_cpu(c.model, "fp32"), first, kSingleTolerance) == "");
+  CHECK(std::filesystem::exists(directory.path / "products.json"));
+  testing::set_schedule(1);
+  CHECK(train_on_gpus(config, kSteps) == first);
 }
 
 TEST_CASE("twelve layouts with one GPU per rank match the CPU under 36 stream schedules", "[slow]") {

@@ -1,9 +1,11 @@
 #include "tests/cuda_sim/cublas_lt.h"
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tests/cuda_sim/cublas_lt_product.h"
@@ -13,6 +15,7 @@ namespace cuda_sim {
 namespace {
 
 std::atomic<int64_t> g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects;
+AlgorithmBehaviour g_behaviour;  // changed between runs only
 
 // ---- the objects behind the opaque handles ----
 
@@ -116,6 +119,7 @@ struct Algorithm {
   uint32_t alignments;  ///< one byte each, a b c d, as powers of two
   uint64_t problem;     ///< hash
   uint64_t workspace;
+  int64_t place;  ///< in the heuristic's list
 
   int64_t alignment(int operand) const { return int64_t{1} << (alignments >> 8 * operand & 0xFF); }
 };
@@ -153,7 +157,25 @@ bool pointers_sound(const Call& call, const Algorithm& algorithm, uint64_t works
   return workspace_bytes >= algorithm.workspace && on_device(call.workspace, static_cast<int64_t>(workspace_bytes)) && aligned(call.workspace, 16);
 }
 
+class Product final : public Operation {
+ public:
+  Product(const Call& call, std::optional<double> seconds) : call_(call), seconds_(seconds) {}
+  std::string name() const override {
+    const Problem& p = call_.problem;
+    return "cublasLtMatmul m " + std::to_string(p.m) + " n " + std::to_string(p.n) + " k " + std::to_string(p.k);
+  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<Product>(call_, seconds_); }
+  void run() override { compute(call_); }
+  std::optional<double> own_seconds() const override { return seconds_; }
+
+ private:
+  Call call_;
+  std::optional<double> seconds_;
+};
+
 }  // namespace
+
+void set_algorithms(const AlgorithmBehaviour& behaviour) { g_behaviour = behaviour; }
 
 CublasLtStatistics cublas_lt_statistics() { return {g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects}; }
 
@@ -250,21 +272,37 @@ cublasStatus_t lt_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
       columns_aligned(preference->alignment_a, problem.lda, problem.in) && columns_aligned(preference->alignment_b, problem.ldb, problem.in) &&
       columns_aligned(preference->alignment_c, problem.ldc, problem.out) && columns_aligned(preference->alignment_d, problem.ldd, problem.out) &&
       (!problem.has_bias() || aligned(description->bias, 16)) && (!problem.has_gelu() || aligned(description->aux, 16)) &&
-      workspace_of(problem) <= preference->workspace;
+      workspace_of(problem, 1) <= preference->workspace;
   if (!has_kernel) {
     ++g_refused;
     return problem.m % 2 == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;  // the real library does both
   }
   const auto power = [](uint32_t alignment) { return static_cast<uint32_t>(std::countr_zero(alignment)); };
-  const Algorithm algorithm{kAlgorithmTag,
-                            power(preference->alignment_a) | power(preference->alignment_b) << 8 | power(preference->alignment_c) << 16 |
-                                power(preference->alignment_d) << 24,
-                            hash(problem), workspace_of(problem)};
-  results[0] = {};
-  std::memcpy(&results[0].algo, &algorithm, sizeof(algorithm));
-  results[0].workspaceSize = algorithm.workspace;
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  *count = 1;
+  for (; *count < std::min(wanted, kAlgorithms) && workspace_of(problem, *count + 1) <= preference->workspace; ++*count) {
+    const Algorithm algorithm{kAlgorithmTag,
+                              power(preference->alignment_a) | power(preference->alignment_b) << 8 | power(preference->alignment_c) << 16 |
+                                  power(preference->alignment_d) << 24,
+                              hash(problem), workspace_of(problem, *count + 1), *count};
+    cublasLtMatmulHeuristicResult_t& result = results[*count];
+    result = {};
+    std::memcpy(&result.algo, &algorithm, sizeof(algorithm));
+    result.workspaceSize = algorithm.workspace;
+    result.state = *count == g_behaviour.unusable ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t lt_algorithm_get(const cublasLtMatmulAlgo_t* handle, cublasLtMatmulAlgoConfigAttributes_t attribute, void* value, size_t bytes,
+                                size_t* written) {
+  Algorithm algorithm{};
+  if (handle != nullptr) std::memcpy(&algorithm, handle, sizeof(algorithm));
+  const bool narrow = attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+  const uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_ID           ? static_cast<uint32_t>(g_behaviour.identity + algorithm.place)
+                          : attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? static_cast<uint32_t>(algorithm.place + 1)
+                                                                         : 0;
+  if (algorithm.tag != kAlgorithmTag || value == nullptr || written == nullptr || bytes != (narrow ? 2 : 4)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(value, &number, bytes);
+  *written = bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -287,11 +325,13 @@ cublasStatus_t lt_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, con
   std::memcpy(&call.beta, beta, sizeof(float));
   call.a = a, call.b = b, call.c = c, call.d = d, call.bias = description->bias, call.aux = description->aux, call.workspace = workspace;
   if (!pointers_sound(call, algorithm, workspace_bytes, library->device)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (algorithm.place == g_behaviour.unusable || algorithm.place == g_behaviour.refused) return CUBLAS_STATUS_NOT_SUPPORTED;
+  call.slices = algorithm.place + 1;
   ++g_products;
   if (call.problem.has_gelu()) ++g_fused_gelu;
-  const Problem& p = call.problem;
-  const std::string name = "cublasLtMatmul m " + std::to_string(p.m) + " n " + std::to_string(p.n) + " k " + std::to_string(p.k);
-  return enqueue(stream, name, [call] { compute(call); }) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+  std::optional<double> seconds;
+  if (g_behaviour.seconds) seconds = g_behaviour.seconds(library->device, static_cast<int>(algorithm.place));
+  return enqueue(stream, std::make_unique<Product>(call, seconds)) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // namespace cuda_sim

@@ -1,11 +1,12 @@
 #pragma once
 // The simulated cuBLASLt. It checks the sizes, defaults and required attributes of descriptors. Its heuristic returns algorithms that are valid only
 // for the queried problem and alignments, and products reject any other use. It is stricter than the library where the library leaves a mistake
-// unnoticed (pointers that are not device memory). Sums are fp32. There is no kernel for rows or buffers aligned to less than 4 bytes or biases to
-// less than 16.
+// unnoticed (pointers that are not device memory). Sums are fp32, and the algorithms of a product differ in their order. There is no kernel for rows
+// or buffers aligned to less than 4 bytes or biases to less than 16.
 #include <cublasLt.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace cuda_sim {
 
@@ -18,6 +19,20 @@ struct CublasLtStatistics {
 };
 /// Statistics of the process.
 CublasLtStatistics cublas_lt_statistics();
+
+/// The heuristic returns up to kAlgorithms algorithms, as many as the preferred workspace allows. The one at place p of its list sums p + 1 slices of
+/// the depth, in the workspace, and adds the sums.
+constexpr int kAlgorithms = 5;
+/// How the algorithms behave, by their place in the list.
+struct AlgorithmBehaviour {
+  /// Seconds of a product on the machine's own clock (Options::operation_seconds); null: as other operations.
+  std::function<double(int device, int place)> seconds = nullptr;
+  int unusable = -1;   ///< the heuristic returns it with an error as its state
+  int refused = -1;    ///< the heuristic returns it, and products refuse it
+  int identity = 100;  ///< CUBLASLT_ALGO_CONFIG_ID of the first; that of each next one is one higher
+};
+/// Call it while nothing runs.
+void set_algorithms(const AlgorithmBehaviour& behaviour);
 
 cublasStatus_t lt_create(cublasLtHandle_t* handle);
 cublasStatus_t lt_destroy(cublasLtHandle_t handle);
@@ -35,6 +50,8 @@ cublasStatus_t lt_preference_set(cublasLtMatmulPreference_t preference, cublasLt
 cublasStatus_t lt_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                             cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
                             cublasLtMatmulHeuristicResult_t results[], int* count);
+cublasStatus_t lt_algorithm_get(const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute, void* value, size_t bytes,
+                                size_t* written);
 cublasStatus_t lt_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                          const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                          cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,

@@ -64,11 +64,16 @@ void compute(const Call& call) {
   const Problem& p = call.problem;
   const std::vector<float> a = unpack(call.a, p.in, p.tf32, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, p.transpose_a);
   const std::vector<float> b = unpack(call.b, p.in, p.tf32, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, p.transpose_b);
-  if (const uint64_t bytes = workspace_of(p); bytes > 0) std::memset(call.workspace, 0xFF, bytes);
-  std::vector<float> sums(static_cast<size_t>(p.m));
+  if (const uint64_t bytes = workspace_of(p, call.slices); bytes > 0) std::memset(call.workspace, 0xFF, bytes);
+  std::vector<float> sums(static_cast<size_t>(p.m)), slice(sums.size());
   for (int64_t column = 0; column < p.n; ++column) {
     std::fill(sums.begin(), sums.end(), 0.0f);
-    add_products(sums.data(), a.data(), b.data() + column * p.k, p.m, p.k);
+    for (int64_t s = 0; s < call.slices; ++s) {
+      const int64_t begin = p.k * s / call.slices, end = p.k * (s + 1) / call.slices;
+      std::fill(slice.begin(), slice.end(), 0.0f);
+      add_products(slice.data(), a.data() + begin * p.m, b.data() + column * p.k + begin, p.m, end - begin);
+      for (size_t row = 0; row < sums.size(); ++row) sums[row] += slice[row];
+    }
     for (int64_t row = 0; row < p.m; ++row) {
       float value = call.alpha * sums[static_cast<size_t>(row)];
       if (call.beta != 0) value += call.beta * read(call.c, p.out, column * p.ldc + row);  // with beta = 0, c is not read and may contain anything

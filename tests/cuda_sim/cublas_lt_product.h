@@ -22,11 +22,14 @@ struct Problem {
   int64_t b_bytes() const { return ldb * (transpose_b ? k : n) * size_of(in); }
 };
 
-/// Workspace in bytes: long sums are split, and their partial sums use the workspace.
-inline uint64_t workspace_of(const Problem& problem) { return problem.k >= 64 ? 4096 : 0; }
+/// Workspace in bytes of an algorithm that adds the sums of `slices` of k: for the partial sums, and for any long sum.
+inline uint64_t workspace_of(const Problem& problem, int64_t slices) {
+  return (problem.k >= 64 ? 4096U : 0U) + (slices > 1 ? 4 * static_cast<uint64_t>(slices * problem.m * problem.n) : 0U);
+}
 
 struct Call {
   Problem problem;
+  int64_t slices;  ///< of k, whose sums are added at the end
   float alpha, beta;
   const void *a, *b, *c, *bias;
   void *d, *aux, *workspace;

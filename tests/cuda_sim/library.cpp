@@ -21,6 +21,7 @@ const CublasLt& cublas_lt() {
       .preference_destroy = cuda_sim::lt_preference_destroy,
       .preference_set = cuda_sim::lt_preference_set,
       .heuristic = cuda_sim::lt_heuristic,
+      .algorithm_get = cuda_sim::lt_algorithm_get,
   };
   return table;
 }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace cuda_sim {
@@ -30,6 +31,8 @@ class Operation {
   virtual bool ready() { return true; }
   /// Called once, without the lock. May access the memory of the stream's device, or of every device if all_devices().
   virtual void run() = 0;
+  /// Seconds that it takes on the machine's own clock, if that is not Options::operation_seconds.
+  virtual std::optional<double> own_seconds() const { return std::nullopt; }
   /// True: runs while no other operation runs. (Otherwise, operations of different devices may run concurrently, one per device.)
   virtual bool all_devices() const { return false; }
 };

@@ -120,7 +120,8 @@ void Machine::finish(Stream& stream) {
   candidates_.insert(candidates_.end(), head.end->blocked.begin(), head.end->blocked.end());
   head.end->blocked.clear();
   head.end->time = Clock::now();
-  stream.own_time = std::max(stream.own_time, head.ready_time) + (head.operation != nullptr ? options.operation_seconds : 0);
+  stream.own_time = std::max(stream.own_time, head.ready_time);
+  if (head.operation != nullptr) stream.own_time += head.operation->own_seconds().value_or(options.operation_seconds);
   head.end->own_time = stream.own_time;
   --queued_;
   ++progress_;

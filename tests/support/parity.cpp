@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tests/support/thread_ranks.h"
+#include "trainer/loop/product_tuning.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme::test {
@@ -131,6 +132,7 @@ RunRecord train(Communicator& world, const Config& config, int steps, Device dev
 RunRecord train(Context& ctx, Communicator& world, const Config& config, int steps) {
   Trainer trainer(ctx, world, config, true);
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+  tune_products(trainer, data, 0);
   const RaggedDataset validation(17, config.training.sequence_length, *config.model.vocab_size);  // the last batch is short
   RunRecord record = record_run(trainer, data, validation, {.steps = steps});
   if (!record.rejected.empty()) throw InternalError(record.rejected);

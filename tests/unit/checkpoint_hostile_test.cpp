@@ -184,6 +184,17 @@ TEST_CASE("hostile checkpoint: an inconsistent manifest with a valid digest is r
          m["loss_scale"] = {{"scale", 4}, {"clean_steps", 0}, {"comment", 1}};
        },
        "unknown key \"comment\""},
+      {"algorithms as a list", [](json& m) { m["product_algorithms"] = json::array(); }, "\"product_algorithms\" is a list; expected an object"},
+      {"algorithms of a GPU as text",
+       [](json& m) {
+         m["product_algorithms"] = {{"a GPU", "id 1"}};
+       },
+       "is \"id 1\"; expected an object"},
+      {"algorithm that is a number",
+       [](json& m) {
+         m["product_algorithms"] = {{"a GPU", {{"rows 1", 1}}}};
+       },
+       "\"rows 1\" is 1; expected a string"},
       {"tokenizer as a string", [](json& m) { m["tokenizer"] = "bytes"; }, "\"tokenizer\" is \"bytes\"; expected an object"},
       {"tokenizer with a comment", [](json& m) { m["tokenizer"]["comment"] = 1; }, "unknown key \"comment\""},
       {"tokenizer without a digest", [](json& m) { m["tokenizer"].erase("digest"); }, "\"digest\" is missing"},

@@ -150,6 +150,15 @@ TEST_CASE("checkpoint: the state of early stopping is part of the manifest", "[c
   CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"early_stopping\"") && Contains("60"));
 }
 
+TEST_CASE("checkpoint: the algorithms of matrix products are part of the manifest", "[checkpoint]") {
+  Manifest manifest;
+  CheckpointDescription& about = manifest.description;
+  about.model = about.layout = nlohmann::json::object();
+  CHECK(manifest_text(manifest).find("product_algorithms") == std::string::npos);
+  about.product_algorithms = {{"a GPU", {{"rows 1", "id 3"}, {"rows 2", "id 4"}}}, {"another GPU", {}}};
+  CHECK(parse_manifest(manifest_text(manifest), "m").description.product_algorithms == about.product_algorithms);
+}
+
 TEST_CASE("checkpoint: the changes of a run are part of its manifest", "[checkpoint]") {
   Manifest manifest;
   CheckpointDescription& about = manifest.description;

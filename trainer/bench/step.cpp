@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <optional>
 
 #include "kernels/core/counted.h"
 #include "kernels/core/rng.h"
@@ -17,6 +18,7 @@
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
 #include "trainer/loop/plain_products.h"
+#include "trainer/loop/product_tuning.h"
 #include "trainer/model/flops.h"
 
 namespace trireme::bench {
@@ -146,6 +148,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();
   const RandomDataset data(training.sequence_length, *config.model.vocab_size);
+  const std::optional<TunedProducts> tuned = tune_products(trainer, data, 0);
   const Steps steps = run_steps(ctx, trainer, data, training.optimizer.learning_rate, options);
   const double median = quantile_of(steps.seconds, 0.5), low = quantile_of(steps.seconds, 0.1), high = quantile_of(steps.seconds, 0.9);
   const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
@@ -172,6 +175,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"resident_bytes", nullptr},
                          {"system_allocations", steps.system_allocations},
                          {"plain_products", nullptr},
+                         {"tuned_products", nullptr},
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
   result["step_seconds"]["mean"] = std::accumulate(steps.seconds.begin(), steps.seconds.end(), 0.0) / static_cast<double>(steps.seconds.size());
@@ -183,6 +187,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
     result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
   }
   result["phases"] = phases_of(ctx, trainer, config, median);
+  if (tuned) result["tuned_products"] = {{"timed", tuned->timed}, {"known", tuned->known}, {"note", tuned->note}};
   return result;
 }
 
@@ -198,6 +203,8 @@ std::string step_text(const ordered_json& result) {
   text += "\n";
   if (const ordered_json& plain = result["plain_products"]; !plain.is_null() && !plain["shapes"].empty())
     text += plain_products_warning(plain["per_step"], plain["shapes"]) + "\n";
+  if (const ordered_json& tuned = result["tuned_products"]; !tuned.is_null() && tuned["note"] != "")
+    text += "note: " + tuned["note"].get<std::string>() + "\n";
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
   if (result.contains("operations")) text += "\n" + table_of(result["operations"]);
   ordered_json memory = ordered_json::array();

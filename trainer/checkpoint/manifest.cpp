@@ -239,6 +239,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
   if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
+  if (!about.product_algorithms.empty()) result["product_algorithms"] = about.product_algorithms;
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
 
@@ -258,9 +259,10 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
-  require_known_keys(object,
-                     {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
-                      "training_data", "layout", "loss_scale", "rejected_steps", "branch", "early_stopping", "tensors", "files"},
+  require_known_keys(object, {"digest",          "format",     "version",        "step",   "tokens",         "samples",
+                              "optimizer_steps", "seed",       "config",         "model",  "tokenizer",      "training_data",
+                              "layout",          "loss_scale", "rejected_steps", "branch", "early_stopping", "product_algorithms",
+                              "tensors",         "files"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -278,6 +280,9 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
   if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
   if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);
+  if (object.contains("product_algorithms"))
+    for (const auto& [gpu, algorithms] : object_member(object, "product_algorithms", where).items())
+      about.product_algorithms[gpu] = strings_of(algorithms, where + ": \"product_algorithms\"");
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   check_files(manifest.contents, about.tokenizer.files, where);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/dtype.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/ops/optimizer.h"
 #include "parallel/param.h"
 
@@ -39,6 +40,9 @@ struct StopState {
   bool operator==(const StopState&) const = default;
 };
 
+/// Algorithms of matrix products by GPU model and library versions, as chosen by tune_products.
+using AlgorithmsByGpu = std::map<std::string, cuda::ProductAlgorithms>;
+
 /// State and provenance of the run; the same on every rank.
 struct CheckpointDescription {
   int64_t step = 0;                       ///< steps completed
@@ -55,6 +59,8 @@ struct CheckpointDescription {
   int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
   std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
   StopState early_stopping = {};          ///< without an evaluation after `step` that was made after the save
+  /// Those that the step uses; empty without kernels.tuning_file.
+  AlgorithmsByGpu product_algorithms = {};
 };
 
 struct StoredBox {

@@ -279,6 +279,12 @@ void check_graph(Rules& rules, const Config& c) {
                  "false, or ranks_per_gpu 1", "false");
 }
 
+void check_tuning(Rules& rules, const Config& c) {
+  if (c.kernels.tuning_file == "none" || !rules.apply({"kernels.tuning_file", "run.ranks_per_gpu"})) return;
+  if (c.run.ranks_per_gpu > 1)
+    rules.broken("kernels.tuning_file", "ranks that share a GPU would time the products of one another", "none, or ranks_per_gpu 1", "none");
+}
+
 void check_data(Rules& rules, const Config& c) {
   const DataConfig& d = c.data;
   if (d.weights && rules.apply({"data.weights", "data.train"}) && d.weights->size() != d.train.size())
@@ -339,6 +345,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_data(rules, sound);
   check_precision(rules, sound);
   check_graph(rules, sound);
+  check_tuning(rules, sound);
   rules.without_effect();
 }
 

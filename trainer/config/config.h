@@ -204,6 +204,7 @@ struct KernelsConfig {
   std::string cpu_isa = "auto";    ///< auto | a name of kernels/core/isa.h
   bool tf32 = false;
   bool cuda_graph = false;
+  std::string tuning_file = "none";  ///< none, or the path of a JSON file
   bool operator==(const KernelsConfig&) const = default;
 };
 

@@ -186,6 +186,12 @@ void visit(V& v, KernelsConfig& c) {
   v(operation_key({.key = "tf32", .doc = "Compute fp32 matrix products on the GPU in TF32 (10-bit mantissa)."}), c.tf32);
   v(operation_key({.key = "cuda_graph", .doc = "On the GPU, capture a step as a CUDA graph and launch the graph from the third step on."}),
     c.cuda_graph);
+  v(operation_key(
+        {.key = "tuning_file",
+         .doc = "On the GPU, JSON file with the algorithm of cuBLASLt for each kind of matrix product of a training step, by GPU model, driver "
+                "and cuBLASLt. `train` and `bench step` time the kinds that it lacks before the first step, and add the fastest algorithms. "
+                "Checkpoints record the algorithms, and a resumed run keeps them. none: the first proposal of cuBLASLt; nothing is timed."}),
+    c.tuning_file);
 }
 
 template <class V>

@@ -117,6 +117,13 @@ std::string string_member(const json& object, const std::string& key, const std:
   return value.get<std::string>();
 }
 
+std::map<std::string, std::string> strings_of(const json& object, const std::string& where) {
+  if (!object.is_object()) throw DataError(concat(where, ": is ", shown(object), "; expected an object"));
+  std::map<std::string, std::string> strings;
+  for (const auto& [key, unused] : object.items()) strings[key] = string_member(object, key, where);
+  return strings;
+}
+
 int64_t integer(const json& value, const std::string& where, int64_t minimum, int64_t maximum) {
   const bool fits = value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kMaxInteger));
   if (!fits || value.get<int64_t>() < minimum || value.get<int64_t>() > maximum)

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,8 @@ const nlohmann::json& member(const nlohmann::json& object, const std::string& ke
 const nlohmann::json& object_member(const nlohmann::json& object, const std::string& key, const std::string& where);
 const nlohmann::json& array_member(const nlohmann::json& object, const std::string& key, const std::string& where);
 std::string string_member(const nlohmann::json& object, const std::string& key, const std::string& where);
+/// All members of an object, which must be strings.
+std::map<std::string, std::string> strings_of(const nlohmann::json& object, const std::string& where);
 /// An integer in [minimum, maximum], in integer notation: 2.0 and 1e3 are refused.
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 int64_t integer(const nlohmann::json& value, const std::string& where, int64_t minimum = 0, int64_t maximum = kMaxInteger);

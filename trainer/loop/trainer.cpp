@@ -135,7 +135,8 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
 
 StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
 
-Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
+/// Reads the batch of a step and writes the factor of its loss. Returns the number of valid targets of the global batch, and the factor.
+std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t step) {
   const Sampler sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size, data_start_);
   note("reading the batch of step ", step + 1);
   const int64_t valid = [&] {
@@ -144,6 +145,18 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   }();
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
   for (const auto& stage : stages_) write_scalar(ctx_, factor, stage->loss_scale());
+  return {valid, factor};
+}
+
+void Trainer::rehearse(const Dataset& data, int64_t step) {
+  write_inputs(data, step);
+  ActionList list = training_list_;
+  std::erase_if(list, [](const Action& action) { return ends_step(action.type); });  // of every rank, so no rank waits for another
+  queue_list(list, step);
+}
+
+Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
+  const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
   if (captures && actions_ == nullptr) {
@@ -165,13 +178,17 @@ void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t 
 void Trainer::queue_step(int64_t step) {
   const bool gpu = ctx_.device == Device::kCuda;
   const int64_t plain_before = gpu ? cuda::product_counts(*ctx_.gpu).plain : 0;
+  queue_list(training_list_, step);
+  plain_products_ = gpu ? cuda::product_counts(*ctx_.gpu).plain - plain_before : 0;
+}
+
+void Trainer::queue_list(const ActionList& list, int64_t step) {
   for (const auto& stage : stages_) {
     scale_loss(ctx_, scalars_, stage->loss_scale());
     stage->grads().begin_step(ctx_);
   }
   begin(RunMode::kTrain, batch_, config_.training.sequence_length, step);
-  executor_->run(ctx_, training_list_, actions_);
-  plain_products_ = gpu ? cuda::product_counts(*ctx_.gpu).plain - plain_before : 0;
+  executor_->run(ctx_, list, actions_);
 }
 
 /// One all-reduce for squared gradient norm and loss. Each gradient element and each token's loss is added by exactly one rank.

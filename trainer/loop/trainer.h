@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops/transfer.h"
@@ -77,6 +78,8 @@ class Trainer {
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
   StepResult finish(const StepInFlight& step);
+  /// Queues forward and backward of `step` without partial sums, norm and update. Only the gradients change, which every step clears.
+  void rehearse(const Dataset& data, int64_t step);
 
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
@@ -142,7 +145,9 @@ class Trainer {
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
+  std::pair<int64_t, double> write_inputs(const Dataset& data, int64_t step);
   void queue_step(int64_t step);
+  void queue_list(const ActionList& list, int64_t step);
   void norm();
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);

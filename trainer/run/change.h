@@ -58,6 +58,7 @@ void check_epochs(const Config& now, const std::vector<ConfigChange>& branch);
 struct RunHistory {
   int64_t step = 0, samples = 0, tokens = 0;
   std::vector<ConfigChange> branch = {};
+  AlgorithmsByGpu product_algorithms = {};
 };
 
 }  // namespace trireme

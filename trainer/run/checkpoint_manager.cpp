@@ -56,11 +56,11 @@ void CheckpointManager::save(int64_t step, int64_t rejected_steps, const StopSta
   last_saved_ = step;
   in_flight_ = reports();
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
-  checkpointer_.save(
-      {step, history_.tokens + samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_), describe_model(config_.model),
-       tokenizer_, training_data_, config_.run.seed, history_.samples + samples, describe_layout(trainer_.mesh().shape),
-       scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt, rejected_steps, history_.branch, early_stopping},
-      state_tensors(trainer_));
+  checkpointer_.save({step, history_.tokens + samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_),
+                      describe_model(config_.model), tokenizer_, training_data_, config_.run.seed, history_.samples + samples,
+                      describe_layout(trainer_.mesh().shape), scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
+                      rejected_steps, history_.branch, early_stopping, history_.product_algorithms},
+                     state_tensors(trainer_));
 }
 
 void CheckpointManager::poll() {

@@ -19,7 +19,7 @@ class CheckpointManager {
  public:
   /// `session`: equal on every rank, new at every start. `training_data`: TokenDataset::identity of the tokens. Reads the tokenizer of `config` here,
   /// so that every checkpoint contains the one that the run started with, even if its file changes. Errors: those of Tokenizer::open.
-  /// `history`: of the checkpoint that the run resumed from; its counts continue, and its changes enter every checkpoint.
+  /// `history`: of the checkpoint that the run resumed from; its counts continue, and its changes and algorithms enter every checkpoint.
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
                     const RunLock* lock, Reporter& reporter, Progress& progress);
 

@@ -42,6 +42,7 @@ class Run {
   void open_directory(const Resumed& resumed);
   void report_change(const Resumed& resumed);
   void make_trainer();
+  void tune();
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
   void end_if_diverged();
@@ -82,7 +83,7 @@ class Run {
   std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known
   std::string accumulation_;                        ///< cost of parallel.gradient_accumulation, if both values are possible
   std::string recompute_;                           ///< the choice of training.recompute budget, as text
-  RunHistory history_;                              ///< of the checkpoint that the run resumed from, with this resume's change
+  RunHistory history_;                              ///< of the checkpoint that the run resumed from, with this resume's change and algorithms
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps completed
   bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it

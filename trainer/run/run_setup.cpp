@@ -1,9 +1,12 @@
 // Set-up of a run before its first step.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <utility>
 
+#include "kernels/core/counted.h"
 #include "kernels/core/rng.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
@@ -12,6 +15,7 @@
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"
+#include "trainer/loop/product_tuning.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
@@ -35,6 +39,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   collectively(world_, [&] {
     open_data();
     check_trace_steps(options_, total_);
+    if (reports() && ctx_.device == Device::kCuda && config_.kernels.tuning_file != "none") check_tuning_file(config_.kernels.tuning_file);
     const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
     forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
     std::string validation;
@@ -57,7 +62,8 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   resume();
   if (tracer_ && reports() && done_ >= options_.trace_steps->last)
     std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are already done\n");
-  if (finished()) return;                               // a finished run is not changed
+  if (finished()) return;  // a finished run is not changed
+  tune();
   if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
   collectively(world_, [&] {
     checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_);
@@ -84,6 +90,21 @@ void Run::make_trainer() {
   if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
   collectively(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, schedule); });
   trainer_->watch(progress_);
+}
+
+/// A run that was stopped before its last evaluation still rehearses a step, because the evaluation uses the step's algorithms.
+void Run::tune() {
+  progress_.act("timing matrix products");
+  const auto begin = std::chrono::steady_clock::now();
+  const std::optional<TunedProducts> tuned =
+      tune_products(*trainer_, data_->train, std::min(done_, total_ - 1), std::exchange(history_.product_algorithms, {}));
+  if (!tuned) return;
+  history_.product_algorithms = tuned->algorithms;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (!tuned->note.empty()) reporter_.message("note: " + tuned->note);
+  reporter_.event("tuned_products", done_, {{"timed", tuned->timed}, {"known", tuned->known}, {"seconds", seconds}},
+                  concat("algorithms of matrix products: ", counted(tuned->timed, "kind"), " timed, ", tuned->known, " known (",
+                         config_.kernels.tuning_file, ")"));
 }
 
 void Run::open_data() {
