@@ -16,6 +16,8 @@ using Event = CUevent_st*;    ///< cudaEvent_t
 
 struct GpuOptions {
   bool tf32 = false;  ///< fp32 matrix products on tensor cores with 10 mantissa bits; off by default
+  /// Multiprocessors that matrix products leave free while communicates(); less than the GPU has.
+  int communication_multiprocessors = 0;
 };
 
 struct GpuProperties {
@@ -84,6 +86,10 @@ class Gpu {
   void order_after(Stream stream, Event event);  ///< later work on `stream` waits for the event; the host does not
   bool is_done(Event event) const;               ///< never waits
   void recycle(Event event);
+  /// Brackets an operation on another stream whose kernels may run beside those that are queued on the compute stream between the two calls.
+  void begin_communication();
+  void end_communication();
+  bool communicates() const;
 
   /// Events with a time stamp, from a second pool: valid until recycle_time().
   Event record_time(Stream stream);                       ///< behind all work queued on `stream` so far; never waits

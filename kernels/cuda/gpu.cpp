@@ -229,6 +229,10 @@ bool Gpu::is_done(Event event) const { return passed(event); }
 
 void Gpu::recycle(Event event) { state_->free_events.push_back(event); }
 
+void Gpu::begin_communication() { ++state_->communications; }
+void Gpu::end_communication() { --state_->communications; }
+bool Gpu::communicates() const { return state_->communications > 0; }
+
 Event Gpu::record_time(Stream stream) {
   if (state_->free_timers.empty()) {
     Event& fresh = state_->events.emplace_back(nullptr);

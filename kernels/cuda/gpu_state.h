@@ -39,6 +39,7 @@ struct Gpu::State {
   void* scratch = nullptr;
   void* workspace = nullptr;  ///< for libraries, on the compute stream
   int64_t workspace_bytes = 0;
+  int communications = 0;  ///< begun and not ended
   std::vector<Stream> further_streams;
   std::vector<Event> events;       ///< all, of both pools
   std::vector<Event> free_events;  ///< recycled: may be recorded again

@@ -33,6 +33,7 @@ struct Product {
     DType in, out;
     cublasLtEpilogue_t epilogue;
     int64_t alignment_a, alignment_b, alignment_d;
+    int32_t multiprocessors = 0;  ///< to compute on; 0: all
     auto operator<=>(const Kind&) const = default;
   };
   Kind kind;
@@ -53,7 +54,8 @@ std::string shape_of(const Product::Kind& kind) {
 std::string text_of(const Product::Kind& kind) {
   return concat("rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
                 kind.transpose_a ? ", a transposed" : "", kind.transpose_b ? ", b transposed" : "", ", epilogue ", static_cast<int>(kind.epilogue),
-                ", alignments ", kind.alignment_a, " ", kind.alignment_b, " ", kind.alignment_d, ")");
+                ", alignments ", kind.alignment_a, " ", kind.alignment_b, " ", kind.alignment_d,
+                kind.multiprocessors > 0 ? concat(", on ", kind.multiprocessors, " multiprocessors") : "", ")");
 }
 
 std::string describe(const Product& product) { return "product with " + text_of(product.kind); }
@@ -98,7 +100,7 @@ class Library {
   Library& operator=(const Library&) = delete;
 
   /// Returns false and queues nothing if the library has no kernel for the product.
-  bool run(const Product& product);
+  bool run(Product product);
 
   void note_plain(const Product::Kind& kind);
 
@@ -142,7 +144,9 @@ void Library::note_plain(const Product::Kind& kind) {
   if (std::ranges::find(plain_shapes, shape) == plain_shapes.end()) plain_shapes.push_back(shape);
 }
 
-bool Library::run(const Product& product) {
+bool Library::run(Product product) {
+  if (const int free = gpu_.options().communication_multiprocessors; free > 0 && gpu_.communicates())
+    product.kind.multiprocessors = gpu_.properties().multiprocessors - free;
   auto found = plans_.find(product.kind);
   if (found == plans_.end()) found = plans_.emplace(product.kind, prepare_matmul(product)).first;
   const PreparedMatmul& plan = found->second;
@@ -201,6 +205,7 @@ PreparedMatmul Library::prepare_matmul(const Product& product) {
   set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(kind.epilogue));
   if (product.hidden != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, kind.m);
   if (product.bias != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(cuda_type(kind.in)));
+  if (kind.multiprocessors > 0) set(product, plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, kind.multiprocessors);
   set_pointers(product, plan);
   plan.algorithm = choose(product, plan);
   return plan;

@@ -2,7 +2,7 @@
 // GPU implementation of kernels/ops/matmul.h with cuBLASLt: fp32 accumulation, bias and (in bf16) GELU as epilogues, dw accumulated into fp32 with
 // beta = 1. fp32 products have full fp32 precision unless GpuOptions::tf32 is set. The heuristic's first algorithm, or that of
 // use_algorithms(), is cached by shape and alignment; where it has none (16-bit rows with an odd number of elements), the kernel of matmul_plain.h
-// computes the product.
+// computes the product. Products that run beside communication leave GpuOptions::communication_multiprocessors free.
 #include <functional>
 #include <map>
 #include <string>

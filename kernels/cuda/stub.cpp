@@ -47,6 +47,9 @@ void Gpu::launch(const Graph& /*graph*/) { refuse(); }
 bool Gpu::holds_graphs() const { refuse(); }
 bool Gpu::is_done(Event /*event*/) const { refuse(); }
 void Gpu::recycle(Event /*event*/) { refuse(); }
+void Gpu::begin_communication() { refuse(); }
+void Gpu::end_communication() { refuse(); }
+bool Gpu::communicates() const { refuse(); }
 Event Gpu::record_time(Stream /*stream*/) { refuse(); }
 double Gpu::seconds_between(Event /*first*/, Event /*last*/) const { refuse(); }
 void Gpu::recycle_time(Event /*event*/) { refuse(); }

@@ -55,6 +55,7 @@ class NcclOperation final : public Work::Operation {
       gpu.recycle(inputs);
       call();
       done_ = gpu.record(link_->stream());
+      gpu.begin_communication();
     });
   }
 
@@ -63,6 +64,7 @@ class NcclOperation final : public Work::Operation {
       cuda::Gpu& gpu = link_->all().gpu;
       gpu.order_after(gpu.compute(), done_);
       gpu.recycle(done_);
+      gpu.end_communication();
     });
     ended_ = true;
   }
@@ -226,7 +228,7 @@ bool nccl_available(std::string* why) {
   return true;
 }
 
-std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu) {
+std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu, const NcclOptions& options) {
   if (host->size() == 1) return std::make_unique<SelfCommunicator>(host->name());
   // Set once, because NCCL reads it once, and ranks that are threads must not write the environment while another thread reads it.
   static const int set = setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -234,7 +236,7 @@ std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host
   check_version();
   std::vector<int> all(static_cast<size_t>(host->size()));
   std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<NcclCommunicator>(std::move(host), std::make_shared<NcclLinks>(gpu), std::move(all));
+  return std::make_unique<NcclCommunicator>(std::move(host), std::make_shared<NcclLinks>(gpu, options), std::move(all));
 }
 
 }  // namespace trireme

@@ -90,6 +90,7 @@ NcclLink::NcclLink(std::shared_ptr<NcclLinks> links, Communicator& host, std::ve
     : links_(std::move(links)), place_(place_of(host)), members_(std::move(members)), id_(id), stream_(links_->gpu.make_stream()) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
+  if (links_->options.max_blocks > 0) config.maxCTAs = links_->options.max_blocks;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   config.commName = host.name().c_str();  // for NCCL's own messages; copied
 #endif

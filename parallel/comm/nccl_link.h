@@ -6,6 +6,7 @@
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl.h"
 #include "parallel/comm/nccl_library.h"
 
 namespace trireme {
@@ -19,7 +20,7 @@ class NcclLink;
 /// of one communicator may wait for an operation of another. By then the CUDA graphs that contain operations are gone, for which an abort waits, too.
 class NcclLinks {
  public:
-  explicit NcclLinks(cuda::Gpu& of_gpu) : gpu(of_gpu) {}
+  NcclLinks(cuda::Gpu& of_gpu, const NcclOptions& with_options) : gpu(of_gpu), options(with_options) {}
   ~NcclLinks();
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
@@ -32,6 +33,7 @@ class NcclLinks {
   void raise_errors();
 
   cuda::Gpu& gpu;
+  const NcclOptions options;
 
  private:
   friend class NcclLink;

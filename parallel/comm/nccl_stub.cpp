@@ -13,6 +13,8 @@ bool nccl_available(std::string* why) {
   return false;
 }
 
-std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> /*host*/, cuda::Gpu& /*gpu*/) { throw ConfigError(kAbsent); }
+std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> /*host*/, cuda::Gpu& /*gpu*/, const NcclOptions& /*options*/) {
+  throw ConfigError(kAbsent);
+}
 
 }  // namespace trireme

@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl.h"
 
 namespace trireme::test {
 
 struct Carrier {
   bool nccl;  ///< false: through host memory
   int ranks_per_gpu;
+  NcclOptions options = {};
+  int communication_multiprocessors = 0;
 };
 constexpr Carrier kNccl{true, 1}, kStaged{false, 1}, kStagedOnOneGpu{false, 4};
 

@@ -1,9 +1,15 @@
 // The communicators that the groups of a rank share, and their common end after an error.
 #include <atomic>
 
+#include <nccl.h>
+
+#include <set>
+
 #include "kernels/core/gpu.h"
+#include "kernels/ops/matmul.h"
 #include "parallel/mesh.h"
 #include "tests/cuda/gpu_ranks.h"
+#include "tests/cuda_sim/cublas_lt.h"
 #include "tests/cuda_sim/cuda_sim.h"
 #include "tests/cuda_sim/nccl.h"
 #include "tests/support/catch.h"
@@ -92,6 +98,47 @@ TEST_CASE("groups of the same ranks share an NCCL communicator, and host groups 
   });
   CHECK(cuda_sim::errors().empty());
   CHECK(cuda_sim::live_communicators() == 0);
+}
+
+TEST_CASE("matrix products leave multiprocessors free from the start of communication to its wait") {
+  cuda_sim::reset(1);
+  run_gpu_ranks(2, {true, 1, {.max_blocks = 3}, 3}, [](Communicator& world, Context& ctx) {
+    const Tensor x = filled(ctx, 64, 1).view({8, 8}), y = filled(ctx, 64, 0).view({8, 8});
+    const Tensor sums[] = {filled(ctx, 5, 1), filled(ctx, 5, 1)};
+    // The number of products with a target, of all ranks, among `count` products of each.
+    const auto limited = [&](int count) {
+      world.barrier();
+      const int64_t before = cuda_sim::cublas_lt_statistics().limited;
+      world.barrier();
+      for (int i = 0; i < count; ++i) linear_forward(ctx, x, x, {}, y);
+      world.barrier();
+      const int64_t after = cuda_sim::cublas_lt_statistics().limited;
+      world.barrier();
+      return after - before;
+    };
+    TRIREME_CHECK(limited(2) == 0, "before");
+    Work first = world.all_reduce(ctx, sums[0], ReduceOp::kSum);
+    TRIREME_CHECK(limited(3) == 6, "beside one operation");
+    Work second = world.all_reduce(ctx, sums[1], ReduceOp::kSum);
+    first.wait(ctx);
+    TRIREME_CHECK(limited(1) == 2, "beside the second operation");
+    second.wait(ctx);
+    TRIREME_CHECK(limited(2) == 0, "after");
+    TRIREME_CHECK(all_are(ctx, y, 8), "product");
+    const auto group = world.group({1, 0}, "group");
+    TRIREME_CHECK(cuda_sim::communicator_blocks() == std::set<int>{3}, "blocks of a communicator");
+  });
+  CHECK(cuda_sim::errors().empty());
+  run_gpu_ranks(2, kNccl, [](Communicator& world, Context& ctx) {
+    const Tensor x = filled(ctx, 64, 1).view({8, 8}), y = filled(ctx, 64, 0).view({8, 8}), sum = filled(ctx, 5, 1);
+    const int64_t before = cuda_sim::cublas_lt_statistics().limited;
+    Work work = world.all_reduce(ctx, sum, ReduceOp::kSum);
+    linear_forward(ctx, x, x, {}, y);
+    work.wait(ctx);
+    TRIREME_CHECK(cuda_sim::cublas_lt_statistics().limited == before, "by default nothing is left free");
+    TRIREME_CHECK(cuda_sim::communicator_blocks() == std::set<int>{NCCL_CONFIG_UNDEF_INT}, "blocks of a communicator");
+  });
+  CHECK(cuda_sim::errors().empty());
 }
 
 TEST_CASE("a mesh makes as many NCCL communicators as the memory forecast allows for") {

@@ -213,6 +213,20 @@ TEST_CASE("a run keeps its algorithms of matrix products: with their file, and w
   cuda_sim::reset();
 }
 
+TEST_CASE("a run that leaves no multiprocessor to matrix products is refused") {
+  const auto open = [](int64_t free) {
+    Config config;
+    config.run.device = "cuda";
+    config.parallel.communication_sms = free;
+    const Machine machine(std::make_unique<SelfCommunicator>("world"), {0, 1}, config, {.device_files = "/nowhere"});
+  };
+  cuda_sim::reset();
+  CHECK_THAT(message_of([&] { open(cuda_sim::kMultiprocessors); }),
+             Catch::Matchers::Contains("parallel.communication_sms=4: leaves none of the 4 multiprocessors of the GPU") &&
+                 Catch::Matchers::Contains("allowed 0 to 3; nearest valid 3"));
+  CHECK(message_of([&] { open(cuda_sim::kMultiprocessors - 1); }).empty());
+}
+
 TEST_CASE("a run with an unusable tuning file ends before it makes its directory") {
   const RunFiles files;
   std::ofstream(files.path("products.json")) << "{}";

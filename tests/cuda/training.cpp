@@ -10,7 +10,8 @@ RunRecord train_on_gpus(const Config& config, int steps, int ranks_per_gpu) {
   RunRecord record;
   std::mutex mutex;
   const auto ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
-  run_gpu_ranks(ranks, {ranks_per_gpu == 1, ranks_per_gpu}, [&](Communicator& world, Context& ctx) {
+  const auto free = static_cast<int>(config.parallel.communication_sms);
+  run_gpu_ranks(ranks, {ranks_per_gpu == 1, ranks_per_gpu, {.max_blocks = free}, free}, [&](Communicator& world, Context& ctx) {
     RunRecord mine = train(ctx, world, config, steps);
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);

@@ -16,6 +16,9 @@
 #include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/verify/ragged_dataset.h"
+#ifndef TRIREME_REAL_GPU
+#include "tests/cuda_sim/cublas_lt.h"
+#endif
 
 namespace trireme::test {
 namespace {
@@ -290,6 +293,28 @@ TEST_CASE("every stream schedule gives the same bits") {
     if (!first) first = record;
     CHECK(record == *first);
   });
+}
+
+TEST_CASE("training leaves multiprocessors free only where communication overlaps, with and without a graph") {
+  ParityLayout layout;
+  layout.data = 2;
+  layout.zero = 3;
+  Config config = parity_config(ParityModel::kLlama, layout, "fp32");
+  config.parallel.communication_sms = 2;
+  // Whether products of a run had a target.
+  const auto limits = [&](RunRecord& record, int steps) {
+    const int64_t before = cuda_sim::cublas_lt_statistics().limited;
+    record = train_on_gpus(config, steps);
+    return cuda_sim::cublas_lt_statistics().limited > before;
+  };
+  RunRecord queued, captured, other;
+  CHECK(limits(queued, kSteps));
+  CHECK(difference(on_cpu(ParityModel::kLlama, "fp32"), queued, kSingleTolerance) == "");
+  config.kernels.cuda_graph = true;
+  CHECK(limits(captured, kSteps));
+  CHECK(captured == queued);
+  config.kernels.cuda_graph = config.parallel.overlap = false;
+  CHECK_FALSE(limits(other, 1));
 }
 #endif
 

@@ -9,12 +9,13 @@
 #include <string>
 
 #include "tests/cuda_sim/cublas_lt_product.h"
+#include "tests/cuda_sim/cuda_sim.h"
 #include "tests/cuda_sim/machine.h"
 
 namespace cuda_sim {
 namespace {
 
-std::atomic<int64_t> g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects;
+std::atomic<int64_t> g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects, g_limited;
 AlgorithmBehaviour g_behaviour;  // changed between runs only
 
 // ---- the objects behind the opaque handles ----
@@ -49,6 +50,7 @@ struct Description : Tagged<Description, 0x4445> {
   int32_t bias_type = -1;  ///< negative: the type of d
   void* aux = nullptr;
   int64_t aux_ld = 0;
+  int32_t multiprocessors = 0;
 };
 struct Layout : Tagged<Layout, 0x4C41> {
   cudaDataType_t type{};
@@ -105,7 +107,9 @@ bool read_problem(const Description* desc, const Layout* a, const Layout* b, con
              a->type,
              d->type,
              desc->bias_type < 0 ? d->type : static_cast<cudaDataType_t>(desc->bias_type),
-             desc->epilogue};
+             desc->epilogue,
+             desc->multiprocessors};
+  if (problem.multiprocessors < 0 || problem.multiprocessors > kMultiprocessors) return false;
   if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !problem.has_bias()) return false;
   if (problem.has_bias() && desc->bias == nullptr) return false;
   return !problem.has_gelu() || (desc->aux != nullptr && desc->aux_ld >= m && desc->aux_ld % 8 == 0);
@@ -129,7 +133,8 @@ constexpr uint32_t kAlgorithmTag = 0x414C474F;
 uint64_t hash(const Problem& p) {
   uint64_t value = 1469598103934665603U;
   for (int64_t part : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.aux_ld, int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.tf32},
-                       static_cast<int64_t>(p.in), static_cast<int64_t>(p.out), static_cast<int64_t>(p.bias_type), int64_t{p.epilogue}}) {
+                       static_cast<int64_t>(p.in), static_cast<int64_t>(p.out), static_cast<int64_t>(p.bias_type), int64_t{p.epilogue},
+                       int64_t{p.multiprocessors}}) {
     value = (value ^ static_cast<uint64_t>(part)) * 1099511628211U;
   }
   return value;
@@ -177,7 +182,7 @@ class Product final : public Operation {
 
 void set_algorithms(const AlgorithmBehaviour& behaviour) { g_behaviour = behaviour; }
 
-CublasLtStatistics cublas_lt_statistics() { return {g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects}; }
+CublasLtStatistics cublas_lt_statistics() { return {g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects, g_limited}; }
 
 cublasStatus_t lt_create(cublasLtHandle_t* handle) {
   if (handle == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
@@ -216,6 +221,7 @@ cublasStatus_t lt_desc_set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttribut
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return store(description->bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return store(description->bias_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return store(description->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return store(description->multiprocessors, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return store(description->aux_ld, value, bytes);
     default: return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -329,6 +335,7 @@ cublasStatus_t lt_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, con
   call.slices = algorithm.place + 1;
   ++g_products;
   if (call.problem.has_gelu()) ++g_fused_gelu;
+  if (call.problem.multiprocessors > 0) ++g_limited;
   std::optional<double> seconds;
   if (g_behaviour.seconds) seconds = g_behaviour.seconds(library->device, static_cast<int>(algorithm.place));
   return enqueue(stream, std::make_unique<Product>(call, seconds)) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

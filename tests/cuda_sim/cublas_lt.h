@@ -16,6 +16,7 @@ struct CublasLtStatistics {
   int64_t products = 0;      ///< queued
   int64_t fused_gelu = 0;    ///< products with a GELU epilogue
   int64_t live_objects = 0;  ///< handles, descriptors, layouts, preferences
+  int64_t limited = 0;       ///< products with a target for the number of multiprocessors
 };
 /// Statistics of the process.
 CublasLtStatistics cublas_lt_statistics();

@@ -15,6 +15,7 @@ struct Problem {
   bool transpose_a, transpose_b, tf32;
   cudaDataType_t in, out, bias_type;
   uint32_t epilogue;
+  int32_t multiprocessors;  ///< CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET
 
   bool has_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
   bool has_gelu() const { return epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }

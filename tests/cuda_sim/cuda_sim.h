@@ -12,6 +12,8 @@
 
 namespace cuda_sim {
 
+constexpr int kMultiprocessors = 4;  ///< of each device
+
 struct Options {
   int devices = 8;
   size_t memory = size_t{16} << 30;  ///< bytes per device; host memory is used only where it is written

@@ -88,7 +88,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = m.options.major;
   properties->minor = m.options.minor;
   properties->totalGlobalMem = m.options.memory;
-  properties->multiProcessorCount = 4;
+  properties->multiProcessorCount = kMultiprocessors;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
   properties->maxThreadsPerMultiProcessor = 2048;

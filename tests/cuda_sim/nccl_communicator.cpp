@@ -95,12 +95,15 @@ ncclResult_t get_unique_id(ncclUniqueId* id) {
 ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (ranks < 1 || rank < 0 || rank >= ranks) return refuse(ncclInvalidArgument, concat("rank ", rank, " of ", ranks));
   if (config->size != sizeof(ncclConfig_t) || config->blocking == 0) return refuse(ncclInvalidArgument, "only blocking communicators are simulated");
+  if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && (config->maxCTAs < 1 || config->maxCTAs > 64))
+    return refuse(ncclInvalidArgument, concat("maxCTAs ", config->maxCTAs));
   const int device = current_device();
   std::unique_lock lock(mutex());
   std::shared_ptr<CommunicatorState>& slot = registry().forming[std::string(id.internal)];
   if (slot == nullptr) {
     slot = std::make_shared<CommunicatorState>();
     slot->name = config->commName == nullptr ? "" : config->commName;
+    slot->max_blocks = config->maxCTAs;
     slot->devices.assign(static_cast<size_t>(ranks), -1);
     slot->left.resize(static_cast<size_t>(ranks));
     slot->calls.resize(static_cast<size_t>(ranks));
@@ -110,6 +113,8 @@ ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, n
   if (clique->devices.size() != static_cast<size_t>(ranks) || clique->devices[self] != -1)
     return refuse(ncclInvalidArgument,
                   concat("rank ", rank, " of ", ranks, " joins a communicator of ", clique->devices.size(), " ranks twice or with a different size"));
+  if (clique->max_blocks != config->maxCTAs)
+    return refuse(ncclInvalidArgument, concat("rank ", rank, " has maxCTAs ", config->maxCTAs, ", another rank ", clique->max_blocks));
   clique->devices[self] = device;
   const auto complete = [&] { return std::count(clique->devices.begin(), clique->devices.end(), -1) == 0; };
   if (complete()) {
@@ -178,6 +183,13 @@ void break_communicators(const std::string& name) {
         nccl::break_clique(*comm->clique, ncclSystemError, trireme::concat("the links of communicator '", name, "' are broken"));
   }
   changed();
+}
+
+std::set<int> communicator_blocks() {
+  const std::lock_guard lock(nccl::mutex());
+  std::set<int> blocks;
+  for (const ncclComm* comm : nccl::registry().live) blocks.insert(comm->clique->max_blocks);
+  return blocks;
 }
 
 int live_communicators() {

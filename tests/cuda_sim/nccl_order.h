@@ -44,6 +44,7 @@ struct Message {
 /// The communicator state that its ranks share.
 struct CommunicatorState {
   std::string name;
+  int max_blocks = 0;        ///< maxCTAs
   std::vector<int> devices;  ///< by rank; -1 until it has joined
   std::vector<bool> left;
   std::vector<int64_t> calls;  ///< collectives each rank has issued

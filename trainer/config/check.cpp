@@ -279,10 +279,13 @@ void check_graph(Rules& rules, const Config& c) {
                  "false, or ranks_per_gpu 1", "false");
 }
 
-void check_tuning(Rules& rules, const Config& c) {
-  if (c.kernels.tuning_file == "none" || !rules.apply({"kernels.tuning_file", "run.ranks_per_gpu"})) return;
-  if (c.run.ranks_per_gpu > 1)
+/// Keys that need a GPU for each rank.
+void check_shared_gpus(Rules& rules, const Config& c) {
+  if (c.run.ranks_per_gpu <= 1 || !rules.apply({"run.ranks_per_gpu"})) return;
+  if (c.kernels.tuning_file != "none" && rules.apply({"kernels.tuning_file"}))
     rules.broken("kernels.tuning_file", "ranks that share a GPU would time the products of one another", "none, or ranks_per_gpu 1", "none");
+  if (c.parallel.communication_sms > 0 && rules.apply({"parallel.communication_sms"}))
+    rules.broken("parallel.communication_sms", "ranks that share a GPU communicate through host memory", "0, or ranks_per_gpu 1", "0");
 }
 
 void check_data(Rules& rules, const Config& c) {
@@ -345,7 +348,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_data(rules, sound);
   check_precision(rules, sound);
   check_graph(rules, sound);
-  check_tuning(rules, sound);
+  check_shared_gpus(rules, sound);
   rules.without_effect();
 }
 

@@ -85,6 +85,7 @@ struct ParallelConfig {
   int64_t prefetch = 1;
   Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: one block
   bool overlap = true;        ///< false: wait for every communication where it starts
+  int64_t communication_sms = 0;
   bool operator==(const ParallelConfig&) const = default;
 };
 

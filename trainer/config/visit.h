@@ -100,6 +100,13 @@ void visit(V& v, ParallelConfig& c) {
         {.key = "overlap",
          .doc = "Overlap communication with computation. false waits for each communication where it starts, to measure the gain from overlap."}),
     c.overlap);
+  v(operation_key(
+        {.key = "communication_sms",
+         .doc = "On the GPU, number of streaming multiprocessors for communication: the kernels of each NCCL communicator use at most as many, and "
+                "matrix products that run beside communication leave them free. 0: NCCL and cuBLASLt decide.",
+         .min = 0,
+         .max = 64}),
+    c.communication_sms);
 }
 
 template <class V>

@@ -117,7 +117,9 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     if (!missing.empty() && config.kernels.cuda_graph)
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
     if (!missing.empty() && reports) std::cerr << "warning: ranks communicate through host memory, which is slow: " << missing << "\n";
-    world_ = shared || !missing.empty() ? make_staged_world(std::move(world_), *gpu_) : make_nccl_world(std::move(world_), *gpu_);
+    world_ = shared || !missing.empty()
+                 ? make_staged_world(std::move(world_), *gpu_)
+                 : make_nccl_world(std::move(world_), *gpu_, {.max_blocks = static_cast<int>(config.parallel.communication_sms)});
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
@@ -130,7 +132,11 @@ Machine::~Machine() = default;
 
 void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
   if (index == kNone) throw ConfigError(concat(kCudaKey, why_no_gpu(place, config.run.ranks_per_gpu)));
-  gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{config.kernels.tf32});
+  const auto free = static_cast<int>(config.parallel.communication_sms);
+  gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{.tf32 = config.kernels.tf32, .communication_multiprocessors = free});
+  if (const int all = gpu_->properties().multiprocessors; free >= all)
+    throw ConfigError(concat("parallel.communication_sms=", free, ": leaves none of the ", all, " multiprocessors of the GPU (",
+                             gpu_->properties().name, ") to matrix products; allowed 0 to ", all - 1, "; nearest valid ", all - 1));
 }
 
 }  // namespace trireme
