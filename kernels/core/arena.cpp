@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/check.h"
@@ -90,6 +91,13 @@ struct Arena::State {
     return memory;
   }
 
+  void set_reserve(void* memory, int64_t bytes) {
+    TRIREME_CHECK(reserve_bytes == 0 && device != Device::kMeta, "reserve() with an unused reserve left, or on the meta device");
+    ++system_allocations;
+    reserve = memory;
+    reserve_bytes = static_cast<size_t>(bytes);
+  }
+
   void* take(int64_t bytes) {
     const size_t size = size_class(bytes);
     std::vector<void*>& buffers = free_buffers[size];
@@ -160,6 +168,7 @@ struct Arena::State {
   void* reserve = nullptr;  ///< unused rest of the reserve
   size_t reserve_bytes = 0;
   std::vector<Slab> slabs;
+  std::vector<std::shared_ptr<void>> lent;            ///< reserves of other allocators
   std::map<size_t, std::vector<void*>> free_buffers;  ///< by size class; null pointers on the meta device
 };
 
@@ -179,12 +188,11 @@ std::shared_ptr<void> Arena::allocate(int64_t bytes, MemoryCategory category) {
           }};
 }
 
-void Arena::reserve(int64_t bytes) {
-  TRIREME_CHECK(state_->reserve_bytes == 0 && state_->device != Device::kMeta, "reserve() with an unused reserve left, or on the meta device");
-  const auto size = static_cast<size_t>(bytes);
-  ++state_->system_allocations;
-  state_->reserve = state_->slabs.emplace_back(state_->from_system(size)).memory;
-  state_->reserve_bytes = size;
+void Arena::reserve(int64_t bytes) { state_->set_reserve(state_->slabs.emplace_back(state_->from_system(static_cast<size_t>(bytes))).memory, bytes); }
+
+void Arena::reserve(std::shared_ptr<void> memory, int64_t bytes) {
+  state_->set_reserve(memory.get(), bytes);
+  state_->lent.push_back(std::move(memory));
 }
 
 Device Arena::device() const { return state_->device; }

@@ -56,6 +56,8 @@ class Arena {
   /// Allocates `bytes` from the system at once; later buffers are taken from it until it is used up. With the system_bytes() of the same program on
   /// kMeta as size, a run needs no further system allocation.
   void reserve(int64_t bytes);
+  /// The same with memory of another allocator, which the arena and its buffers keep alive.
+  void reserve(std::shared_ptr<void> memory, int64_t bytes);
 
   Device device() const;
   int64_t current_bytes(MemoryCategory category) const;

@@ -84,6 +84,13 @@ class Communicator {
   /// Progresses the operations in flight in this world that need this thread: MPI moves large messages only inside its calls. Never blocks.
   virtual void advance() {}
 
+  /// Reserves memory of the arena of `ctx`. A transport between GPUs may take it from an allocator of its own.
+  virtual void reserve_memory(Context& ctx, int64_t bytes) { ctx.arena->reserve(bytes); }
+  /// Registers the memory of reserve_memory() with the transport, for this world and all groups made so far. From then on the buffers of their verbs
+  /// must lie in it. Returns why it is not registered, the same on all ranks; "" if it is, or if the transport has no use for it. Collective; call it
+  /// once, while nothing is in flight.
+  virtual std::string register_memory() { return ""; }
+
   /// Makes a communicator over `ranks` (ranks of this one, in that order). Exactly those ranks must call it; all must make groups in the same order.
   virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) = 0;
   /// Like group(), for tensors in host memory only (host helpers below): takes no memory of a GPU. There, a tensor in GPU memory is an InternalError.

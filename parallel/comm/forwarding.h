@@ -27,6 +27,8 @@ class ForwardingCommunicator : public Communicator {
   void barrier() override { inner_.barrier(); }
   void raise_errors() override { inner_.raise_errors(); }
   void advance() override { inner_.advance(); }
+  void reserve_memory(Context& ctx, int64_t bytes) override { inner_.reserve_memory(ctx, bytes); }
+  std::string register_memory() override { return inner_.register_memory(); }
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
   std::unique_ptr<Communicator> host_group(const std::vector<int>& ranks, const std::string& name) override;
 

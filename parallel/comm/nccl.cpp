@@ -158,6 +158,12 @@ class NcclCommunicator final : public Communicator {
 
   void barrier() override { host_->barrier(); }
   void raise_errors() override { links_->raise_errors(); }
+  void reserve_memory(Context& ctx, int64_t bytes) override {
+    std::shared_ptr<void> memory = ctx.device == Device::kCuda && links_->options.register_buffers ? NcclLinks::allocate(links_, bytes) : nullptr;
+    if (memory == nullptr) return Communicator::reserve_memory(ctx, bytes);
+    ctx.arena->reserve(std::move(memory), bytes);
+  }
+  std::string register_memory() override { return links_->options.register_buffers ? links_->register_memory(*host_) : ""; }
 
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     auto host = host_->group(ranks, name);
@@ -174,6 +180,7 @@ class NcclCommunicator final : public Communicator {
  private:
   template <class Call>
   Work start(const char* verb, const char* function, std::vector<Tensor> buffers, const Call& call) {
+    for (const Tensor& buffer : buffers) link_->check_registered(buffer);
     auto operation = std::make_unique<NcclOperation>(link_, concat("group '", name(), "', rank ", rank(), " of ", size()), verb, std::move(buffers));
     operation->start([&] { link_->check(call(), function); });
     return Work(std::move(operation));

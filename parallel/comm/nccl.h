@@ -13,7 +13,8 @@ namespace trireme {
 bool nccl_available(std::string* why);
 
 struct NcclOptions {
-  int max_blocks = 0;  ///< thread blocks, hence multiprocessors, of each communicator's kernels at most; 0: as NCCL decides
+  int max_blocks = 0;             ///< thread blocks, hence multiprocessors, of each communicator's kernels at most; 0: as NCCL decides
+  bool register_buffers = false;  ///< reserve_memory() allocates with ncclMemAlloc, and register_memory() registers that memory
 };
 
 /// Uses `host` for tensors in host memory and NCCL for tensors of `gpu`. Collective over `host`, whose ranks must each have a different GPU. A world
@@ -26,6 +27,7 @@ struct NcclOptions {
 ///  - Operations of all groups run in their order of issue on each rank (NCCL_LAUNCH_ORDER_IMPLICIT=1), which must be free of cycles over the ranks.
 ///  - Gpu::communicates() holds from the start of a verb on device tensors to its Work::wait.
 ///  - barrier() synchronises the host threads, not the GPUs.
+///  - Registered memory is deregistered from a communicator before its end, and from all before it is freed.
 /// Errors: ConfigError if NCCL is absent or too old; InternalErrors name call, group and rank, and the verb if the error is asynchronous (checked at
 /// every start and wait). After an error, and when an exception drops an operation, no communicator of this rank can be used any more. Neither the error
 /// nor the destruction of groups and operations blocks, so the error can be reported. The destructor of the last group aborts all communicators of the

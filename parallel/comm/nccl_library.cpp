@@ -32,6 +32,10 @@ Nccl load() {
   library.load(table.comm_finalize, "ncclCommFinalize");
   library.load(table.comm_destroy, "ncclCommDestroy");
   library.load(table.comm_abort, "ncclCommAbort");
+  library.load(table.mem_alloc, "ncclMemAlloc");
+  library.load(table.mem_free, "ncclMemFree");
+  library.load(table.comm_register, "ncclCommRegister");
+  library.load(table.comm_deregister, "ncclCommDeregister");
   library.load(table.group_start, "ncclGroupStart");
   library.load(table.group_end, "ncclGroupEnd");
   library.load(table.all_reduce, "ncclAllReduce");

@@ -17,6 +17,10 @@ struct Nccl {
   decltype(&::ncclCommFinalize) comm_finalize;
   decltype(&::ncclCommDestroy) comm_destroy;
   decltype(&::ncclCommAbort) comm_abort;
+  decltype(&::ncclMemAlloc) mem_alloc;
+  decltype(&::ncclMemFree) mem_free;
+  decltype(&::ncclCommRegister) comm_register;
+  decltype(&::ncclCommDeregister) comm_deregister;
   decltype(&::ncclGroupStart) group_start;
   decltype(&::ncclGroupEnd) group_end;
   decltype(&::ncclAllReduce) all_reduce;

@@ -36,6 +36,14 @@ Invitation from_first_rank(Communicator& host, const Invitation& own) {
   return decided;
 }
 
+/// Waits for the compute stream. Errors are those of an earlier call, which has reported them.
+void await(cuda::Gpu& gpu) {
+  try {
+    gpu.synchronize();
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 NcclLinks::~NcclLinks() {
@@ -59,6 +67,47 @@ void NcclLinks::raise_errors() {
     give_up();
     throw InternalError(concat("a collective failed (", link->place(), "): ", error));
   }
+}
+
+std::shared_ptr<void> NcclLinks::allocate(const std::shared_ptr<NcclLinks>& links, int64_t bytes) {
+  TRIREME_CHECK(links->memory_ == nullptr, "the links have memory already");
+  void* memory = nullptr;
+  if (const ncclResult_t result = nccl().mem_alloc(&memory, static_cast<size_t>(bytes)); result != ncclSuccess) {
+    links->refusal_ = concat("ncclMemAlloc of ", bytes, " bytes: ", explain(result, nullptr));
+    return nullptr;
+  }
+  links->memory_ = memory;
+  links->bytes_ = bytes;
+  return {memory, [weak = std::weak_ptr(links), gpu = &links->gpu](void* freed) {
+            if (const auto alive = weak.lock(); alive != nullptr) alive->deregister_memory();
+            await(*gpu);
+            nccl().mem_free(freed);
+          }};
+}
+
+std::string NcclLinks::register_memory(Communicator& world) {
+  std::string mine = refusal_;
+  TRIREME_CHECK(memory_ != nullptr || !mine.empty(), "register_memory() without reserve_memory()");
+  for (const std::weak_ptr<NcclLink>& weak : made_) {
+    const auto link = weak.lock();
+    if (link == nullptr || !mine.empty()) continue;
+    const ncclResult_t result = nccl().comm_register(link->comm_, memory_, static_cast<size_t>(bytes_), &link->registration_);
+    if (result != ncclSuccess)
+      mine = concat("ncclCommRegister failed (", link->place_, "): ", explain(result, link->comm_));
+    else if (link->registration_ == nullptr)
+      mine = concat("ncclCommRegister registers nothing (", link->place_, "); is NCCL_LOCAL_REGISTER=0 set?");
+  }
+  for (const std::string& why : all_gather_strings(world, mine)) {
+    if (why.empty()) continue;
+    deregister_memory();
+    return why;
+  }
+  return "";
+}
+
+void NcclLinks::deregister_memory() {
+  for (const std::weak_ptr<NcclLink>& weak : made_)
+    if (const auto link = weak.lock(); link != nullptr) link->deregister_memory();
 }
 
 std::shared_ptr<NcclLink> NcclLink::join(const std::shared_ptr<NcclLinks>& links, Communicator& host, std::vector<int> members) {
@@ -102,8 +151,22 @@ NcclLink::~NcclLink() {
     links_->abandoned_.push_back(comm_);
     return;
   }
+  deregister_memory();
   nccl().comm_finalize(comm_);
   nccl().comm_destroy(comm_);
+}
+
+/// The compute stream is ordered after every operation that has been waited for.
+void NcclLink::deregister_memory() {
+  if (registration_ == nullptr) return;
+  await(links_->gpu);
+  nccl().comm_deregister(comm_, std::exchange(registration_, nullptr));
+}
+
+void NcclLink::check_registered(const Tensor& buffer) const {
+  if (registration_ == nullptr || buffer.numel() == 0) return;
+  const auto begin = static_cast<const char*>(buffer.raw()) - static_cast<const char*>(links_->memory_);
+  TRIREME_CHECK(begin >= 0 && begin + buffer.bytes() <= links_->bytes_, "a buffer of ", place_, " lies outside the registered memory");
 }
 
 void NcclLink::check(ncclResult_t result, const char* call) const {

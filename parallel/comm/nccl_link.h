@@ -32,6 +32,13 @@ class NcclLinks {
   /// Throws the first asynchronous error of any link, after give_up(). Errors: InternalError.
   void raise_errors();
 
+  /// Memory of ncclMemAlloc for one reserve of an arena, deregistered from all links before it is freed. Null, with the reason for register_memory(),
+  /// if NCCL has none.
+  static std::shared_ptr<void> allocate(const std::shared_ptr<NcclLinks>& links, int64_t bytes);
+  /// Registers that memory with all links, or with none if a rank of the world cannot: NCCL requires that the ranks of a communicator agree. Collective
+  /// over `world`; returns the reason of the first rank that cannot.
+  std::string register_memory(Communicator& world);
+
   cuda::Gpu& gpu;
   const NcclOptions options;
 
@@ -40,10 +47,16 @@ class NcclLinks {
   std::vector<std::weak_ptr<NcclLink>> made_;
   std::vector<ncclComm_t> abandoned_;  ///< to be aborted
   std::vector<Tensor> buffers_;        ///< of abandoned operations
+  void* memory_ = nullptr;             ///< of allocate()
+  int64_t bytes_ = 0;
+  std::string refusal_;  ///< why allocate() has failed
+  void deregister_memory();
   bool given_up_ = false;
 };
 
-/// One NCCL communicator with its stream. Groups with the same ranks in the same order share it.
+/// One NCCL communicator with its stream. Groups with the same ranks in the same order share it. Other groups do not come from ncclCommSplit: a child
+/// that shares its parent's resources, which is what would save memory, runs its operations one after another with its parent's, so that a tensor-parallel
+/// sum would wait for a reduction of gradients.
 class NcclLink {
  public:
   /// The link of `members`, the world ranks of `host` in their order: that of an existing group, or a new one. Collective over `host`, whose ranks must
@@ -61,9 +74,13 @@ class NcclLink {
   /// The asynchronous error of the communicator, on this rank or another; "" if none.
   std::string async_error() const;
   const std::string& place() const { return place_; }
+  /// Throws InternalError if other buffers of this link are registered and this one is not.
+  void check_registered(const Tensor& buffer) const;
 
  private:
+  friend class NcclLinks;
   NcclLink(std::shared_ptr<NcclLinks> links, Communicator& host, std::vector<int> members, const ncclUniqueId& id);
+  void deregister_memory();
 
   std::shared_ptr<NcclLinks> links_;
   std::string place_;  ///< of the group that made it
@@ -71,6 +88,7 @@ class NcclLink {
   ncclUniqueId id_;
   cuda::Stream stream_;
   ncclComm_t comm_ = nullptr;
+  void* registration_ = nullptr;  ///< of NcclLinks::memory_
 };
 
 }  // namespace trireme

@@ -11,6 +11,7 @@
 #include "parallel/comm/self.h"
 #include "tests/cuda_sim/cublas_lt.h"
 #include "tests/cuda_sim/cuda_sim.h"
+#include "tests/cuda_sim/nccl.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
 #include "tests/support/run_files.h"
@@ -190,27 +191,57 @@ TEST_CASE("a run keeps its algorithms of matrix products: with their file, and w
   CHECK(files.steps("stopped") == files.steps("timed"));
   CHECK(files.validation_losses("stopped") == files.validation_losses("timed"));
 
-  // `eval` and `generate` time nothing, although the checkpoint's configuration has the file.
-  std::filesystem::remove(files.path("timed.json"));
-  std::optional<Machine> machine;
-  CheckpointModel model((files.path("timed") / "checkpoints/latest").string());
-  CHECK(model.config().kernels.tuning_file == files.path("timed.json"));
-  model.config().training.global_batch_size = model.config().training.micro_batch_size = 1;
-  model.config().parallel = {};
-  model.config() = resolve(model.config(), 1);
-  Trainer& trainer = model.load(std::make_unique<SelfCommunicator>("world"), {0, 1}, machine, {.device_files = "/nowhere"});
-  const RaggedDataset data(3, model.config().training.sequence_length, *model.config().model.vocab_size);
-  std::vector<int64_t> products;
-  for (int i = 0; i < 2; ++i) {
-    const int64_t before = cuda_sim::cublas_lt_statistics().products;
-    trainer.evaluate(data, 1);
-    products.push_back(cuda_sim::cublas_lt_statistics().products - before);
+  {  // `eval` and `generate` time nothing, although the checkpoint's configuration has the file
+    std::filesystem::remove(files.path("timed.json"));
+    CheckpointModel model((files.path("timed") / "checkpoints/latest").string());
+    CHECK(model.config().kernels.tuning_file == files.path("timed.json"));
+    model.config().training.global_batch_size = model.config().training.micro_batch_size = 1;
+    model.config().parallel = {};
+    model.config() = resolve(model.config(), 1);
+    Trainer& trainer = model.load({0, 1});
+    CHECK(model.config().run.device == "cuda");
+    const RaggedDataset data(3, model.config().training.sequence_length, *model.config().model.vocab_size);
+    std::vector<int64_t> products;
+    for (int i = 0; i < 2; ++i) {
+      const int64_t before = cuda_sim::cublas_lt_statistics().products;
+      trainer.evaluate(data, 1);
+      products.push_back(cuda_sim::cublas_lt_statistics().products - before);
+    }
+    CHECK(products[0] > 0);
+    CHECK(products[0] == products[1]);
+    CHECK_FALSE(std::filesystem::exists(files.path("timed.json")));
   }
-  CHECK(products[0] > 0);
-  CHECK(products[0] == products[1]);
-  CHECK_FALSE(std::filesystem::exists(files.path("timed.json")));
-  machine.reset();
   cuda_sim::reset();
+}
+
+TEST_CASE("a run with registered buffers has the bits of one without, with graphs, and where NCCL refuses them") {
+  ParityLayout layout;
+  layout.tensor = layout.data = 2;
+  layout.zero = 3;
+  const RunFiles files;
+  using cuda_sim::Registration;
+  for (const auto& [name, registers, graph, behaviour] :
+       {std::tuple{"plain", false, false, Registration::kWorks}, std::tuple{"registered", true, false, Registration::kWorks},
+        std::tuple{"graph", true, true, Registration::kWorks}, std::tuple{"refused", true, false, Registration::kFails}}) {
+    cuda_sim::reset(1);
+    cuda_sim::set_registration(behaviour, 3);
+    const cuda_sim::IssuedOperations before = cuda_sim::issued_operations();
+    CHECK(files.train(name, "cuda", {}, layout, [&, registering = registers, captures = graph](Config& config) {
+      config.training.steps = 4;
+      config.training.global_batch_size = 4;
+      config.parallel.register_buffers = registering;
+      config.kernels.cuda_graph = captures;
+    }) == 1);
+    cuda_sim::set_registration(Registration::kWorks);
+    const cuda_sim::IssuedOperations after = cuda_sim::issued_operations();
+    const bool used = registers && behaviour == Registration::kWorks;
+    CHECK((after.registered > before.registered) == used);
+    CHECK((after.others > before.others) == !used);
+    CHECK(cuda_sim::live_registrations() == 0);
+    CHECK(cuda_sim::errors().empty());
+    CHECK(files.steps(name) == files.steps("plain"));
+    CHECK(files.validation_losses(name) == files.validation_losses("plain"));
+  }
 }
 
 TEST_CASE("a run that leaves no multiprocessor to matrix products is refused") {

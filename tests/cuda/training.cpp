@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "tests/cuda/gpu_ranks.h"
+#include "trainer/loop/machine.h"
 
 namespace trireme::test {
 
@@ -10,8 +11,8 @@ RunRecord train_on_gpus(const Config& config, int steps, int ranks_per_gpu) {
   RunRecord record;
   std::mutex mutex;
   const auto ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
-  const auto free = static_cast<int>(config.parallel.communication_sms);
-  run_gpu_ranks(ranks, {ranks_per_gpu == 1, ranks_per_gpu, {.max_blocks = free}, free}, [&](Communicator& world, Context& ctx) {
+  const Carrier carrier{ranks_per_gpu == 1, ranks_per_gpu, nccl_options(config), static_cast<int>(config.parallel.communication_sms)};
+  run_gpu_ranks(ranks, carrier, [&](Communicator& world, Context& ctx) {
     RunRecord mine = train(ctx, world, config, steps);
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);

@@ -25,6 +25,11 @@ struct Registry {
   std::condition_variable joined;
   std::set<ncclComm*> live;
   int64_t ids = 0;
+  std::map<const std::byte*, size_t> allocations;  ///< of mem_alloc
+  int handles = 0;
+  Registration registration = Registration::kWorks;
+  int registration_device = -1;
+  bool mem_alloc_fails = false;
 };
 Registry& registry() {
   static auto& all = *new Registry;
@@ -126,8 +131,76 @@ ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, n
     return refuse(ncclSystemError, concat("communicator '", clique->name, "': timeout waiting for the other ranks"));
   }
   if (clique->error != ncclSuccess) return refuse(clique->error, clique->reason);
-  *comm = new ncclComm{clique, rank, {}, false};
+  *comm = new ncclComm{clique, rank, {}, false, {}};
   registry().live.insert(*comm);
+  return ncclSuccess;
+}
+
+ncclResult_t mem_alloc(void** memory, size_t bytes) {
+  {
+    const std::lock_guard lock(mutex());
+    if (registry().mem_alloc_fails) return refuse(ncclUnhandledCudaError, "ncclMemAlloc fails as a test has asked for");
+  }
+  if (cudaMalloc(memory, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return refuse(ncclUnhandledCudaError, "out of memory");
+  }
+  const std::lock_guard lock(mutex());
+  registry().allocations[static_cast<const std::byte*>(*memory)] = bytes;
+  return ncclSuccess;
+}
+
+ncclResult_t mem_free(void* memory) {
+  int device = -1;
+  std::string trouble;
+  {
+    const std::lock_guard lock(mutex());
+    const auto found = registry().allocations.find(static_cast<const std::byte*>(memory));
+    if (found == registry().allocations.end()) return refuse(ncclInvalidUsage, "not memory of ncclMemAlloc");
+    for (const ncclComm* comm : registry().live)
+      if (is_registered(*comm, memory, 1)) {
+        device = comm->clique->devices[static_cast<size_t>(comm->rank)];
+        trouble = concat("memory was freed while it is registered with communicator '", comm->clique->name, "' on rank ", comm->rank);
+      }
+    registry().allocations.erase(found);
+  }
+  if (!trouble.empty()) fail(device, cudaErrorInvalidValue, "NCCL: " + trouble);
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "cudaFree");
+}
+
+bool is_registered(const ncclComm& comm, const void* memory, size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  return std::any_of(comm.registrations.begin(), comm.registrations.end(), [&](const auto& one) {
+    const auto& [first, size] = one.second;
+    return begin >= first && begin + bytes <= first + size;
+  });
+}
+
+ncclResult_t comm_register(ncclComm_t comm, void* memory, size_t bytes, void** handle) {
+  const std::lock_guard lock(mutex());
+  if (!registry().live.contains(comm)) return refuse(ncclInvalidArgument, "not a communicator");
+  const int device = comm->clique->devices[static_cast<size_t>(comm->rank)];
+  const auto found = registry().allocations.find(static_cast<const std::byte*>(memory));
+  if (found == registry().allocations.end() || bytes > found->second || device_of_memory(memory) != device)
+    return refuse(ncclInvalidArgument, "registered memory is not of ncclMemAlloc on the communicator's device");
+  if (registry().registration_device < 0 || registry().registration_device == device) {
+    if (registry().registration == Registration::kFails) return refuse(ncclSystemError, "registration fails as a test has asked for");
+    *handle = nullptr;
+    if (registry().registration == Registration::kSkipped) return ncclSuccess;
+  }
+  const auto made = comm->registrations.emplace(++registry().handles, std::pair(static_cast<const std::byte*>(memory), bytes)).first;
+  *handle = const_cast<int*>(&made->first);
+  return ncclSuccess;
+}
+
+ncclResult_t comm_deregister(ncclComm_t comm, void* handle) {
+  const std::lock_guard lock(mutex());
+  if (!registry().live.contains(comm)) return refuse(ncclInvalidArgument, "not a communicator");
+  const auto found = std::find_if(comm->registrations.begin(), comm->registrations.end(), [&](const auto& one) { return &one.first == handle; });
+  if (found == comm->registrations.end()) return refuse(ncclInvalidUsage, "Deregister: Could not find handle");
+  if (is_busy(*comm->clique, comm->rank))
+    break_clique(*comm->clique, ncclInvalidUsage, concat("memory was deregistered while communicator '", comm->clique->name, "' uses it"));
+  comm->registrations.erase(found);
   return ncclSuccess;
 }
 
@@ -163,13 +236,19 @@ ncclResult_t await_streams(ncclComm_t comm) {
 
 ncclResult_t release(ncclComm_t comm) {
   const ncclResult_t result = await_streams(comm);
+  std::string trouble;
+  int device = -1;
   {
     const std::lock_guard lock(mutex());
     if (registry().live.erase(comm) == 0) return refuse(ncclInvalidArgument, "not a communicator");
+    if (!comm->aborted && !comm->registrations.empty())
+      trouble = concat("communicator '", comm->clique->name, "' was destroyed with registered memory");
+    device = comm->clique->devices[static_cast<size_t>(comm->rank)];
     if (!comm->aborted) leave(*comm->clique, comm->rank, false);
     delete comm;
   }
   changed();
+  if (!trouble.empty()) fail(device, cudaErrorInvalidValue, "NCCL: " + trouble);
   return result;
 }
 
@@ -190,6 +269,24 @@ std::set<int> communicator_blocks() {
   std::set<int> blocks;
   for (const ncclComm* comm : nccl::registry().live) blocks.insert(comm->clique->max_blocks);
   return blocks;
+}
+
+void set_registration(Registration behaviour, int device) {
+  const std::lock_guard lock(nccl::mutex());
+  nccl::registry().registration = behaviour;
+  nccl::registry().registration_device = device;
+}
+
+void set_mem_alloc_fails(bool fails) {
+  const std::lock_guard lock(nccl::mutex());
+  nccl::registry().mem_alloc_fails = fails;
+}
+
+int live_registrations() {
+  const std::lock_guard lock(nccl::mutex());
+  size_t registrations = 0;
+  for (const ncclComm* comm : nccl::registry().live) registrations += comm->registrations.size();
+  return static_cast<int>(registrations);
 }
 
 int live_communicators() {

@@ -3,9 +3,12 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "tests/cuda_sim/nccl_order.h"
 
@@ -14,6 +17,8 @@ struct ncclComm {
   int rank = 0;
   std::set<cudaStream_t> streams;  ///< streams of its operations
   bool aborted = false;
+  /// Registered memory by its handle, the address of the entry's key.
+  std::map<int, std::pair<const std::byte*, size_t>> registrations;
 };
 
 namespace cuda_sim::nccl {
@@ -28,6 +33,12 @@ const char* error_string(ncclResult_t result);
 const char* last_error(ncclComm_t comm);
 ncclResult_t get_unique_id(ncclUniqueId* id);
 ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
+ncclResult_t mem_alloc(void** memory, size_t bytes);
+ncclResult_t mem_free(void* memory);
+ncclResult_t comm_register(ncclComm_t comm, void* memory, size_t bytes, void** handle);
+ncclResult_t comm_deregister(ncclComm_t comm, void* handle);
+/// True if one of the communicator's registrations covers the bytes. Requires mutex().
+bool is_registered(const ncclComm& comm, const void* memory, size_t bytes);
 ncclResult_t comm_async_error(ncclComm_t comm, ncclResult_t* error);
 
 /// Raises the abort flag of this rank: its operations end where they are. Never blocks.

@@ -2,10 +2,12 @@
 #include "parallel/comm/nccl_library.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "kernels/core/check.h"
 #include "tests/cuda_sim/machine.h"
+#include "tests/cuda_sim/nccl.h"
 #include "tests/cuda_sim/nccl_communicator.h"
 #include "tests/cuda_sim/nccl_operation.h"
 
@@ -30,6 +32,7 @@ struct Request {
   std::shared_ptr<Part> part;
 };
 
+std::atomic<int64_t> g_registered, g_others;
 thread_local int t_depth = 0;               ///< nesting depth of group_start
 thread_local std::vector<Request> t_group;  ///< issued by the outermost group_end
 thread_local ncclResult_t t_group_error = ncclSuccess;
@@ -124,6 +127,14 @@ ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, n
   for (const Region& region : part.regions)
     if (!cuda_sim::is_device_memory(region.memory, region.bytes, device))
       return t_group_error = refuse(ncclInvalidArgument, concat(part.str(), ": a buffer is not memory of the device"));
+  {
+    const std::lock_guard lock(mutex());
+    part.registered = !comm->registrations.empty();
+    for (const Region& region : part.regions)
+      if (part.registered && !is_registered(*comm, region.memory, region.bytes))
+        return t_group_error = refuse(ncclInvalidUsage, concat(part.str(), ": a buffer is not registered, and other memory is"));
+  }
+  ++(part.registered ? g_registered : g_others);
   return add(request);
 }
 
@@ -197,9 +208,12 @@ ncclResult_t recv(void* memory, size_t count, ncclDataType_t type, int peer, ncc
 
 }  // namespace
 
+cuda_sim::IssuedOperations cuda_sim::issued_operations() { return {g_registered, g_others}; }
+
 const trireme::Nccl& trireme::nccl() {
-  static const Nccl table = {get_version,   error_string,   last_error, get_unique_id, comm_init, comm_async_error,
-                             comm_finalize, comm_destroy,   comm_abort, group_start,   group_end, all_reduce,
-                             all_gather,    reduce_scatter, broadcast,  send,          recv};
+  static const Nccl table = {get_version,     error_string, last_error, get_unique_id, comm_init,  comm_async_error,
+                             comm_finalize,   comm_destroy, comm_abort, mem_alloc,     mem_free,   comm_register,
+                             comm_deregister, group_start,  group_end,  all_reduce,    all_gather, reduce_scatter,
+                             broadcast,       send,         recv};
   return table;
 }

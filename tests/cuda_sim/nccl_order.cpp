@@ -97,9 +97,18 @@ void break_if_cyclic(const PartPointer& part) {
   for (const Dependency& dependency : cycle) break_clique(*dependency.next->clique, ncclInternalError, reason);
 }
 
-/// Returns true if both calls are equal; otherwise breaks the communicator.
-bool calls_match(CommunicatorState& clique, int first_rank, const trireme::Call& first, int rank, const trireme::Call& call) {
-  if (first == call) return true;
+/// Returns true if both calls are equal and their buffers are both registered or not; otherwise breaks the communicator. `first`: Collective or Message.
+template <class First>
+bool calls_match(CommunicatorState& clique, const First& begun, const Part& part, const trireme::Call& call) {
+  const int first_rank = begun.first_rank, rank = part.rank;
+  const trireme::Call& first = begun.call;
+  if (first == call && begun.registered == part.registered) return true;
+  if (first == call) {
+    break_clique(clique, ncclInvalidUsage,
+                 concat("ranks disagree in communicator '", clique.name, "': of ranks ", first_rank, " and ", rank,
+                        ", one has registered its buffers of ", call.str()));
+    return false;
+  }
   break_clique(clique, ncclInvalidUsage,
                concat("ranks disagree in communicator '", clique.name, "': rank ", first_rank, " called ", first.str(), ", rank ", rank, " called ",
                       call.str()));
@@ -120,10 +129,11 @@ void join_collective(const PartPointer& part) {
     slot = std::make_shared<Collective>();
     slot->call = part->call;
     slot->first_rank = part->rank;
+    slot->registered = part->registered;
     slot->parts.resize(clique.devices.size());
   }
   const std::shared_ptr<Collective> collective = slot;
-  if (!calls_match(clique, collective->first_rank, collective->call, part->rank, part->call)) return;
+  if (!calls_match(clique, *collective, *part, part->call)) return;
   collective->parts[rank] = part;
   part->collective = collective;
   if (std::count(collective->parts.begin(), collective->parts.end(), nullptr) == 0) clique.collectives.erase(number);
@@ -139,12 +149,13 @@ void join_message(const PartPointer& part, MessageEnd& end) {
     end.message = std::make_shared<Message>();
     end.message->call = end.call;
     end.message->first_rank = part->rank;
+    end.message->registered = part->registered;
     (end.send ? clique.sends : clique.recvs)[ends].push_back(end.message);
     break_if_left(clique, part, end.peer);
   } else {
     end.message = waiting.front();
     waiting.pop_front();
-    calls_match(clique, end.message->first_rank, end.message->call, part->rank, end.call);
+    calls_match(clique, *end.message, *part, end.call);
   }
   (end.send ? end.message->sender : end.message->receiver) = part;
   if (end.send) end.message->sender_region = end.region;
@@ -180,6 +191,12 @@ void issue(const PartPointer& part) {
 bool ready(const Part& part) {
   if (part.dropped || part.clique->error != ncclSuccess) return true;
   return all_counterparts(part, [](const PartPointer& other) { return other != nullptr && other->phase != Part::Phase::kIssued; });
+}
+
+bool is_busy(const CommunicatorState& clique, int rank) {
+  const std::deque<PartPointer>& order = orders()[clique.devices[static_cast<size_t>(rank)]];
+  return std::ranges::any_of(
+      order, [&](const PartPointer& part) { return part->clique.get() == &clique && part->rank == rank && part->phase != Part::Phase::kDone; });
 }
 
 void finish(Part& part) {

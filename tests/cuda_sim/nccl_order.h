@@ -28,6 +28,7 @@ struct Part;
 /// One collective call of all ranks.
 struct Collective {
   trireme::Call call;
+  bool registered = false;  ///< the buffers of the first rank
   int first_rank = 0;
   std::vector<std::shared_ptr<Part>> parts;  ///< by rank, null until issued
   std::once_flag computed;
@@ -36,6 +37,7 @@ struct Collective {
 
 struct Message {
   trireme::Call call;
+  bool registered = false;  ///< the buffer of the first rank
   int first_rank = 0;
   std::shared_ptr<Part> sender, receiver;  ///< null until issued
   size_t sender_region = 0;
@@ -68,6 +70,7 @@ struct Part {
   int rank = 0;
   std::vector<Region> regions;
   bool is_collective = false;
+  bool registered = false;   ///< its buffers are
   trireme::Call call;        ///< for a collective
   std::byte* out = nullptr;  ///< destination of a collective's result; null: none
   std::vector<MessageEnd> ends;
@@ -92,6 +95,8 @@ std::mutex& mutex();
 void issue(const std::shared_ptr<Part>& part);
 /// True if the part and all its counterparts have arrived, or its communicator is broken.
 bool ready(const Part& part);
+/// True if the rank has issued an operation of the communicator that is not done.
+bool is_busy(const CommunicatorState& clique, int rank);
 /// Marks the part as done: it has run or never will. It remains in the order of its device until it is retired.
 void finish(Part& part);
 /// Sets the communicator's error, unless it has one already, and prints the reason.

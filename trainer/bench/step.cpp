@@ -146,6 +146,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   collectively(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
   if (ctx.device == Device::kCuda) reserve_memory(ctx, world, config, forecast);
   Trainer trainer(ctx, world, config, true);
+  if (ctx.device == Device::kCuda) register_memory(world);
   trainer.initialise();
   const RandomDataset data(training.sequence_length, *config.model.vocab_size);
   const std::optional<TunedProducts> tuned = tune_products(trainer, data, 0);

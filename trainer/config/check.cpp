@@ -286,6 +286,8 @@ void check_shared_gpus(Rules& rules, const Config& c) {
     rules.broken("kernels.tuning_file", "ranks that share a GPU would time the products of one another", "none, or ranks_per_gpu 1", "none");
   if (c.parallel.communication_sms > 0 && rules.apply({"parallel.communication_sms"}))
     rules.broken("parallel.communication_sms", "ranks that share a GPU communicate through host memory", "0, or ranks_per_gpu 1", "0");
+  if (c.parallel.register_buffers && rules.apply({"parallel.register_buffers"}))
+    rules.broken("parallel.register_buffers", "ranks that share a GPU communicate through host memory", "false, or ranks_per_gpu 1", "false");
 }
 
 void check_data(Rules& rules, const Config& c) {

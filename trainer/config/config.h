@@ -86,6 +86,7 @@ struct ParallelConfig {
   Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: one block
   bool overlap = true;        ///< false: wait for every communication where it starts
   int64_t communication_sms = 0;
+  bool register_buffers = false;
   bool operator==(const ParallelConfig&) const = default;
 };
 

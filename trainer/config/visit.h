@@ -107,6 +107,10 @@ void visit(V& v, ParallelConfig& c) {
          .min = 0,
          .max = 64}),
     c.communication_sms);
+  v(operation_key({.key = "register_buffers",
+                   .doc = "On the GPU, allocate the memory of a training run with ncclMemAlloc and register it with every NCCL communicator, so that "
+                          "NCCL may work on buffers without copying them. If NCCL refuses, a warning says why."}),
+    c.register_buffers);
 }
 
 template <class V>

@@ -97,6 +97,10 @@ int usable_gpus() {
   }
 }
 
+NcclOptions nccl_options(const Config& config) {
+  return {.max_blocks = static_cast<int>(config.parallel.communication_sms), .register_buffers = config.parallel.register_buffers};
+}
+
 bool may_use_gpus(const std::string& device) { return device == "cuda" || (device == "auto" && has_gpu_files()); }
 
 Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options)
@@ -117,9 +121,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     if (!missing.empty() && config.kernels.cuda_graph)
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
     if (!missing.empty() && reports) std::cerr << "warning: ranks communicate through host memory, which is slow: " << missing << "\n";
-    world_ = shared || !missing.empty()
-                 ? make_staged_world(std::move(world_), *gpu_)
-                 : make_nccl_world(std::move(world_), *gpu_, {.max_blocks = static_cast<int>(config.parallel.communication_sms)});
+    world_ =
+        shared || !missing.empty() ? make_staged_world(std::move(world_), *gpu_) : make_nccl_world(std::move(world_), *gpu_, nccl_options(config));
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);

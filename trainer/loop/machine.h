@@ -5,7 +5,7 @@
 
 #include "kernels/core/context.h"
 #include "kernels/core/gpu.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl.h"
 #include "trainer/config/config.h"
 
 namespace trireme {
@@ -19,6 +19,8 @@ struct RankPlace {
 
 /// Number of GPUs this process can use; 0 without a driver or without CUDA in this build.
 int usable_gpus();
+
+NcclOptions nccl_options(const Config& config);
 
 /// Whether a run with this run.device may compute on GPUs. Does not call CUDA.
 bool may_use_gpus(const std::string& device);

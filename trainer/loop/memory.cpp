@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
@@ -122,7 +123,13 @@ void reserve_memory(Context& ctx, Communicator& world, const Config& config, con
                  "parallel.pipeline ranks"));
   });
   world.barrier();  // ranks that share a GPU have all read free_bytes() before one reserves its part
-  collectively(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
+  collectively(world, [&] { world.reserve_memory(ctx, forecast.arena_bytes); });
+}
+
+void register_memory(Communicator& world) {
+  const std::string why = world.register_memory();
+  if (!why.empty() && world.rank() == 0)
+    std::cerr << concat("warning: parallel.register_buffers=true: NCCL does not use registered buffers: ", why, "\n");
 }
 
 }  // namespace trireme

@@ -52,4 +52,8 @@ RuntimeBytes runtime_bytes(const Config& config, int rank);
 /// Errors: ConfigError on all ranks, with the table of the forecast.
 void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast);
 
+/// With parallel.register_buffers, registers the reserved memory with NCCL, after all groups of ranks have been made. If a rank cannot, no rank does,
+/// and rank 0 prints a warning. Collective.
+void register_memory(Communicator& world);
+
 }  // namespace trireme

@@ -89,6 +89,7 @@ void Run::make_trainer() {
   if (config_.training.recompute == RecomputeMode::kBudget) recompute_ = "\n" + recompute_text(config_, schedule.stage_rank, recompute);
   if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
   collectively(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, schedule); });
+  if (ctx_.device == Device::kCuda) register_memory(world_);
   trainer_->watch(progress_);
 }
 
