@@ -70,7 +70,8 @@ struct Arena::State {
     }
   };
 
-  State(Device of_device, cuda::Gpu* of_gpu, bool with_poison) : device(of_device), gpu(of_gpu), poison(with_poison) {}
+  State(Device of_device, cuda::Gpu* of_gpu, bool with_poison, bool with_caching)
+      : device(of_device), gpu(of_gpu), poison(with_poison), caching(with_caching) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
@@ -92,13 +93,24 @@ struct Arena::State {
   }
 
   void set_reserve(void* memory, int64_t bytes) {
-    TRIREME_CHECK(reserve_bytes == 0 && device != Device::kMeta, "reserve() with an unused reserve left, or on the meta device");
+    TRIREME_CHECK(reserve_bytes == 0 && device != Device::kMeta && caching,
+                  "reserve() with an unused reserve left, on the meta device, or without caching");
     ++system_allocations;
     reserve = memory;
     reserve_bytes = static_cast<size_t>(bytes);
   }
 
+  /// A buffer of exactly these bytes, without the cache.
+  void* take_uncached(int64_t bytes) {
+    ++system_allocations;
+    system_bytes += bytes;
+    void* const buffer = gpu->allocate_async(bytes);
+    if (poison) gpu->fill_bytes(buffer, kPoisonByte, bytes);
+    return buffer;
+  }
+
   void* take(int64_t bytes) {
+    if (!caching) return take_uncached(bytes);
     const size_t size = size_class(bytes);
     std::vector<void*>& buffers = free_buffers[size];
     void* buffer = nullptr;
@@ -120,6 +132,7 @@ struct Arena::State {
   }
 
   void give_back(void* buffer, int64_t bytes) {
+    if (!caching) return gpu->release_async(buffer);
     const size_t size = size_class(bytes);
     if (buffer != nullptr && device != Device::kCuda) ASAN_POISON_MEMORY_REGION(buffer, size);
     free_buffers[size].push_back(buffer);
@@ -158,7 +171,7 @@ struct Arena::State {
 
   const Device device;
   cuda::Gpu* const gpu;
-  const bool poison;
+  const bool poison, caching;
   std::array<Gauge, kMemoryCategories> categories;
   Gauge total;
   MemoryPhase phase = MemoryPhase::kLoad;
@@ -172,10 +185,10 @@ struct Arena::State {
   std::map<size_t, std::vector<void*>> free_buffers;  ///< by size class; null pointers on the meta device
 };
 
-Arena::Arena(Device device, bool poison) : state_(std::make_shared<State>(device, nullptr, poison)) {
+Arena::Arena(Device device, bool poison) : state_(std::make_shared<State>(device, nullptr, poison, true)) {
   TRIREME_CHECK(device != Device::kCuda, "a CUDA arena needs a Gpu");
 }
-Arena::Arena(cuda::Gpu& gpu, bool poison) : state_(std::make_shared<State>(Device::kCuda, &gpu, poison)) {}
+Arena::Arena(cuda::Gpu& gpu, bool poison, bool caching) : state_(std::make_shared<State>(Device::kCuda, &gpu, poison, caching)) {}
 Arena::~Arena() = default;
 
 std::shared_ptr<void> Arena::allocate(int64_t bytes, MemoryCategory category) {

@@ -44,7 +44,9 @@ class Arena {
   explicit Arena(Device device, bool poison = false);
   /// Memory of a GPU. Buffers are reused in the order of its compute stream: an operation on another stream must keep its buffers until the compute
   /// stream has been ordered after it (Work::wait).
-  explicit Arena(cuda::Gpu& gpu, bool poison = false);
+  /// `caching` = false: each buffer is a stream-ordered allocation of its own, which is freed when it is returned. A memory checker then finds accesses
+  /// beyond a buffer and after its return. Such an arena cannot be used within a graph capture.
+  explicit Arena(cuda::Gpu& gpu, bool poison = false, bool caching = true);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;

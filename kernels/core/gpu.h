@@ -54,6 +54,9 @@ class Gpu {
   /// Device memory, 256-byte aligned. Errors: ConfigError with the requested and the free bytes.
   void* allocate(int64_t bytes);
   void release(void* memory);  ///< waits for the compute stream; never throws
+  /// Stream-ordered memory: work queued on the compute stream between the two calls may use it. Errors: InternalError from CUDA.
+  void* allocate_async(int64_t bytes);
+  void release_async(void* memory);  ///< never waits and never throws
   int64_t free_bytes() const;
   /// Scratch memory of one operation: the next one queued on the compute stream may overwrite it. At most kScratchBytes.
   void* scratch(int64_t bytes) const;

@@ -41,20 +41,15 @@ struct Shape3 {
 template <class... Parameters, class... Arguments>
 void launch(const Context& ctx, void (*kernel)(Parameters...), const Shape3& shape, Arguments&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-#ifdef __CUDACC__
-  const auto* const entry = reinterpret_cast<const void*>(kernel);
   if (shape.shared_bytes > (48 << 10))
-    check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)), "cudaFuncSetAttribute");
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)),
+          "cudaFuncSetAttribute");
   [&](Parameters... values) {
     void* pointers[] = {&values...};
-    check(cudaLaunchKernel(entry, shape.grid, shape.block, pointers, static_cast<size_t>(shape.shared_bytes), ctx.gpu->compute()),
+    check(cudaLaunchKernel(kernel, shape.grid, shape.block, pointers, static_cast<size_t>(shape.shared_bytes), ctx.gpu->compute()),
           "cudaLaunchKernel");
   }(static_cast<Parameters>(arguments)...);
-#else
-  check(cuda_sim::launch(kernel, shape.grid, shape.block, static_cast<size_t>(shape.shared_bytes), ctx.gpu->compute(),
-                         static_cast<Parameters>(arguments)...),
-        "cuda_sim::launch");
-#endif
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -1,5 +1,6 @@
 #include "kernels/core/gpu.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "kernels/core/gpu_uuid.h"
@@ -161,6 +162,13 @@ void Gpu::release(void* memory) {  // called by destructors: ignores errors, whi
   cudaStreamSynchronize(state_->compute);
   cudaFree(memory);
 }
+
+void* Gpu::allocate_async(int64_t bytes) {
+  void* memory = nullptr;
+  check(cudaMallocAsync(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)), state_->compute), "cudaMallocAsync");
+  return memory;
+}
+void Gpu::release_async(void* memory) { cudaFreeAsync(memory, state_->compute); }  // ignores errors, as release()
 
 int64_t Gpu::free_bytes() const {
   size_t free = 0, total = 0;

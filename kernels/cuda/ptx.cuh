@@ -80,11 +80,4 @@ __device__ inline int reread_thread() {
 }
 
 }  // namespace trireme::cuda
-#else
-namespace trireme::cuda {
-
-inline int reread_thread() { return static_cast<int>(threadIdx.x); }
-inline float exp2_fast(float x) { return x < -126 ? 0.0F : exp2f(x); }
-
-}  // namespace trireme::cuda
 #endif

@@ -29,6 +29,8 @@ int Gpu::index() const { refuse(); }
 Stream Gpu::compute() const { refuse(); }
 void* Gpu::allocate(int64_t /*bytes*/) { refuse(); }
 void Gpu::release(void* /*memory*/) { refuse(); }
+void* Gpu::allocate_async(int64_t /*bytes*/) { refuse(); }
+void Gpu::release_async(void* /*memory*/) { refuse(); }
 int64_t Gpu::free_bytes() const { refuse(); }
 void* Gpu::scratch(int64_t /*bytes*/) const { refuse(); }
 void Gpu::fill_bytes(void* /*memory*/, int /*value*/, int64_t /*bytes*/) { refuse(); }

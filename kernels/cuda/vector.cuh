@@ -64,29 +64,19 @@ __device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * 
 /// columns nor lanes that own one have bank conflicts. A row of 32 N columns takes padded(32 N) floats.
 __host__ __device__ constexpr int padded(int column) { return column + column / kWarp; }
 
+/// A scalar of the size of Words. Compilers divide the copy of a struct into its members and do not always join them again.
+template <class Words>
+using Scalar = std::conditional_t<sizeof(Words) == 16, unsigned __int128, uint64_t>;
+
 /// Words is uint4 (16 bytes) or uint2 (8 bytes). The address must be a multiple of its size.
 template <class Words>
 __device__ __forceinline__ Words load_words(const void* from) {
-#ifdef __CUDACC__
-  return *static_cast<const Words*>(from);
-#else
-  TRIREME_CHECK(reinterpret_cast<uintptr_t>(from) % sizeof(Words) == 0, "load of ", sizeof(Words), " bytes is misaligned");
-  Words words;
-  std::memcpy(&words, from, sizeof words);
-  return words;
-#endif
+  return std::bit_cast<Words>(*static_cast<const Scalar<Words>*>(from));
 }
 
 template <class Words>
 __device__ __forceinline__ void store_words(void* to, Words words) {
-#ifdef __CUDACC__
-  // A scalar of the full width: nvcc divides the assignment of a struct into its members and does not always join their stores again.
-  using Scalar = std::conditional_t<sizeof(Words) == 16, unsigned __int128, uint64_t>;
-  *static_cast<Scalar*>(to) = std::bit_cast<Scalar>(words);
-#else
-  TRIREME_CHECK(reinterpret_cast<uintptr_t>(to) % sizeof(Words) == 0, "store of ", sizeof(Words), " bytes is misaligned");
-  std::memcpy(to, &words, sizeof words);
-#endif
+  *static_cast<Scalar<Words>*>(to) = std::bit_cast<Scalar<Words>>(words);
 }
 
 /// Two floats rounded to the 16-bit type T (nearest, ties to even), the first in the lower half.

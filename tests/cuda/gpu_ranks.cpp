@@ -12,7 +12,7 @@ namespace trireme::test {
 void run_gpu_ranks(int n, Carrier carrier, const std::function<void(Communicator& world, Context& ctx)>& body) {
   run_ranks(n, [&](Communicator& threads) {
     cuda::Gpu gpu(threads.rank() / carrier.ranks_per_gpu, {.communication_multiprocessors = carrier.communication_multiprocessors});
-    Arena arena(gpu, true);
+    Arena arena(gpu, true, carrier.caching);
     Context ctx{Device::kCuda, &arena, 1, &gpu};
     auto host = whole_world(threads);
     const auto world = carrier.nccl ? make_nccl_world(std::move(host), gpu, carrier.options) : make_staged_world(std::move(host), gpu);

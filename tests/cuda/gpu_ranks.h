@@ -13,6 +13,7 @@ struct Carrier {
   int ranks_per_gpu;
   NcclOptions options = {};
   int communication_multiprocessors = 0;
+  bool caching = true;  ///< of the arenas
 };
 constexpr Carrier kNccl{true, 1}, kStaged{false, 1}, kStagedOnOneGpu{false, 4};
 

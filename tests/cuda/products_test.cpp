@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "tests/cuda_sim/cuda_sim.h"
 #include "tests/cuda_sim/machine.h"
 #include "tests/support/catch.h"
+#include "tests/support/gpu.h"
 
 using namespace trireme;
 using Catch::Matchers::Contains;
@@ -243,6 +245,61 @@ TEST_CASE("a captured CUDA graph keeps its algorithms, and nothing is timed whil
   product.machine.gpu->launch(graph);
   const Tensor host = to_host(product.machine.ctx, product.y);
   CHECK(std::equal(expected.begin(), expected.end(), host.data<float>()));
+}
+
+namespace {
+
+struct Products {
+  std::vector<double> values;  ///< all results
+  Counts counted;
+};
+
+/// Every kind of product at two shapes. `refused`: the probability that the library has no kernel.
+Products products(DType dtype, double refused, uint64_t seed) {
+  Machine machine;
+  testing::set_schedule(seed);
+  const testing::OptionsScope scope([&](cuda_sim::Options& options) { options.refused_products = refused; });
+  Products result;
+  for (const auto& [rows, inputs, outputs] : {std::array<int64_t, 3>{16, 32, 8}, {24, 64, 40}}) {
+    const Tensor x = machine.tensor({rows, inputs}, dtype), w = machine.tensor({outputs, inputs}, dtype, 7),
+                 bias = machine.tensor({outputs}, dtype, 9);
+    const Tensor dy = machine.tensor({rows, outputs}, dtype, 11);
+    const Tensor y = machine.tensor({rows, outputs}, dtype), hidden = machine.tensor({rows, outputs}, dtype);
+    const Tensor activated = machine.tensor({rows, outputs}, dtype), dx = machine.tensor({rows, inputs}, dtype);
+    const Tensor dw = machine.tensor({outputs, inputs}, DType::kF32, 13);
+    linear_forward(machine.ctx, x, w, bias, y);
+    linear_gelu_forward(machine.ctx, x, w, bias, hidden, activated);
+    linear_backward_input(machine.ctx, dy, w, dx);
+    linear_backward_weight(machine.ctx, dy, x, dw);
+    for (const Tensor& tensor : {y, hidden, activated, dx, dw}) {
+      const Tensor host = to_host(machine.ctx, tensor);
+      for (int64_t i = 0; i < host.numel(); ++i)
+        result.values.push_back(host.dtype() == DType::kBF16 ? static_cast<float>(host.data<bfloat16>()[i]) : host.data<float>()[i]);
+    }
+  }
+  result.counted = counts(machine);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("results do not depend on which products cuBLASLt refuses") {
+  const auto [dtype, unit] = GENERATE(table<DType, double>({{DType::kF32, 0x1p-24 * 64 * 4}, {DType::kBF16, 0x1p-7}}));
+  const Products accepted = products(dtype, 0, 0);
+  CHECK(accepted.counted.plain == 0);
+  CHECK(products(dtype, 1, 0).counted.library == 0);
+  int mixed = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    INFO(name_of(dtype) << ", seed " << seed);
+    const Products some = products(dtype, 0.5, seed);
+    mixed += some.counted.plain > 0 && some.counted.library > 0;
+    REQUIRE(some.values.size() == accepted.values.size());
+    double error = 0;
+    for (size_t i = 0; i < some.values.size(); ++i)
+      error = std::max(error, std::abs(some.values[i] - accepted.values[i]) / std::max(1.0, std::abs(accepted.values[i])));
+    CHECK(error <= 2 * unit);  // sums of up to 64 products in another order; in 16 bits two roundings where the epilogue has one
+  }
+  CHECK(mixed >= 10);
 }
 
 TEST_CASE("empty products") {

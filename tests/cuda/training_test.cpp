@@ -281,6 +281,22 @@ TEST_CASE("steps launched as a captured graph are bit-identical to queued steps"
   }
 }
 
+TEST_CASE("a step uses no tensor after its return or beyond its end", "[gpus4]") {
+  const std::string precision = GENERATE("fp32", "bf16", "fp16");
+  ParityLayout sharded, pipeline;
+  sharded.tensor = sharded.data = pipeline.tensor = pipeline.pipeline = 2;
+  sharded.zero = 3;
+  sharded.sequence_parallel = true;
+  for (const LayoutCase& c : {LayoutCase{ParityModel::kGpt2Dropout, {}}, {ParityModel::kLlamaGrouped, sharded}, {ParityModel::kGpt2, pipeline}}) {
+    if (!fits(c.layout)) continue;
+    const Config config = parity_config(c.model, c.layout, precision);
+    INFO(name_of(c.model) << " " << c.layout.str() << " " << precision);
+    const RunRecord cached = train_on_gpus(config, 1);
+    testing::for_each_schedule(1, [&] { CHECK(difference(cached, train_on_gpus(config, 1, 1, /*caching=*/false), 0) == ""); });
+    CHECK(testing::gpu_errors() == "");
+  }
+}
+
 #ifndef TRIREME_REAL_GPU  // which has no schedule to choose
 TEST_CASE("every stream schedule gives the same bits") {
   ParityLayout layout;

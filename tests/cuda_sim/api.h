@@ -7,6 +7,8 @@ namespace cuda_sim {
 /// The thread's last error, for cudaGetLastError; returns its argument.
 cudaError_t remember(cudaError_t error);
 int current_device();
+/// Shared memory of a block that a kernel may opt in to, bytes: CUDA C++ Programming Guide, technical specifications per compute capability.
+size_t shared_optin(const Options& options);
 std::unique_ptr<Operation> make_simple(std::string name, std::function<void()> body);
 
 /// Queues the operation on the stream, ordered by its default stream, or adds it to the graph that the stream captures. Requires the lock.

@@ -38,10 +38,28 @@ unsigned char* map_guarded(size_t bytes) {  // with a guard page on both sides
 }
 void unmap_guarded(unsigned char* memory, size_t bytes) { munmap(memory - kPage, bytes + 2 * kPage); }
 
+/// Implements Options::sampled_blocks.
+std::vector<size_t> blocks_to_run(size_t blocks, int sampled) {
+  constexpr size_t kAll = 4096;  // launches of at most this many blocks run completely
+  std::vector<size_t> order;
+  if (sampled == 0 || blocks <= kAll) {
+    order.resize(blocks);
+    std::iota(order.begin(), order.end(), size_t{0});
+    return order;
+  }
+  order = {0, blocks - 1};
+  Random places;
+  for (int i = 0; i < sampled; ++i) order.push_back(1 + places.next() % (blocks - 2));
+  std::sort(order.begin(), order.end());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  return order;
+}
+
 }  // namespace
 
 BlockRunner::BlockRunner() {
   shared_ = map_guarded(kStaticZone + kPage + kDynamicZone);
+  dynamic_end_ = shared_ + kStaticZone + kPage + kDynamicZone;
   mprotect(shared_ + kStaticZone, kPage, PROT_NONE);
   emergency_ = map_guarded(kEmergencyStack);
   main_.runner = this;
@@ -53,7 +71,7 @@ BlockRunner::~BlockRunner() {
     asan_unpoison(reinterpret_cast<uintptr_t>(fiber->stack), reinterpret_cast<uintptr_t>(fiber->stack) + kStack);
     unmap_guarded(fiber->stack, kStack);
   }
-  asan_unpoison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(shared_) + kStaticZone + kPage + kDynamicZone);
+  asan_unpoison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(dynamic_end_));
   unmap_guarded(shared_, kStaticZone + kPage + kDynamicZone);
   unmap_guarded(emergency_, kEmergencyStack);
 }
@@ -63,26 +81,25 @@ void* BlockRunner::emergency_stack() {
   return emergency_ + kEmergencyStack;
 }
 
-KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed) {
+KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed, int sampled_blocks) {
   call_ = &call;
   random_ = Random(seed);
   fault_ = {};
   variables_.clear();
   static_used_ = 0;
-  asan_unpoison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(shared_) + kStaticZone + kPage + kDynamicZone);
-  dynamic_ = shared_ + kStaticZone + kPage + kDynamicZone - (call.dynamic_shared + 15) / 16 * 16;
-  asan_poison(reinterpret_cast<uintptr_t>(dynamic_) + call.dynamic_shared, reinterpret_cast<uintptr_t>(shared_) + kStaticZone + kPage + kDynamicZone);
+  asan_unpoison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(dynamic_end_));
+  dynamic_ = dynamic_end_ - (call.dynamic_shared + 15) / 32 * 32 - 16;  // a multiple of 16, as CUDA promises, and not of 32
+  asan_poison(reinterpret_cast<uintptr_t>(dynamic_) + call.dynamic_shared, reinterpret_cast<uintptr_t>(dynamic_end_));
   asan_poison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(shared_) + kStaticZone);
   shape_.block = call.block;
   shape_.grid = call.grid;
   main_.shape = &shape_;
   threads_ = static_cast<int>(call.block.x * call.block.y * call.block.z);
-  const size_t blocks = size_t{call.grid.x} * call.grid.y * call.grid.z;
-  std::vector<uint32_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0u);
+  std::vector<size_t> order = blocks_to_run(size_t{call.grid.x} * call.grid.y * call.grid.z, sampled_blocks);
   random_.shuffle(order);
-  for (const uint32_t block : order) {
-    shape_.index = {block % call.grid.x, block / call.grid.x % call.grid.y, block / call.grid.x / call.grid.y};
+  for (const size_t block : order) {
+    shape_.index = {static_cast<unsigned>(block % call.grid.x), static_cast<unsigned>(block / call.grid.x % call.grid.y),
+                    static_cast<unsigned>(block / call.grid.x / call.grid.y)};
     run_block();
     if (fault_.error != cudaSuccess) break;
   }

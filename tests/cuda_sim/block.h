@@ -66,7 +66,8 @@ struct Warp {
 struct KernelFault {
   cudaError_t error = cudaSuccess;
   std::string text;
-  uintptr_t address = 0;  // address of a memory fault
+  uintptr_t address = 0;        // address of a memory fault
+  const void* place = nullptr;  // of the instruction that faulted, plus 1
 };
 
 class BlockRunner {
@@ -76,8 +77,8 @@ class BlockRunner {
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  /// Runs all blocks, or stops at the first fault.
-  KernelFault run(const KernelCall& call, uint64_t seed);
+  /// Runs all blocks, or those of Options::sampled_blocks, or stops at the first fault.
+  KernelFault run(const KernelCall& call, uint64_t seed, int sampled_blocks);
   int64_t switches() const { return switches_; }
   int64_t copies() const { return copies_; }
   void count_copy() { ++copies_; }
@@ -89,7 +90,7 @@ class BlockRunner {
   Warp& warp_of(const Fiber& self) { return warps_[static_cast<size_t>(self.thread) / 32]; }
   void release(Warp& warp, unsigned mask, const Fiber& self);
   /// Does not return. (Not marked [[noreturn]]: AddressSanitizer would then look for the bounds of a stack it does not know.)
-  void fail(cudaError_t error, std::string text, uintptr_t address = 0);
+  void fail(cudaError_t error, std::string text, uintptr_t address = 0, const void* place = nullptr);
   void* static_shared(const void* tag, size_t bytes, size_t alignment);
   void* dynamic_shared() const { return dynamic_; }
   bool is_shared(const void* address, size_t bytes) const;
@@ -137,7 +138,7 @@ class BlockRunner {
   bool newest_first_ = false;
   int copy_mode_ = 0;  // asynchronous copies run: 0 immediately, 1 at the wait, 2 at random points before
   unsigned char* shared_ = nullptr;
-  unsigned char* dynamic_ = nullptr;
+  unsigned char *dynamic_ = nullptr, *dynamic_end_ = nullptr;
   size_t static_used_ = 0;
   std::vector<Variable> variables_;
   unsigned char* emergency_ = nullptr;

@@ -92,7 +92,7 @@ bool read_problem(const Description* desc, const Layout* a, const Layout* b, con
   const int64_t m = transpose_a ? a->columns : a->rows, k = transpose_a ? a->rows : a->columns;
   const int64_t n = transpose_b ? b->rows : b->columns, k_of_b = transpose_b ? b->columns : b->rows;
   if (k != k_of_b || d->rows != m || d->columns != n || c->rows != m || c->columns != n) return false;
-  if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != CUDA_R_32F) || (tf32 && a->type != CUDA_R_32F)) return false;
+  if (a->type != b->type || c->type != d->type) return false;
   problem = {m,
              n,
              k,
@@ -112,7 +112,22 @@ bool read_problem(const Description* desc, const Layout* a, const Layout* b, con
   if (problem.multiprocessors < 0 || problem.multiprocessors > kMultiprocessors) return false;
   if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !problem.has_bias()) return false;
   if (problem.has_bias() && desc->bias == nullptr) return false;
-  return !problem.has_gelu() || (desc->aux != nullptr && desc->aux_ld >= m && desc->aux_ld % 8 == 0);
+  return !problem.has_gelu() || (desc->aux != nullptr && desc->aux_ld >= m && desc->aux_ld % 8 == 0);  // cublasLt.h, EPILOGUE_AUX_LD
+}
+
+/// Types with fp32 sums: cuBLAS documentation, cublasLtMatmul(), table of supported data types.
+struct Types {
+  cudaDataType_t in, out, bias;
+  bool tf32;
+};
+constexpr Types kSupported[] = {
+    {CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, false}, {CUDA_R_16BF, CUDA_R_32F, CUDA_R_32F, false}, {CUDA_R_16F, CUDA_R_16F, CUDA_R_16F, false},
+    {CUDA_R_16F, CUDA_R_32F, CUDA_R_32F, false},    {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, false},  {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, true},
+};
+bool types_supported(const Problem& p) {
+  return std::any_of(std::begin(kSupported), std::end(kSupported), [&](const Types& types) {
+    return types.in == p.in && types.out == p.out && types.tf32 == p.tf32 && (!p.has_bias() || types.bias == p.bias_type);
+  });
 }
 
 bool aligned(const void* pointer, int64_t alignment) { return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(alignment) == 0; }
@@ -275,10 +290,10 @@ cublasStatus_t lt_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
   ++g_heuristics;
   *count = 0;
   const bool has_kernel =
-      columns_aligned(preference->alignment_a, problem.lda, problem.in) && columns_aligned(preference->alignment_b, problem.ldb, problem.in) &&
-      columns_aligned(preference->alignment_c, problem.ldc, problem.out) && columns_aligned(preference->alignment_d, problem.ldd, problem.out) &&
-      (!problem.has_bias() || aligned(description->bias, 16)) && (!problem.has_gelu() || aligned(description->aux, 16)) &&
-      workspace_of(problem, 1) <= preference->workspace;
+      types_supported(problem) && !is_refused_at_random() && columns_aligned(preference->alignment_a, problem.lda, problem.in) &&
+      columns_aligned(preference->alignment_b, problem.ldb, problem.in) && columns_aligned(preference->alignment_c, problem.ldc, problem.out) &&
+      columns_aligned(preference->alignment_d, problem.ldd, problem.out) && (!problem.has_bias() || aligned(description->bias, 16)) &&
+      (!problem.has_gelu() || aligned(description->aux, 16)) && workspace_of(problem, 1) <= preference->workspace;
   if (!has_kernel) {
     ++g_refused;
     return problem.m % 2 == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;  // the real library does both

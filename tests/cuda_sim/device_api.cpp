@@ -19,6 +19,10 @@ cudaError_t remember(cudaError_t error) {
 int current_device() { return device_of_thread; }
 void show_only(int device) { only_device = device; }
 bool has_mig() { return machine().options.mig; }
+size_t shared_optin(const Options& options) {
+  if (options.major >= 9) return kSharedLimit;
+  return size_t{options.minor == 0 || options.minor == 7 ? 163U : 99U} << 10;
+}
 
 namespace {
 
@@ -26,11 +30,6 @@ namespace {
 int device_at(const Machine& m, int index) {
   if (only_device >= 0) return index == 0 ? only_device : -1;
   return index >= 0 && index < static_cast<int>(m.devices.size()) ? index : -1;
-}
-
-int shared_optin(const Options& options) {
-  if (options.major >= 9) return static_cast<int>(kSharedLimit);
-  return (options.minor == 0 || options.minor == 7 ? 163 : 99) << 10;
 }
 
 cudaError_t allocate_host(void** memory, size_t bytes) {
@@ -42,10 +41,23 @@ cudaError_t allocate_host(void** memory, size_t bytes) {
   });
 }
 
-cudaError_t release(Machine& m, Arena& arena, void* memory) {
+cudaError_t allocate_device(Machine& m, void** memory, size_t bytes, bool stream_ordered) {
+  if (memory == nullptr) return cudaErrorInvalidValue;
+  if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;
+  *memory = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  Arena& arena = m.memory.device(current_device());
+  if (++m.mallocs == m.options.failing_malloc || bytes > m.options.memory || arena.used() + bytes > m.options.memory)
+    return cudaErrorMemoryAllocation;
+  *memory = arena.allocate(bytes, stream_ordered);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+/// Damage is an error of `device`.
+cudaError_t release(Machine& m, Arena& arena, void* memory, int device) {
   std::string damage;
   if (!arena.release(memory, &damage)) return cudaErrorInvalidValue;
-  if (!damage.empty()) m.fail(current_device(), cudaErrorIllegalAddress, damage);
+  if (!damage.empty()) m.fail(device, cudaErrorIllegalAddress, damage);
   return cudaSuccess;
 }
 
@@ -88,7 +100,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = m.options.major;
   properties->minor = m.options.minor;
   properties->totalGlobalMem = m.options.memory;
-  properties->multiProcessorCount = kMultiprocessors;
+  properties->multiProcessorCount = m.options.multiprocessors;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
   properties->maxThreadsPerMultiProcessor = 2048;
@@ -96,7 +108,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::copy(std::begin(block), std::end(block), properties->maxThreadsDim);
   std::copy(std::begin(grid), std::end(grid), properties->maxGridSize);
   properties->sharedMemPerBlock = kSharedDefault;
-  properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_optin(m.options));
+  properties->sharedMemPerBlockOptin = shared_optin(m.options);
   properties->regsPerBlock = 65536;
   properties->l2CacheSize = 1 << 20;
   properties->unifiedAddressing = 1;
@@ -114,12 +126,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor: *value = m.options.major; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = m.options.minor; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount: *value = m.options.multiprocessors; return cudaSuccess;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return cudaSuccess;
     case cudaDevAttrWarpSize: *value = 32; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(kSharedDefault); return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_optin(m.options); return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = shared_optin(m.options) + 1024; return cudaSuccess;  // CUDA takes 1 KB of each block
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(shared_optin(m.options)); return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(shared_optin(m.options)) + 1024;
+      return cudaSuccess;  // CUDA takes 1 KB of each block
     default: return remember(cudaErrorNotSupported);
   }
 }
@@ -193,25 +207,46 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 
+/// An attribute holds for the current device only.
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   return call([&](Machine& m, Lock&) {
     if (function == nullptr) return cudaErrorInvalidDeviceFunction;
-    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && (value < 0 || value > shared_optin(m.options))) return cudaErrorInvalidValue;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorNotSupported;
+    if (value < 0 || static_cast<size_t>(value) > shared_optin(m.options)) return cudaErrorInvalidValue;
+    m.dynamic_shared[{current_device(), function}] = static_cast<size_t>(value);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  return call([&](Machine& m, Lock&) { return allocate_device(m, memory, bytes, false); });
+}
+
+/// The memory is there at once, but no other stream may rely on that: it is freed in the order of the stream.
+cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
   return call([&](Machine& m, Lock&) {
-    if (memory == nullptr) return cudaErrorInvalidValue;
+    const auto target = m.find_stream(stream);
+    if (target == nullptr || target->device != current_device()) return cudaErrorInvalidResourceHandle;
+    return allocate_device(m, memory, bytes, true);
+  });
+}
+
+/// Frees the memory when the operations queued before on the stream are over. Operations that access it later are errors.
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  return call([&](Machine& m, Lock& lock) {
     if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;
-    *memory = nullptr;
-    if (bytes == 0) return cudaSuccess;
-    Arena& arena = m.memory.device(current_device());
-    if (++m.mallocs == m.options.failing_malloc || bytes > m.options.memory || arena.used() + bytes > m.options.memory)
-      return cudaErrorMemoryAllocation;
-    *memory = arena.allocate(bytes);
-    return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+    const auto target = m.find_stream(stream);
+    if (target == nullptr) return cudaErrorInvalidResourceHandle;
+    const int owner = m.memory.device_of(key(memory));
+    const Allocation* const found = owner < 0 ? nullptr : m.memory.device(owner).find(key(memory));
+    if (found == nullptr || found->begin != key(memory) || !found->stream_ordered) return cudaErrorInvalidValue;
+    queue(*target, make_simple("free of " + std::to_string(found->bytes) + " bytes", [=] {
+      const Lock inner(machine().mutex);
+      if (release(machine(), machine().memory.device(owner), memory, owner) != cudaSuccess)
+        machine().fail(owner, cudaErrorInvalidValue, "memory is freed twice: " + machine().memory.describe(key(memory)));
+    }));
+    m.maybe_run(lock);
+    return cudaSuccess;
   });
 }
 
@@ -221,7 +256,7 @@ cudaError_t cudaFree(void* memory) {
     if (memory == nullptr) return cudaSuccess;
     if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;
     const int owner = m.memory.device_of(key(memory));
-    return owner < 0 ? cudaErrorInvalidValue : release(m, m.memory.device(owner), memory);
+    return owner < 0 ? cudaErrorInvalidValue : release(m, m.memory.device(owner), memory, owner);
   });
 }
 
@@ -230,7 +265,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) { return al
 cudaError_t cudaFreeHost(void* memory) {
   return call([&](Machine& m, Lock&) {
     if (memory == nullptr) return cudaSuccess;
-    return m.memory.pinned().holds(key(memory)) ? release(m, m.memory.pinned(), memory) : cudaErrorInvalidValue;
+    return m.memory.pinned().holds(key(memory)) ? release(m, m.memory.pinned(), memory, current_device()) : cudaErrorInvalidValue;
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 // Where the calls of device code go: to the machine, or through the recorder of tests/trace, which passes them on.
 #ifdef CUDA_SIM_TRACED
@@ -31,8 +32,8 @@ namespace device_calls = ::cuda_sim;
       ::cuda_sim::static_shared(&name##_tag, sizeof(::cuda_sim::Identity<type>), alignof(::cuda_sim::Identity<type>)))
 #define TRIREME_DYNAMIC_SHARED(T, name) T* const name = static_cast<T*>(::cuda_sim::dynamic_shared())
 
-// The hardware's approximations are exact here. They are macros because the C library uses these names itself.
-#define __expf(x) expf(x)
+// The hardware's approximations, exact but for Options::hardware_rounding. They are macros because the C library uses these names itself.
+#define __expf(x) (::cuda_sim::fast_exp(x))
 #define __logf(x) logf(x)
 
 #define CUDA_SIM_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -63,16 +64,18 @@ class Call final : public KernelCall {
   std::tuple<Parameters...> arguments_;
 };
 
-/// Queues a kernel. Errors: cudaErrorInvalidConfiguration for a shape that no GPU supports, and the errors of any call.
-template <class... Parameters>
-cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   std::type_identity_t<Parameters>... arguments) {
-  auto call = std::make_shared<Call<Parameters...>>(kernel, arguments...);
-  call->grid = grid;
-  call->block = block;
-  call->dynamic_shared = shared_bytes;
-  return queue_kernel(std::move(call), stream);
+/// A number up to two units in the last place from `x` > 0, which depends on x alone.
+inline float perturbed(float x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  const auto bits = __builtin_bit_cast(uint32_t, x);
+  return __builtin_bit_cast(float, bits + (bits * 2654435761U >> 16) % 5 - 2);
 }
+/// ex2.approx.ftz.f32, which is exact at 0 (PTX ISA, "ex2").
+inline float exp2_approx(float x) {
+  const float exact = x < -126 ? 0.0F : exp2f(x);
+  return hardware_rounding && x != 0 ? perturbed(exact) : exact;
+}
+inline float fast_exp(float x) { return hardware_rounding ? exp2_approx(x * 1.4426950408889634F) : expf(x); }
 
 template <class T>
 T shuffle_as(unsigned mask, T value, int source, Site site) {
@@ -82,6 +85,33 @@ T shuffle_as(unsigned mask, T value, int source, Site site) {
   bits = device_calls::shuffle(mask, bits, source, site);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
+}
+
+}  // namespace cuda_sim
+
+/// The launch of CUDA's C++ API, which is chosen over the runtime's own because it knows the kernel's parameters. Queues the kernel. Errors:
+/// cudaErrorInvalidConfiguration for a shape that no GPU supports, cudaErrorInvalidValue for more dynamic shared memory than 48 KB or than
+/// cudaFuncSetAttribute has allowed for the kernel, and the errors of any call.
+template <class... Parameters>
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t shared_bytes, cudaStream_t stream) {
+  auto call = [&]<size_t... I>(std::index_sequence<I...>) {
+    return std::make_shared<cuda_sim::Call<Parameters...>>(kernel, *static_cast<Parameters*>(arguments[I])...);
+  }
+  (std::index_sequence_for<Parameters...>());
+  call->grid = grid;
+  call->block = block;
+  call->dynamic_shared = shared_bytes;
+  return cuda_sim::queue_kernel(std::move(call), stream);
+}
+
+namespace cuda_sim {
+
+/// For kernels of the tests: the launch of a kernel with these arguments.
+template <class... Parameters>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                   std::type_identity_t<Parameters>... arguments) {
+  void* pointers[sizeof...(Parameters) + 1] = {&arguments...};
+  return cudaLaunchKernel(kernel, grid, block, pointers, shared_bytes, stream);
 }
 
 }  // namespace cuda_sim
@@ -171,7 +201,9 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
 }
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::device_calls::ldmatrix(r, row, false, {file, line}); }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::device_calls::ldmatrix(r, row, true, {file, line}); }
-inline void cp_async_16(void* shared, const void* global, bool valid) { ::device_calls::async_copy(shared, global, valid); }
+inline void cp_async_16(void* shared, const void* global, bool valid, CUDA_SIM_SITE) {
+  ::device_calls::async_copy(shared, global, valid, {file, line});
+}
 inline void cp_async_commit() { ::device_calls::async_commit(); }
 template <int N>
 void cp_async_wait() {
@@ -179,5 +211,7 @@ void cp_async_wait() {
 }
 inline void wait_for_value(const uint32_t* counter, uint32_t value, CUDA_SIM_SITE) { ::device_calls::wait_for_value(counter, value, {file, line}); }
 inline void release_value(uint32_t* counter, uint32_t value, CUDA_SIM_SITE) { ::device_calls::release_value(counter, value, {file, line}); }
+inline float exp2_fast(float x) { return ::cuda_sim::exp2_approx(x); }
+inline int reread_thread() { return static_cast<int>(threadIdx.x); }
 
 }  // namespace trireme::cuda

@@ -2,6 +2,7 @@
 // The machine as device code sees it: the current thread, and the synchronisation points of the threads of a block or warp.
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -26,6 +27,8 @@ struct DeviceThread {
 };
 extern constinit thread_local DeviceThread* this_thread;  ///< null in host code
 
+extern std::atomic<bool> hardware_rounding;  ///< Options::hardware_rounding
+
 enum class Meeting : uint8_t { kSyncthreads, kSyncwarp, kShuffle, kVote, kMma, kLdmatrix };
 
 void sync_block(Site site);
@@ -38,7 +41,7 @@ unsigned lane_id();
 /// `widen` converts the 16-bit elements of a and b to float.
 void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t), Site site);
 void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
-void async_copy(void* shared, const void* global, bool valid);
+void async_copy(void* shared, const void* global, bool valid, Site site);
 void async_commit();
 void async_wait(int groups_left);
 /// The blocks of a launch run one after another. If the counter has another value, the block that should set it has not run: an error, because on a
@@ -59,6 +62,7 @@ struct KernelCall {
   std::vector<const void*> pointers;
   dim3 grid, block;
   size_t dynamic_shared = 0;
+  size_t shared_limit = 0;  ///< of static and dynamic shared memory together; set by queue_kernel
 };
 /// What the recorder of tests/trace wants to know besides: the part of a kernel that one thread runs, and an atomic operation.
 struct ThreadScope {
@@ -67,6 +71,6 @@ struct ThreadScope {
 struct AtomicScope {
   AtomicScope() {}
 };
-cudaError_t queue_kernel(std::shared_ptr<const KernelCall> call, cudaStream_t stream);
+cudaError_t queue_kernel(std::shared_ptr<KernelCall> call, cudaStream_t stream);
 
 }  // namespace cuda_sim

@@ -22,7 +22,7 @@ namespace cuda_sim {
 namespace {
 
 thread_local const Operation* running_operation = nullptr;
-thread_local uintptr_t fault_address = 0;
+thread_local uintptr_t fault_address = 0, fault_place = 0;
 thread_local int fault_signal = 0;
 
 /// After a stack overflow of a fiber, the fault handler needs another stack.
@@ -53,12 +53,13 @@ struct sigaction previous[NSIG];
 /// Continues after a kernel's fault, on the runner's emergency stack.
 void leave_kernel() {
   BlockRunner& runner = *static_cast<Fiber*>(this_thread)->runner;
+  const auto* const place = reinterpret_cast<const void*>(fault_place + 1);
   if (fault_signal == SIGFPE)
-    runner.fail(cudaErrorLaunchFailure, "divides an integer by zero");
+    runner.fail(cudaErrorLaunchFailure, "divides an integer by zero", 0, place);
   else if (fault_signal == SIGILL || fault_signal == SIGBUS || fault_address == 0)
-    runner.fail(cudaErrorMisalignedAddress, "accesses memory through a null or misaligned pointer");
+    runner.fail(cudaErrorMisalignedAddress, "accesses memory through a null or misaligned pointer", 0, place);
   else
-    runner.fail(cudaErrorIllegalAddress, "accesses invalid memory", fault_address);
+    runner.fail(cudaErrorIllegalAddress, "accesses invalid memory", fault_address, place);
 }
 
 void handle(int signal, siginfo_t* info, void* context) {
@@ -68,10 +69,12 @@ void handle(int signal, siginfo_t* info, void* context) {
     const auto stack = reinterpret_cast<uintptr_t>(static_cast<Fiber*>(this_thread)->runner->emergency_stack());
     auto& machine_context = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
+    fault_place = static_cast<uintptr_t>(machine_context.gregs[REG_RIP]);
     machine_context.gregs[REG_RIP] = reinterpret_cast<greg_t>(&leave_kernel);
     machine_context.gregs[REG_RSP] = static_cast<greg_t>(stack - 8);  // as after a call
     return;
 #elif defined(__aarch64__)
+    fault_place = machine_context.pc;
     machine_context.pc = reinterpret_cast<uintptr_t>(&leave_kernel);
     machine_context.sp = stack;
     return;

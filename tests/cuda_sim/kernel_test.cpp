@@ -3,8 +3,6 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/core/bfloat16.h"
-#include "kernels/core/float16.h"
 #include "tests/cuda_sim/test_device.h"
 
 using namespace cuda_sim;
@@ -120,6 +118,43 @@ TEST_CASE("A counter between blocks that was not cleared before the launch is re
   reset();
 }
 
+TEST_CASE("On request a large launch runs its first and last block and some between, the same in each launch of its size") {
+  Options options;
+  options.sampled_blocks = 20;
+  constexpr unsigned kBlocks = 100000;
+  std::vector<std::vector<int>> ran;
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    reset(seed, options);
+    TestStream stream;
+    const DeviceArray<int> few(std::vector<int>(4096, 0)), many(std::vector<int>(kBlocks, 0));
+    CUDA_OK(kernels::mark_blocks(few.get(), 4096, stream));
+    CUDA_OK(kernels::mark_blocks(many.get(), kBlocks, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(few.host() == std::vector<int>(4096, 1));
+    ran.push_back(many.host());
+    CHECK(std::accumulate(ran.back().begin(), ran.back().end(), 0) == 22);
+    CHECK((ran.back().front() == 1 && ran.back().back() == 1));
+    CHECK(ran.back() == ran.front());
+  }
+  reset();
+}
+
+TEST_CASE("On request only chosen launches of each kernel run") {
+  Options options;
+  options.sampled_launches = {0, 3};
+  reset(0, options);
+  TestStream stream;
+  const DeviceArray<int> counts(std::vector<int>(1, 0)), marks(std::vector<int>(5, 0));
+  for (int i = 0; i < 5; ++i) {
+    CUDA_OK(kernels::count(counts.get(), 1, 1, stream));
+    CUDA_OK(kernels::mark_blocks(marks.get() + i, 1, stream));
+  }
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CHECK(counts.host() == std::vector<int>{2});
+  CHECK(marks.host() == std::vector<int>{1, 0, 0, 1, 0});
+  reset();
+}
+
 TEST_CASE("Shuffles and votes follow CUDA's definition") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     reset(seed);
@@ -150,7 +185,7 @@ TEST_CASE("Fresh shared memory is poisoned in every block") {
   reset(3);
   TestStream stream;
   DeviceArray<float> y(64);
-  CUDA_OK(kernels::read_shared(y.get(), stream));
+  CUDA_OK(kernels::read_shared(y.get(), 128, stream));
   CUDA_OK(cudaStreamSynchronize(stream));
   for (const float value : y.host()) CHECK(std::isnan(value));
 }
@@ -208,74 +243,65 @@ TEST_CASE("Out-of-bounds accesses of kernels are detected") {
           }) == cudaErrorIllegalAddress);
 }
 
-TEST_CASE("A misaligned vector access is detected") {
+TEST_CASE("Misaligned accesses of 16 bytes are reported with kernel and place, in global and shared memory") {
+  const auto [wrong, memory] = GENERATE(table<Defect, std::string>({{Defect::kMisalignedLoad, "global"},
+                                                                    {Defect::kMisalignedStore, "global"},
+                                                                    {Defect::kMisalignedCarve, "shared"},
+                                                                    {Defect::kMisalignedCopy, "shared"}}));
+  INFO(memory << " memory, defect " << static_cast<int>(wrong));
   reset();
   TestStream stream;
   const DeviceArray<float> x(std::vector<float>(64, 1.0f));
-  (void)kernels::launch_defective(Defect::kMisaligned, x.get(), 64, stream);
+  (void)kernels::launch_defective(wrong, x.get(), 64, stream);
   CHECK(cudaStreamSynchronize(stream) == cudaErrorMisalignedAddress);
+  REQUIRE(errors().size() == 1);
+  CHECK_THAT(errors()[0], Catch::Contains("wrong_kernel") && Catch::Contains("aligned") && Catch::Contains("kernels_under_test.cu"));
   reset();
 }
 
 TEST_CASE("Launches outside the limits are rejected") {
   reset();
   TestStream stream;
-  CHECK(kernels::with_shape({1, 1, 1}, {1024, 1, 1}, 227 << 10, stream) == cudaSuccess);
+  CHECK(kernels::with_shape({1, 1, 1}, {1024, 1, 1}, 0, stream) == cudaSuccess);
   CHECK(kernels::with_shape({1, 1, 1}, {1024, 2, 1}, 0, stream) == cudaErrorInvalidConfiguration);
   CHECK(kernels::with_shape({1, 1, 1}, {1, 1, 65}, 0, stream) == cudaErrorInvalidConfiguration);
   CHECK(kernels::with_shape({1, 65536, 1}, {1, 1, 1}, 0, stream) == cudaErrorInvalidConfiguration);
   CHECK(kernels::with_shape({0, 1, 1}, {1, 1, 1}, 0, stream) == cudaErrorInvalidConfiguration);
-  CHECK(kernels::with_shape({1, 1, 1}, {1, 1, 1}, (227 << 10) + 1, stream) == cudaErrorInvalidValue);
   CHECK(kernels::with_shape({1, 1, 1}, {1, 1, 1}, 0, reinterpret_cast<cudaStream_t>(uintptr_t{77})) == cudaErrorInvalidResourceHandle);
   CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
   CHECK(cudaGetLastError() == cudaSuccess);
   CUDA_OK(cudaStreamSynchronize(stream));
 }
 
-TEST_CASE("mma and ldmatrix follow the fragment layouts") {
-  const bool by_ldmatrix = GENERATE(false, true), half = GENERATE(false, true);
-  const auto bits_of = [half](float value) { return half ? trireme::float16(value).bits : trireme::bfloat16(value).bits; };
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    reset(seed);
-    TestStream stream;
-    Random random(seed);
-    std::vector<float> a(256), b(128), d(128), want(128);
-    for (float& value : a) value = static_cast<float>(random.below(31)) - 15;
-    for (float& value : b) value = static_cast<float>(random.below(31)) - 15;
-    for (float& value : d) value = static_cast<float>(random.below(1000));
-    std::vector<uint16_t> a_bits(256), b_bits(128);
-    std::transform(a.begin(), a.end(), a_bits.begin(), bits_of);
-    std::transform(b.begin(), b.end(), b_bits.begin(), bits_of);
-    for (size_t i = 0; i < 16; ++i)
-      for (size_t j = 0; j < 8; ++j) {
-        want[i * 8 + j] = d[i * 8 + j];
-        for (size_t k = 0; k < 16; ++k) want[i * 8 + j] += a[i * 16 + k] * b[k * 8 + j];
-      }
-    const DeviceArray<uint16_t> device_a(a_bits), device_b(b_bits);
-    DeviceArray<float> device_d(d);
-    CUDA_OK(kernels::mma(device_a.get(), device_b.get(), device_d.get(), half, by_ldmatrix, stream));
-    CUDA_OK(cudaStreamSynchronize(stream));
-    CHECK(device_d.host() == want);
-  }
-}
-
-TEST_CASE("ldmatrix distributes rows, or columns if transposed") {
-  reset(1);
+TEST_CASE("Shared memory above 48 KB is refused until the kernel has opted in to it on that device") {
+  reset();
   TestStream stream;
-  std::vector<uint16_t> rows(256);
-  std::iota(rows.begin(), rows.end(), uint16_t{0});
-  const DeviceArray<uint16_t> from(rows);
-  DeviceArray<uint32_t> plain(128), transposed(128);
-  CUDA_OK(kernels::ldmatrix(from.get(), plain.get(), false, stream));
-  CUDA_OK(kernels::ldmatrix(from.get(), transposed.get(), true, stream));
+  const auto launch = [](size_t bytes, cudaStream_t on) { return kernels::with_shape({1, 1, 1}, {32, 1, 1}, bytes, on); };
+  CHECK(launch(48 << 10, stream) == cudaSuccess);
+  CHECK(launch((48 << 10) + 1, stream) == cudaErrorInvalidValue);
+  CHECK(kernels::allow_shared((227 << 10) + 1) == cudaErrorInvalidValue);
+  CUDA_OK(kernels::allow_shared(100 << 10));
+  CHECK(launch(100 << 10, stream) == cudaSuccess);
+  CHECK(launch((100 << 10) + 1, stream) == cudaErrorInvalidValue);
+  CUDA_OK(kernels::allow_shared(227 << 10));
+  CHECK(launch(227 << 10, stream) == cudaSuccess);
   CUDA_OK(cudaStreamSynchronize(stream));
-  for (size_t lane = 0; lane < 32; ++lane)
-    for (size_t j = 0; j < 4; ++j) {
-      const size_t row = lane / 4, column = lane % 4 * 2;
-      const size_t at = j * 64 + row * 8 + column, mirrored = j * 64 + column * 8 + row;
-      CHECK(plain.host()[lane * 4 + j] == (at | (at + 1) << 16));
-      CHECK(transposed.host()[lane * 4 + j] == (mirrored | (mirrored + 8) << 16));
-    }
+
+  CUDA_OK(cudaSetDevice(1));
+  {
+    TestStream other;
+    CHECK(launch(100 << 10, other) == cudaErrorInvalidValue);
+  }
+  CUDA_OK(cudaSetDevice(0));
+
+  // Static memory counts.
+  DeviceArray<float> y(64);
+  CUDA_OK(kernels::read_shared(y.get(), (48 << 10) - 128, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CUDA_OK(kernels::read_shared(y.get(), 48 << 10, stream));
+  CHECK(cudaStreamSynchronize(stream) == cudaErrorInvalidValue);
+  CHECK_THAT(errors().at(0), Catch::Contains("read_shared_kernel") && Catch::Contains("shared memory"));
+  reset();
 }
 
 TEST_CASE("An asynchronous copy is visible after its wait, and not reliably before") {

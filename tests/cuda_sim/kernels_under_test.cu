@@ -1,9 +1,12 @@
 #include "tests/cuda_sim/kernels_under_test.h"
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/vector.cuh"
 
 namespace kernels_under_test {
 namespace {
+
+using trireme::cuda::load_words, trireme::cuda::store_words;
 
 constexpr unsigned kFull = 0xffffffffu;
 
@@ -82,7 +85,18 @@ __global__ void wrong_kernel(Defect wrong, float* x, int n) {
     case Defect::kBehindGlobal: x[n] = 1; break;
     case Defect::kBehindShared: few[t < 6 ? t : 0] = 1; break;
     case Defect::kDivides: x[t] = static_cast<float>(n / (n - static_cast<int>(blockDim.x))); break;
-    case Defect::kMisaligned: x[t] = reinterpret_cast<const float4*>(x + 1)[0].w; break;
+    case Defect::kMisalignedLoad: x[t] = __uint_as_float(load_words<uint4>(x + 1).w); break;
+    case Defect::kMisalignedStore: store_words(x + 1, uint4{}); break;
+    case Defect::kMisalignedCarve: {
+      TRIREME_SHARED(unsigned char[64], bytes);
+      store_words(bytes, uint4{});
+      break;
+    }
+    case Defect::kMisalignedCopy: {
+      TRIREME_SHARED(float4[8], staged);
+      trireme::cuda::cp_async_16(&staged[0].y, x, true);
+      break;
+    }
     case Defect::kStackOverflow: {
       volatile int depth = t;
       x[t] = static_cast<float>(run_over(&depth));
@@ -123,32 +137,15 @@ __global__ void votes_kernel(unsigned* out) {
 
 __global__ void count_kernel(int* counts) { atomicAdd(counts, 1); }
 
-__device__ uint32_t pair(const uint16_t* low, const uint16_t* high) { return *low | static_cast<uint32_t>(*high) << 16; }
-
 template <class T>
-__global__ void mma_kernel(const uint16_t* a, const uint16_t* b, float* d, bool by_ldmatrix) {
-  TRIREME_SHARED(uint4[32], a_rows);  // 16 x 16
-  TRIREME_SHARED(uint4[16], b_rows);  // 16 x 8
-  const unsigned lane = threadIdx.x, group = lane / 4, column = lane % 4 * 2;
-  uint32_t fa[4], fb[4];
-  if (by_ldmatrix) {
-    a_rows[lane] = reinterpret_cast<const uint4*>(a)[lane];
-    if (lane < 16) b_rows[lane] = reinterpret_cast<const uint4*>(b)[lane];
-    __syncwarp();
-    trireme::cuda::ldmatrix_x4(fa, &a_rows[lane % 16 * 2 + lane / 16]);
-    trireme::cuda::ldmatrix_x4_trans(fb, &b_rows[lane % 16]);
-  } else {
-    for (unsigned i = 0; i < 4; ++i) {
-      const uint16_t* const at = a + (group + i % 2 * 8) * 16 + column + i / 2 * 8;
-      fa[i] = pair(at, at + 1);
-    }
-    for (unsigned i = 0; i < 2; ++i) fb[i] = pair(b + (column + i * 8) * 8 + group, b + (column + i * 8 + 1) * 8 + group);
-  }
+__global__ void mma_kernel(const uint32_t* a, const uint32_t* b, float* d) {
+  const unsigned lane = threadIdx.x;
+  uint32_t fa[4], fb[2];
   float sums[4];
-  for (unsigned i = 0; i < 4; ++i) sums[i] = d[(group + i / 2 * 8) * 8 + column + i % 2];
-  const uint32_t two[2] = {fb[0], fb[1]};
-  trireme::cuda::mma_m16n8k16<T>(sums, fa, two);
-  for (unsigned i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + column + i % 2] = sums[i];
+  for (unsigned i = 0; i < 4; ++i) fa[i] = a[lane * 4 + i], sums[i] = d[lane * 4 + i];
+  for (unsigned i = 0; i < 2; ++i) fb[i] = b[lane * 2 + i];
+  trireme::cuda::mma_m16n8k16<T>(sums, fa, fb);
+  for (unsigned i = 0; i < 4; ++i) d[lane * 4 + i] = sums[i];
 }
 
 __global__ void ldmatrix_kernel(const uint16_t* rows, uint32_t* out, bool transposed) {
@@ -161,6 +158,10 @@ __global__ void ldmatrix_kernel(const uint16_t* rows, uint32_t* out, bool transp
   else
     trireme::cuda::ldmatrix_x4(r, shared + threadIdx.x);
   for (unsigned j = 0; j < 4; ++j) out[threadIdx.x * 4 + j] = r[j];
+}
+
+__global__ void exp2_kernel(const float* x, float* y, int n) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) y[i] = trireme::cuda::exp2_fast(x[i]);
 }
 
 __global__ void async_copy_kernel(const float* x, float* y, int wait, int valid) {
@@ -195,6 +196,8 @@ __global__ void in_turn_kernel(uint32_t* counters, uint32_t* sum, bool by_ticket
   if (threadIdx.x == 0) trireme::cuda::release_value(&counters[1], place + 1);
 }
 
+__global__ void mark_blocks_kernel(int* marks) { marks[blockIdx.x] = 1; }
+
 __global__ void nothing_kernel() {}
 
 }  // namespace
@@ -215,18 +218,19 @@ cudaError_t tree_sum(const float* x, float* sum, int n, int threads, int forget,
 cudaError_t launch_defective(Defect wrong, float* x, int n, cudaStream_t stream) {
   return launch(wrong_kernel, dim3(1), dim3(64), 0, stream, wrong, x, n);
 }
-cudaError_t read_shared(float* y, cudaStream_t stream) { return launch(read_shared_kernel, dim3(3), dim3(32), 128, stream, y); }
+cudaError_t read_shared(float* y, size_t dynamic, cudaStream_t stream) { return launch(read_shared_kernel, dim3(3), dim3(32), dynamic, stream, y); }
 cudaError_t shuffles(int* out, cudaStream_t stream) { return launch(shuffles_kernel, dim3(1), dim3(32), 0, stream, out); }
 cudaError_t votes(unsigned* out, cudaStream_t stream) { return launch(votes_kernel, dim3(1), dim3(32), 0, stream, out); }
 cudaError_t count(int* counts, unsigned blocks, unsigned threads, cudaStream_t stream) {
   return launch(count_kernel, dim3(blocks), dim3(threads), 0, stream, counts);
 }
-cudaError_t mma(const uint16_t* a, const uint16_t* b, float* d, bool half, bool by_ldmatrix, cudaStream_t stream) {
-  return launch(half ? mma_kernel<trireme::float16> : mma_kernel<trireme::bfloat16>, dim3(1), dim3(32), 0, stream, a, b, d, by_ldmatrix);
+cudaError_t mma(const uint32_t* a, const uint32_t* b, float* d, bool half, cudaStream_t stream) {
+  return launch(half ? mma_kernel<trireme::float16> : mma_kernel<trireme::bfloat16>, dim3(1), dim3(32), 0, stream, a, b, d);
 }
 cudaError_t ldmatrix(const uint16_t* rows, uint32_t* out, bool transposed, cudaStream_t stream) {
   return launch(ldmatrix_kernel, dim3(1), dim3(32), 512, stream, rows, out, transposed);
 }
+cudaError_t exp2(const float* x, float* y, int n, cudaStream_t stream) { return launch(exp2_kernel, dim3(1), dim3(32), 0, stream, x, y, n); }
 cudaError_t async_copy(const float* x, float* y, int wait, int valid, cudaStream_t stream) {
   return launch(async_copy_kernel, dim3(1), dim3(32), 0, stream, x, y, wait, valid);
 }
@@ -236,6 +240,12 @@ cudaError_t orders(int* counter, int* blocks, int* threads, cudaStream_t stream)
 cudaError_t in_turn(uint32_t* counters, uint32_t* sum, unsigned blocks, bool by_ticket, cudaStream_t stream) {
   return launch(in_turn_kernel, dim3(blocks), dim3(64), 0, stream, counters, sum, by_ticket);
 }
+cudaError_t mark_blocks(int* marks, unsigned blocks, cudaStream_t stream) {
+  return launch(mark_blocks_kernel, dim3(blocks), dim3(1), 0, stream, marks);
+}
 cudaError_t with_shape(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) { return launch(nothing_kernel, grid, block, shared, stream); }
+cudaError_t allow_shared(int bytes) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(nothing_kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
 
 }  // namespace kernels_under_test

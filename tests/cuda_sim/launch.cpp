@@ -7,19 +7,22 @@
 namespace cuda_sim {
 namespace {
 
-size_t shared_limit() {
-  const Options& options = machine().options;
-  if (options.major >= 9) return kSharedLimit;
-  return options.minor == 0 || options.minor == 7 ? size_t{163} << 10 : size_t{99} << 10;
-}
-
 cudaError_t check_shape(const KernelCall& call) {
   auto within = [](dim3 size, unsigned x, unsigned y, unsigned z) {
     return size.x >= 1 && size.y >= 1 && size.z >= 1 && size.x <= x && size.y <= y && size.z <= z;
   };
   if (!within(call.grid, 0x7fffffff, 65535, 65535) || !within(call.block, 1024, 1024, 64) || call.block.x * call.block.y * call.block.z > 1024)
     return cudaErrorInvalidConfiguration;
-  return call.dynamic_shared > shared_limit() ? cudaErrorInvalidValue : cudaSuccess;
+  return cudaSuccess;
+}
+
+/// Sets the limit of shared memory. Without opt-in it is 48 KB, static memory included.
+cudaError_t check_shared(KernelCall& call, int device) {
+  const Lock lock(machine().mutex);
+  const auto optin = machine().dynamic_shared.find({device, call.entry});
+  const bool opted_in = optin != machine().dynamic_shared.end();
+  call.shared_limit = opted_in ? shared_optin(machine().options) : kSharedDefault;
+  return call.dynamic_shared > (opted_in ? optin->second : kSharedDefault) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 class Kernel final : public Operation {
@@ -29,9 +32,14 @@ class Kernel final : public Operation {
   std::unique_ptr<Operation> clone() const override { return std::make_unique<Kernel>(call_, device_); }
   void run() override {
     uint64_t seed = 0;
+    int sampled_blocks = 0;
     {
       const Lock lock(machine().mutex);
+      const std::vector<int64_t>& sampled = machine().options.sampled_launches;
+      const int64_t number = machine().launches[call_->entry]++;
+      if (!sampled.empty() && std::find(sampled.begin(), sampled.end(), number) == sampled.end()) return;
       seed = machine().random.next();
+      sampled_blocks = machine().options.sampled_blocks;
       if (const std::string text = bad_argument(); !text.empty()) {
         machine().fail(device_, cudaErrorIllegalAddress, name() + ": " + text);
         return;
@@ -39,7 +47,8 @@ class Kernel final : public Operation {
     }
     auto runner = take_runner();
     const int64_t switches = runner->switches(), copies = runner->copies();
-    const KernelFault fault = runner->run(*call_, seed);
+    const KernelFault fault = runner->run(*call_, seed, sampled_blocks);
+    const std::string place = fault.place != nullptr ? " at " + source_of(fault.place) : "";
     {
       const Lock lock(machine().mutex);
       ++machine().statistics.kernels;
@@ -48,7 +57,7 @@ class Kernel final : public Operation {
       machine().statistics.switches += runner->switches() - switches;
       machine().statistics.copies += runner->copies() - copies;
       if (fault.error != cudaSuccess) {
-        std::string text = name() + ": " + fault.text;
+        std::string text = name() + ": " + fault.text + place;
         if (fault.address != 0) text += ": " + machine().memory.describe(fault.address);
         machine().fail(device_, fault.error, text);
       }
@@ -87,11 +96,11 @@ class Simple final : public Operation {
 
 }  // namespace
 
-cudaError_t queue_kernel(std::shared_ptr<const KernelCall> call, cudaStream_t stream) {
-  const cudaError_t shape = check_shape(*call);
-  if (shape != cudaSuccess) return remember(shape);
+cudaError_t queue_kernel(std::shared_ptr<KernelCall> call, cudaStream_t stream) {
   const int device = device_of(stream);
   if (device < 0) return remember(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t error = check_shape(*call); error != cudaSuccess) return remember(error);
+  if (const cudaError_t error = check_shared(*call, device); error != cudaSuccess) return remember(error);
   return remember(enqueue(stream, std::make_unique<Kernel>(std::move(call), device)));
 }
 
@@ -111,6 +120,11 @@ cudaError_t enqueue(cudaStream_t stream, std::unique_ptr<Operation> operation) {
 
 cudaError_t enqueue(cudaStream_t stream, const std::string& name, std::function<void()> body) {
   return enqueue(stream, make_simple(name, std::move(body)));
+}
+
+bool is_refused_at_random() {
+  const Lock lock(machine().mutex);
+  return machine().options.refused_products > 0 && machine().random.chance(machine().options.refused_products);
 }
 
 int device_of(cudaStream_t stream) {
@@ -152,6 +166,22 @@ void changed() { machine().changed_outside(); }
 void reset(uint64_t seed, const Options& options) {
   const Lock lock(machine().mutex);
   machine().reset(seed, options);
+}
+Options options() {
+  const Lock lock(machine().mutex);
+  return machine().options;
+}
+void change_options(const Options& options) {
+  const Lock lock(machine().mutex);
+  machine().set_options(options);
+}
+void fill_with_copies(void* memory, size_t bytes, const std::vector<unsigned char>& pattern) {
+  const Lock lock(machine().mutex);
+  machine().memory.device(machine().memory.device_of(key(memory))).fill_with_copies(key(memory), bytes, pattern);
+}
+std::vector<size_t> written_pages(const void* memory, size_t bytes) {
+  const Lock lock(machine().mutex);
+  return Arena::written_pages(key(memory), bytes);
 }
 void set_seed(uint64_t seed) {
   const Lock lock(machine().mutex);

@@ -44,6 +44,7 @@ cudaError_t enqueue(cudaStream_t stream, const std::string& name, std::function<
 
 int current_device();                    ///< of this thread
 bool has_mig();                          ///< Options::mig
+bool is_refused_at_random();             ///< drawn from the seed with the probability Options::refused_products
 int device_of(cudaStream_t stream);      ///< -1: no such stream
 bool is_capturing(cudaStream_t stream);  ///< into a graph
 /// True if [memory, memory + bytes) lies in one live allocation of that device, or if `bytes` is 0.

@@ -97,10 +97,11 @@ std::string BlockRunner::stuck_text() const {
 }
 
 /// Switches to the main context and never returns. The abandoned stacks must own no heap memory, so `text` is moved out of them.
-void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address) {
+void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address, const void* place) {
   auto& self = *static_cast<Fiber*>(this_thread);
   fault_.error = error;
   fault_.address = address;
+  fault_.place = place;
   fault_.text = "block (" + std::to_string(shape_.index.x) + "," + std::to_string(shape_.index.y) + "," + std::to_string(shape_.index.z) +
                 "), thread " + where(self) + " " + text;
   std::string().swap(text);

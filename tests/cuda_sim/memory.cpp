@@ -1,5 +1,6 @@
 #include "tests/cuda_sim/memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,23 +26,24 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
   std::abort();
 }
 
-/// A file of 0xFF bytes. Mapped copy-on-write, it is poisoned memory that uses no pages until written.
-int poison_file() {
-  static const int file = [] {
-    const int descriptor = memfd_create("cuda_sim_poison", MFD_CLOEXEC);
-    if (descriptor < 0) die("cuda_sim: memfd_create");
-    const std::vector<unsigned char> bytes(kPoisonFile, kPoison);
-    if (write(descriptor, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) die("cuda_sim: write");
-    return descriptor;
-  }();
-  return file;
+/// A file in memory. Mapped copy-on-write, it fills memory that uses no pages of its own until written.
+int file_of(const std::vector<unsigned char>& bytes) {
+  const int descriptor = memfd_create("cuda_sim", MFD_CLOEXEC);
+  if (descriptor < 0) die("cuda_sim: memfd_create");
+  if (write(descriptor, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) die("cuda_sim: write");
+  return descriptor;
+}
+
+void map_copies(uintptr_t begin, uintptr_t end, int file, size_t file_bytes, int protection) {
+  for (uintptr_t at = begin; at < end; at += file_bytes) {
+    const size_t bytes = std::min(file_bytes, end - at);
+    if (mmap(reinterpret_cast<void*>(at), bytes, protection, MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED) die("cuda_sim: mmap");
+  }
 }
 
 void map_poison(uintptr_t begin, uintptr_t end, int protection) {
-  for (uintptr_t at = begin; at < end; at += kPoisonFile) {
-    const size_t bytes = std::min(kPoisonFile, end - at);
-    if (mmap(reinterpret_cast<void*>(at), bytes, protection, MAP_PRIVATE | MAP_FIXED, poison_file(), 0) == MAP_FAILED) die("cuda_sim: mmap");
-  }
+  static const int file = file_of(std::vector<unsigned char>(kPoisonFile, kPoison));
+  map_copies(begin, end, file, kPoisonFile, protection);
 }
 
 void map_nothing(uintptr_t begin, uintptr_t end) {
@@ -63,7 +65,7 @@ void Arena::reserve() {
   base_ = next_ = reinterpret_cast<uintptr_t>(range);
 }
 
-void* Arena::allocate(size_t bytes) {
+void* Arena::allocate(size_t bytes, bool stream_ordered) {
   const size_t span = round_up(std::max<size_t>(bytes, 1), kAlignment);
   const size_t pages = round_up(span, kPage);
   if (next_ + pages + 2 * kPage > base_ + kRange) {  // reuses old addresses once the range is exhausted
@@ -76,6 +78,7 @@ void* Arena::allocate(size_t bytes) {
   allocation.end_page = allocation.first_page + pages;
   allocation.begin = allocation.end_page - span;
   allocation.bytes = bytes;
+  allocation.stream_ordered = stream_ordered;
   next_ = allocation.end_page;
   map_poison(allocation.first_page, allocation.end_page, open_ ? PROT_READ | PROT_WRITE : PROT_NONE);
   asan_poison(allocation.first_page, allocation.begin);
@@ -84,6 +87,36 @@ void* Arena::allocate(size_t bytes) {
   used_ += round_up(bytes, 512);
   ++live_;
   return reinterpret_cast<void*>(allocation.begin);
+}
+
+void Arena::fill_with_copies(uintptr_t memory, size_t bytes, const std::vector<unsigned char>& pattern) {
+  if (memory % kPage != 0 || bytes % kPage != 0 || pattern.size() % kPage != 0 || !contains(memory, bytes)) {
+    std::fprintf(stderr, "cuda_sim: copies of a pattern fill whole pages of one allocation\n");
+    std::abort();
+  }
+  const int file = file_of(pattern);
+  map_copies(memory, memory + bytes, file, pattern.size(), open_ ? PROT_READ | PROT_WRITE : PROT_NONE);
+  ::close(file);  // the mappings keep it
+}
+
+/// A page that was written is no longer one of the mapped file (Linux, Documentation/admin-guide/mm/pagemap.rst: bit 63 present, 62 swapped, 61 file).
+std::vector<size_t> Arena::written_pages(uintptr_t memory, size_t bytes) {
+  constexpr uint64_t kThere = uint64_t{3} << 62, kFile = uint64_t{1} << 61;
+  const int file = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (file < 0) die("cuda_sim: /proc/self/pagemap");
+  std::vector<size_t> offsets;
+  std::vector<uint64_t> entries;
+  const size_t pages = (bytes + kPage - 1) / kPage;
+  for (size_t first = 0; first < pages; first += entries.size()) {
+    entries.resize(std::min<size_t>(pages - first, 1 << 16));
+    const size_t wanted = entries.size() * sizeof(uint64_t);
+    if (pread(file, entries.data(), wanted, static_cast<off_t>((memory / kPage + first) * sizeof(uint64_t))) != static_cast<ssize_t>(wanted))
+      die("cuda_sim: /proc/self/pagemap");
+    for (size_t i = 0; i < entries.size(); ++i)
+      if ((entries[i] & kThere) != 0 && (entries[i] & kFile) == 0) offsets.push_back((first + i) * kPage);
+  }
+  ::close(file);
+  return offsets;
 }
 
 const Allocation* Arena::find(uintptr_t address) const {

@@ -14,6 +14,7 @@ struct Allocation {
   uintptr_t begin = 0;
   size_t bytes = 0;
   uintptr_t first_page = 0, end_page = 0;
+  bool stream_ordered = false;
 };
 
 /// One range of addresses, reserved for the lifetime of the process.
@@ -21,10 +22,14 @@ class Arena {
  public:
   void reserve();
   bool holds(uintptr_t address) const { return address - base_ < kRange; }
-  void* allocate(size_t bytes);
+  void* allocate(size_t bytes, bool stream_ordered = false);
   /// Returns false if `memory` is not the beginning of a live allocation. Sets `damage` to a description if bytes around it were written.
   bool release(const void* memory, std::string* damage);
   void release_all(std::string* damage);
+  /// Maps copies of `pattern`, whole pages, over whole pages of an allocation.
+  void fill_with_copies(uintptr_t memory, size_t bytes, const std::vector<unsigned char>& pattern);
+  /// Offsets of pages that were written since they were mapped.
+  static std::vector<size_t> written_pages(uintptr_t memory, size_t bytes);
   const Allocation* find(uintptr_t address) const;  ///< the live allocation that contains the byte
   bool contains(uintptr_t address, size_t bytes) const;
   std::string describe(uintptr_t address) const;
@@ -35,7 +40,7 @@ class Arena {
   int64_t live() const { return live_; }
 
  private:
-  static constexpr uintptr_t kRange = uintptr_t{1} << 38;
+  static constexpr uintptr_t kRange = uintptr_t{1} << 42;
   std::string damage_of(const Allocation& allocation) const;
   void unmap(Allocation& allocation);
   uintptr_t base_ = 0, next_ = 0;

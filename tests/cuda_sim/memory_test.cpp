@@ -124,6 +124,59 @@ TEST_CASE("Operations queued on freed memory fault") {
   reset();
 }
 
+TEST_CASE("Stream-ordered memory lives until the operations queued before its release are over") {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    reset(seed);
+    TestStream stream;
+    const DeviceArray<float> y(16);
+    float* x = nullptr;
+    CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&x), 64, stream));
+    CUDA_OK(kernels::set(x, 16, 1, stream));
+    CUDA_OK(kernels::copy(x, y.get(), 16, stream));
+    CUDA_OK(cudaFreeAsync(x, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(y.host() == std::vector<float>(16, 1.0f));
+    CHECK(statistics().allocations == 1);
+    CHECK(cudaFreeAsync(x, stream) == cudaErrorInvalidValue);
+    CHECK(cudaFreeAsync(y.get(), stream) == cudaErrorInvalidValue);  // memory of cudaMalloc
+    CHECK(errors().empty());
+    (void)kernels::copy(x, y.get(), 16, stream);
+    CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
+    REQUIRE(errors().size() == 1);
+    CHECK_THAT(errors()[0], Catch::Contains("copy_kernel") && Catch::Contains("freed allocation of 64 bytes"));
+  }
+  reset();
+}
+
+TEST_CASE("Large memory that is filled with copies of a pattern takes pages where it is written") {
+  Options options;
+  options.memory = size_t{64} << 30;
+  reset(0, options);
+  TestStream stream;
+  constexpr size_t kBytes = size_t{20} << 30;
+  std::vector<unsigned char> pattern(1025 * kPageBytes);
+  for (size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<unsigned char>(i / 4 % 251);
+  unsigned char *x = nullptr, *fresh = nullptr;
+  CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), kBytes));
+  CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&fresh), kBytes));
+  fill_with_copies(x, kBytes, pattern);
+  CHECK(written_pages(x, kBytes).empty());
+  unsigned char host[8];
+  const size_t far = kBytes - 8;
+  CUDA_OK(cudaMemcpyAsync(host, x + far, 8, cudaMemcpyDeviceToHost, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  for (size_t i = 0; i < 8; ++i) CHECK(host[i] == pattern[(far + i) % pattern.size()]);
+  CHECK(written_pages(x, kBytes).empty());
+  for (unsigned char* const memory : {x, fresh}) {
+    CUDA_OK(kernels::set(reinterpret_cast<float*>(memory + 5 * kPageBytes), 3, 1, stream));
+    CUDA_OK(kernels::set(reinterpret_cast<float*>(memory + far), 2, 1, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(written_pages(memory, kBytes) == std::vector<size_t>{5 * kPageBytes, kBytes - kPageBytes});
+  }
+  reset();
+  CHECK(errors().empty());
+}
+
 TEST_CASE("Copies are checked against allocations and directions") {
   reset();
   TestStream stream;

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "tests/cuda_sim/device_thread.h"
 #include "tests/cuda_sim/state.h"
 
 namespace cuda_sim {
@@ -31,8 +32,14 @@ void Machine::seed(uint64_t value) {
   strategy_ = static_cast<Strategy>(random.below(6));
 }
 
-void Machine::reset(uint64_t new_seed, const Options& wanted) {
+void Machine::set_options(const Options& wanted) {
   options = wanted;
+  hardware_rounding = wanted.hardware_rounding;
+  launches.clear();
+}
+
+void Machine::reset(uint64_t new_seed, const Options& wanted) {
+  set_options(wanted);
   streams.clear();
   active_.clear();
   candidates_.clear();

@@ -7,31 +7,37 @@
 namespace cuda_sim {
 
 void BlockRunner::prepare_shared() {
+#if defined(__SANITIZE_ADDRESS__)
   std::memset(dynamic_, kPoison, call_->dynamic_shared);
+#else
+  std::memset(dynamic_, kPoison, static_cast<size_t>(dynamic_end_ - dynamic_));
+#endif
   for (const Variable& variable : variables_) std::memset(variable.memory, kPoison, variable.bytes);
 }
 
 void BlockRunner::check_shared() {
 #if !defined(__SANITIZE_ADDRESS__)
-  for (const Variable& variable : variables_)
-    for (size_t i = 0; i < kGap; ++i)
-      if (variable.memory[variable.bytes + i] != kPoison && fault_.error == cudaSuccess)
-        fault_ = {cudaErrorIllegalAddress,
-                  "block " + std::to_string(shape_.index.x) + ": bytes after a static shared variable of " + std::to_string(variable.bytes) +
-                      " bytes were written",
-                  0};
+  const auto check = [this](const unsigned char* end, size_t gap, const char* what, size_t bytes) {
+    if (fault_.error != cudaSuccess || std::all_of(end, end + gap, [](unsigned char byte) { return byte == kPoison; })) return;
+    fault_.error = cudaErrorIllegalAddress;
+    fault_.text = "block " + std::to_string(shape_.index.x) + ": bytes after " + what + " of " + std::to_string(bytes) + " bytes were written";
+  };
+  for (const Variable& variable : variables_) check(variable.memory + variable.bytes, kGap, "a static shared variable", variable.bytes);
+  const size_t dynamic = call_->dynamic_shared;
+  check(dynamic_ + dynamic, static_cast<size_t>(dynamic_end_ - dynamic_) - dynamic, "the dynamic shared memory", dynamic);
 #endif
 }
 
 void* BlockRunner::static_shared(const void* tag, size_t bytes, size_t alignment) {
   for (const Variable& variable : variables_)
     if (variable.tag == tag) return variable.memory;
-  const size_t align = std::max<size_t>(alignment, 16);
-  const size_t begin = (static_used_ + align - 1) / align * align;
+  // A multiple of the alignment and of no larger power of two: nothing promises more.
+  const size_t begin = (static_used_ + 2 * alignment - 1) / (2 * alignment) * (2 * alignment) + alignment;
   size_t total = bytes;
   for (const Variable& variable : variables_) total += variable.bytes;
-  if (total > kSharedDefault || begin + bytes + kGap > kStaticZone || total + call_->dynamic_shared > kSharedLimit)
-    fail(cudaErrorInvalidConfiguration, "needs " + std::to_string(total) + " bytes of static shared memory");
+  if (total > kSharedDefault || begin + bytes + kGap > kStaticZone || total + call_->dynamic_shared > call_->shared_limit)
+    fail(cudaErrorInvalidValue, "needs " + std::to_string(total) + " bytes of static and " + std::to_string(call_->dynamic_shared) +
+                                    " of dynamic shared memory, of which " + std::to_string(call_->shared_limit) + " are allowed");
   static_used_ = begin + bytes + kGap;
   unsigned char* const memory = shared_ + begin;
   asan_unpoison(reinterpret_cast<uintptr_t>(memory), reinterpret_cast<uintptr_t>(memory) + bytes);
@@ -46,7 +52,7 @@ void* BlockRunner::static_shared(const void* tag, size_t bytes, size_t alignment
 
 bool BlockRunner::is_shared(const void* address, size_t bytes) const {
   const auto* const at = static_cast<const unsigned char*>(address);
-  return at >= shared_ && at + bytes <= shared_ + kStaticZone + kPage + kDynamicZone;
+  return at >= shared_ && at + bytes <= dynamic_end_;
 }
 
 void BlockRunner::copy_until(Fiber& self, int group) {

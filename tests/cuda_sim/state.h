@@ -97,14 +97,16 @@ class Machine {
   std::unordered_map<uintptr_t, std::shared_ptr<Event>> events;
   std::unordered_map<uintptr_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<uintptr_t, std::shared_ptr<Graph>> executables;
-  std::map<const void*, int> dynamic_shared;      // limits of kernels that opted in to more
-  std::map<const void*, size_t> launched_shared;  // the largest dynamic shared memory of each kernel's launches
+  std::map<std::pair<int, const void*>, size_t> dynamic_shared;  // limits of kernels that opted in to more, by device
+  std::map<const void*, size_t> launched_shared;                 // the largest dynamic shared memory of each kernel's launches
   std::vector<std::string> messages;
+  std::map<const void*, int64_t> launches;  // of each kernel since the options were set
   Statistics statistics;
   Random random;
   int64_t mallocs = 0;
 
   void reset(uint64_t seed, const Options& wanted);
+  void set_options(const Options& wanted);
   void seed(uint64_t value);
   uintptr_t new_handle() { return handles_ += 64; }
   std::shared_ptr<Stream> make_stream(int device, bool ordered_by_default_stream);
@@ -160,6 +162,8 @@ bool is_in_callback();  ///< this thread holds the lock, in arrive() or ready()
 
 /// Name of the function at an address, for reports of a stuck machine and of faults.
 std::string name_of_function(const void* entry);
+/// "file:line" of the code before this address, by addr2line; its offset in the program without that tool.
+std::string source_of(const void* code);
 
 /// While it exists, memory faults on this thread are attributed to `operation`.
 class FaultScope {

@@ -1,4 +1,6 @@
 // Warp-level operations and asynchronous copies: implements device_thread.h on the block runner.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,6 +8,9 @@
 #include "tests/cuda_sim/fiber_switch.h"
 
 namespace cuda_sim {
+
+std::atomic<bool> hardware_rounding = false;
+
 namespace {
 
 Fiber& current() {
@@ -52,6 +57,26 @@ __attribute__((always_inline)) inline void meet(Fiber& self, Meeting meeting, un
 
 using Row = float __attribute__((vector_size(32)));  // 8 floats
 
+/// sum + the products of eight columns, no more exact than tensor cores of sm_80 and newer: each term is truncated to a multiple of 2^-24 of the highest
+/// bit of the largest term, and the sum to fp32 (Fasi, Higham, Mikaitis and Pranesh 2021, doi:10.7717/peerj-cs.330).
+float truncated_sum(float sum, const float* a, const Row* b, unsigned column) {
+  double terms[9] = {sum}, largest = std::abs(sum);
+  for (unsigned k = 0; k < 8; ++k) {
+    terms[k + 1] = static_cast<double>(a[k]) * b[k][column];
+    largest = std::max(largest, std::abs(terms[k + 1]));
+  }
+  double total = 0;
+  if (largest == 0 || !std::isfinite(largest)) {
+    for (const double term : terms) total += term;
+    return static_cast<float>(total);
+  }
+  const double unit = std::ldexp(1.0, std::ilogb(largest) - 24);
+  for (const double term : terms) total += std::trunc(term / unit);
+  const auto rounded = static_cast<float>(total * unit);
+  const bool away = std::isfinite(rounded) && std::abs(rounded) > std::abs(total * unit);
+  return away ? std::nextafter(rounded, 0.0F) : rounded;
+}
+
 /// Fragment layout as in the PTX ISA: lane = 4 * group + pair.
 void multiply(Warp& warp) {
   float a[16][16];
@@ -72,7 +97,12 @@ void multiply(Warp& warp) {
   }
   for (unsigned i = 0; i < 16; ++i) {
     Row sum = d[i];
-    for (unsigned k = 0; k < 16; ++k) sum += a[i][k] * b[k];
+    if (hardware_rounding) {
+      for (unsigned k = 0; k < 16; k += 8)
+        for (unsigned j = 0; j < 8; ++j) sum[j] = truncated_sum(sum[j], a[i] + k, b + k, j);
+    } else {
+      for (unsigned k = 0; k < 16; ++k) sum += a[i][k] * b[k];
+    }
     d[i] = sum;
   }
   for (unsigned lane = 0; lane < 32; ++lane) {
@@ -142,15 +172,17 @@ void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t
 void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site) {
   Fiber& self = current();
   if (!self.runner->is_shared(row, 16) || !is_aligned(row))
-    self.runner->fail(cudaErrorMisalignedAddress, "ldmatrix of a row that is not in shared memory or not 16-byte aligned");
+    self.runner->fail(cudaErrorMisalignedAddress,
+                      text_of("reads a row that is not in shared memory or not 16-byte aligned", Meeting::kLdmatrix, ~0u, site));
   LdmatrixSlot slot{r, row};
   meet(self, Meeting::kLdmatrix, ~0u, site, &slot, [transposed](Warp& warp) { load_matrices(warp, transposed); });
 }
 
-void async_copy(void* shared, const void* global, bool valid) {
+void async_copy(void* shared, const void* global, bool valid, Site site) {
   Fiber& self = current();
   if (!self.runner->is_shared(shared, 16) || !is_aligned(shared) || (valid && !is_aligned(global)))
-    self.runner->fail(cudaErrorMisalignedAddress, "cp.async of 16 bytes that is misaligned or not to shared memory");
+    self.runner->fail(cudaErrorMisalignedAddress, "copies 16 bytes that are not 16-byte aligned, or not to shared memory, at cp.async in line " +
+                                                      std::to_string(site.line) + " of " + site.file);
   self.runner->count_copy();
   self.copies.push_back({shared, global, valid, self.groups});
   if (self.runner->copies_at_once()) self.runner->copy_until(self, self.groups + 1);

@@ -57,7 +57,7 @@ double element(const Tensor& tensor, int64_t i) {
 }  // namespace
 
 TestDevice::TestDevice(Device device, int threads, Isa isa)
-    : arena_(device == Device::kCuda ? Arena(*gpu_of(device), /*poison=*/true) : Arena(device, /*poison=*/true)),
+    : arena_(device == Device::kCuda ? Arena(*gpu_of(device), /*poison=*/true, /*caching=*/false) : Arena(device, /*poison=*/true)),
       ctx_{device, &arena_, threads, gpu_of(device), isa} {}
 
 TestDevice::~TestDevice() {

@@ -144,6 +144,11 @@ class EngineCheck {
       for_each_schedule(kSchedules, again);
       if (!kSimulatedGpu) again();
     }
+    with_hardware_rounding([&] {
+      const Values values = run(operation_, Device::kCuda, dtype_, 1, Alignment::kVector);
+      check_close("GPU with hardware rounding", values, exact_);
+      check_close("GPU with hardware rounding against reference", values, reference_);
+    });
   }
 #endif
 

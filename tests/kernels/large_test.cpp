@@ -1,13 +1,16 @@
 // Kernels at the sizes of real training: at the shapes of a step of a 1.3B model, and on tensors of more than 2^31 elements, whose offsets need 64
-// bits. Only real GPUs are large and fast enough (tag [large], for test_kernels_gpu); on the simulated GPU the same comparisons run at toy sizes.
+// bits. Only real GPUs run them whole (tag [large], for test_kernels_gpu). The simulated GPU runs the same comparisons at toy sizes, and at the shapes of
+// a 405B model a few blocks of each launch.
 #ifdef TRIREME_CUDA
 #include <algorithm>
 #include <cmath>
 #include <future>
 
 #include "kernels/core/rng.h"
+#include "kernels/cuda/matmul_plain.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/columns.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
@@ -235,6 +238,130 @@ TEST_CASE("sampled rows: agree with fp64, and a row that was left out is found")
   };
   CHECK(sampled_error(wrong, 9, 5) > 1);
 }
+
+#if !defined(TRIREME_REAL_GPU) && !defined(__SANITIZE_ADDRESS__)  // whose shadow of such memory is not sparse
+namespace {
+
+constexpr int64_t kHidden = 16384, kFfn = 53248, kVocabulary = 128256, kColumns = 18432;  // Llama 3.1 405B: arXiv:2407.21783, table 3
+
+/// The number of rows of `columns` elements that have more than 2^32 elements in all: no 32-bit offset, signed or unsigned, reaches the last one.
+int64_t beyond(int64_t columns) { return (int64_t{1} << 32) / columns + 37; }
+
+void check_few_blocks(const LargeOperation& operation, Samples samples = Samples::kBlocks) {
+  int64_t columns = 0;
+  for (const LargeOperand& of : operation.operands) columns = std::max(columns, of.shared_rows > 0 ? 0 : of.columns);
+  const int64_t units = beyond(columns) / operation.unit + 1;
+  INFO(operation.name << " on " << units << " x " << operation.unit << " rows of " << columns);
+  CHECK(error_of_few_blocks(operation, units, samples) <= operation.tolerance);
+}
+
+LargeOperation plain_product(int64_t inputs, int64_t outputs) {
+  LargeOperation operation = product(inputs, outputs);
+  operation.name = "plain product";
+  operation.run = [on_cpu = operation.run](Context& ctx, const std::vector<Tensor>& t, int64_t row) {
+    if (ctx.device != Device::kCuda) return on_cpu(ctx, t, row);
+    const int64_t depth = t[0].dim(1);
+    cuda::plain_product(
+        ctx, {t[2].dim(0), t[2].dim(1), depth, t[0].dtype(), t[2].dtype(), t[0].raw(), depth, 1, t[1].raw(), depth, 1, nullptr, t[2].raw(), false});
+  };
+  return operation;
+}
+LargeOperation attention_out(int64_t sequence, int64_t heads, int64_t kv_heads, int64_t head_size) {
+  LargeOperation operation = attention(sequence, heads, kv_heads, head_size);
+  operation.operands = {operation.operands[0], operation.operands[2]};
+  operation.run = [=](Context& ctx, const std::vector<Tensor>& t, int64_t) {
+    const AttentionShape shape{t[0].dim(0) / sequence, sequence, heads, kv_heads, head_size};
+    const Tensor lse = Tensor::empty(ctx, {shape.batch, heads, sequence}, accumulator_of(t[0].dtype()), MemoryCategory::kWorkspace);
+    attention_forward(ctx, t[0], shape, t[1], lse);
+  };
+  return operation;
+}
+/// With a launch for each sequence: the workspace is enough for one. One kv head, as with tensor parallelism.
+LargeOperation attention_gradients(int64_t sequence, int64_t heads, int64_t head_size) {
+  const AttentionShape one{1, sequence, heads, 1, head_size};
+  return {"attention_backward",
+          sequence,
+          {{"qkv", one.columns()},
+           {"dout", heads * head_size},
+           {"out", heads * head_size},
+           {"lse", heads, kInput, DType::kF32},
+           {"dqkv", one.columns(), kAssigned}},
+          [one](Context& ctx, const std::vector<Tensor>& t, int64_t) {
+            AttentionShape shape = one;
+            shape.batch = t[0].dim(0) / one.sequence;
+            const Tensor workspace = attention_workspace(ctx, one, t[0].dtype());
+            attention_backward(ctx, t[1], t[0], t[2], t[3].view({shape.batch, shape.heads, shape.sequence}), shape, t[4], workspace);
+          },
+          4e-6 + 2 * 0x1p-8};
+}
+/// Operations that by_row() leaves out.
+std::vector<LargeOperation> more_by_row() {
+  using Tensors = const std::vector<Tensor>&;
+  const LargeOperand y{"y", kHidden, kInPlace};
+  return {
+      {"bias_forward",
+       1,
+       {{"bias", kHidden, kInput, DType::kBF16, 1}, y},
+       [](Context& ctx, Tensors t, int64_t) { bias_forward(ctx, t[0].view({t[0].numel()}), t[1]); },
+       kFewRoundings},
+      {"position_forward",
+       1,
+       {{"table", kHidden, kInput, DType::kBF16, 64}, y},
+       [](Context& ctx, Tensors t, int64_t row) { position_forward(ctx, t[0], row, 64, t[1]); },
+       kFewRoundings},
+      {"copy_columns",
+       1,
+       {{"from", kHidden}, {"to", kColumns, kInPlace}},
+       [](Context& ctx, Tensors t, int64_t) { copy_columns(ctx, t[0], 128, t[1], 1024, kHidden - 128); },
+       0},
+      {"embedding_backward",
+       1,
+       {{"tokens", 1, kInput, DType::kI32, 64, beyond(kHidden)}, {"dy", kHidden, kInput, DType::kBF16, 64}, {"dw", kHidden, kInPlace, DType::kF32}},
+       [](Context& ctx, Tensors t, int64_t row) { embedding_backward(ctx, t[0].view({64}), t[1], row, t[2].dim(0), t[2]); },
+       kFewRoundings},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("few blocks: operations on rows of a 405B model beyond 2^32 elements") {
+  for (const LargeOperation& operation : by_row(kHidden)) check_few_blocks(operation);
+  for (const LargeOperation& operation : by_row(2 * kFfn))
+    if (operation.name == "swiglu") check_few_blocks(operation);
+  for (const LargeOperation& operation : more_by_row()) check_few_blocks(operation);
+  check_few_blocks(rope(16, 136, 128, kColumns));
+}
+TEST_CASE("few blocks: loss, optimizer, products and attention beyond 2^32 elements") {
+  check_few_blocks(loss(kVocabulary));
+  check_few_blocks(adam(kHidden));
+  check_few_blocks(plain_product(64, 32768));
+  check_few_blocks(attention_out(256, 2, 1, 128));
+  check_few_blocks(attention_gradients(128, 16, 128), Samples::kLaunches);
+}
+TEST_CASE("few blocks: rows at a wrong offset, rows left out and a written input are found") {
+  using Tensors = const std::vector<Tensor>&;
+  const auto error_of = [](const auto& on_gpu) {
+    LargeOperation operation = by_row(kHidden)[0];
+    operation.run = [&](Context& ctx, Tensors t, int64_t) { ctx.device == Device::kCuda ? on_gpu(ctx, t) : add(ctx, t[0], t[1], t[2]); };
+    return error_of_few_blocks(operation, beyond(kHidden));
+  };
+  constexpr int64_t kLow = (int64_t{1} << 31) / kHidden;  // the first row beyond element 2^31
+  CHECK(error_of([](Context& ctx, Tensors t) { add(ctx, t[0], t[1], t[2]); }) <= kFewRoundings);
+  CHECK(error_of([](Context& ctx, Tensors t) {
+          const int64_t rest = t[0].dim(0) - kLow;
+          add(ctx, t[0].rows(0, kLow), t[1].rows(0, kLow), t[2].rows(0, kLow));
+          add(ctx, t[0].rows(0, rest), t[1].rows(kLow, rest), t[2].rows(kLow, rest));
+        }) > 1);
+  CHECK(error_of([](Context& ctx, Tensors t) {
+          const int64_t most = kLow / 4 * 3;
+          add(ctx, t[0].rows(0, most), t[1].rows(0, most), t[2].rows(0, most));
+        }) > 1);
+  CHECK(error_of([](Context& ctx, Tensors t) {
+          add(ctx, t[0], t[1], t[2]);
+          add(ctx, t[0].rows(0, 1), t[1].rows(0, 1), t[1].rows(0, 1));
+        }) > 1);
+}
+#endif
 
 #ifdef TRIREME_REAL_GPU
 namespace {

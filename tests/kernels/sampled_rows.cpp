@@ -2,12 +2,15 @@
 #include "tests/kernels/sampled_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <future>
+#include <limits>
 
 #include "kernels/core/rng.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 #include "tests/kernels/guarded_tensor.h"
+#include "tests/support/gpu.h"
 
 namespace trireme::testing {
 namespace {
@@ -21,8 +24,10 @@ double value_at(const Tensor& t, int64_t i) {
     default: throw InternalError("unexpected dtype");
   }
 }
+DType dtype_of(const LargeOperand& of) { return of.integers > 0 ? DType::kI32 : of.dtype; }
+
 Tensor device_operand(Context& ctx, const LargeOperand& of, int64_t rows) {
-  const Tensor tensor = Tensor::empty(ctx, {rows, of.columns}, of.integers > 0 ? DType::kI32 : of.dtype, MemoryCategory::kWorkspace);
+  const Tensor tensor = Tensor::empty(ctx, {rows, of.columns}, dtype_of(of), MemoryCategory::kWorkspace);
   const uint64_t key = random_key(1, of.name);
   if (of.integers > 0) {
     const Tensor host = host_tensor(tensor.shape(), DType::kI32);
@@ -45,7 +50,7 @@ std::vector<std::vector<double>> exact(const LargeOperation& operation, std::vec
   for (size_t i = 0; i < values.size(); ++i) {
     const LargeOperand& of = operation.operands[i];
     const Shape shape{of.shared_rows > 0 ? of.shared_rows : operation.unit, of.columns};
-    tensors.push_back(Tensor::empty(ctx, shape, of.integers > 0 ? DType::kI32 : DType::kF64, MemoryCategory::kWorkspace));
+    tensors.push_back(Tensor::empty(ctx, shape, dtype_of(of) == DType::kI32 ? DType::kI32 : DType::kF64, MemoryCategory::kWorkspace));
     for (int64_t j = 0; j < shape.numel(); ++j) {
       if (of.integers > 0)
         tensors[i].data<int32_t>()[j] = static_cast<int32_t>(values[i][static_cast<size_t>(j)]);
@@ -110,6 +115,135 @@ double sampled_error(const LargeOperation& operation, int64_t units, int64_t cou
   }
   return error;
 }
+
+#ifndef TRIREME_REAL_GPU
+namespace {
+
+constexpr size_t kPage = cuda_sim::kPageBytes;
+constexpr int64_t kPatternPages = 257;  // odd, so that an address that is wrong by a power of two holds another value
+constexpr int kRepeats = 8;             // of the pattern, to map less often
+constexpr int64_t kSmall = int64_t{1} << 26;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+int64_t whole_pages(const Tensor& tensor) { return (tensor.bytes() + static_cast<int64_t>(kPage) - 1) / static_cast<int64_t>(kPage) * kPage; }
+
+/// The values that an operand repeats.
+Tensor pattern_of(const LargeOperand& of) {
+  const DType dtype = dtype_of(of);
+  const Tensor pattern = host_tensor({kRepeats * kPatternPages * static_cast<int64_t>(kPage) / size_of(dtype)}, dtype);
+  const uint64_t key = random_key(1, of.name);
+  for (int64_t i = 0; i < pattern.numel() / kRepeats; ++i) {
+    const auto index = static_cast<uint64_t>(i);
+    const auto value = of.positive ? 0.25F : static_cast<float>(random_normal(key, index));
+    if (dtype == DType::kI32) pattern.data<int32_t>()[i] = static_cast<int32_t>(random_bits(key, index) % static_cast<uint64_t>(of.integers));
+    if (dtype == DType::kF32) pattern.data<float>()[i] = value;
+    if (dtype == DType::kBF16) pattern.data<bfloat16>()[i] = bfloat16(value);
+  }
+  auto* const bytes = static_cast<unsigned char*>(pattern.raw());
+  for (int repeat = 1; repeat < kRepeats; ++repeat) std::memcpy(bytes + repeat * pattern.bytes() / kRepeats, bytes, pattern.bytes() / kRepeats);
+  return pattern;
+}
+
+Tensor sparse_operand(Context& ctx, const LargeOperand& of, int64_t rows) {
+  const Tensor tensor = Tensor::empty(ctx, {rows, of.columns}, dtype_of(of), MemoryCategory::kWorkspace);
+  if (of.role == Role::kAssigned) return tensor;
+  const Tensor pattern = pattern_of(of);
+  const auto* const bytes = static_cast<const unsigned char*>(pattern.raw());
+  if (tensor.bytes() >= kSmall) {
+    cuda_sim::fill_with_copies(tensor.raw(), static_cast<size_t>(whole_pages(tensor)), {bytes, bytes + pattern.bytes()});
+    return tensor;
+  }
+  const Tensor host = host_tensor(tensor.shape(), tensor.dtype());
+  for (int64_t at = 0; at < host.bytes(); at += pattern.bytes())
+    std::memcpy(static_cast<unsigned char*>(host.raw()) + at, bytes, static_cast<size_t>(std::min(pattern.bytes(), host.bytes() - at)));
+  from_host(ctx, host, tensor);
+  return tensor;
+}
+
+/// At most kMost of the units that lie in written pages, with the first, the last and those next to elements 2^31 and 2^32.
+std::vector<int64_t> written_units(const LargeOperation& operation, const Tensor& tensor, int64_t units) {
+  const int64_t unit_bytes = operation.unit * tensor.dim(1) * size_of(tensor.dtype());
+  std::vector<int64_t> all;
+  for (const size_t page : cuda_sim::written_pages(tensor.raw(), static_cast<size_t>(tensor.bytes()))) {
+    const auto begin = static_cast<int64_t>(page), last = begin + static_cast<int64_t>(kPage) - 1;
+    for (int64_t unit = begin / unit_bytes; unit <= std::min(units - 1, last / unit_bytes); ++unit)
+      if (all.empty() || all.back() < unit) all.push_back(unit);
+  }
+  constexpr size_t kMost = 24;
+  if (all.size() <= kMost) return all;
+  std::vector<int64_t> chosen = {all.front(), all.back()};
+  for (const int bits : {31, 32}) {
+    const auto above = std::lower_bound(all.begin(), all.end(), (size_of(tensor.dtype()) << bits) / unit_bytes);
+    if (above != all.end()) chosen.push_back(*above);
+    if (above != all.begin()) chosen.push_back(above[-1]);
+  }
+  for (uint64_t i = 0; chosen.size() < kMost; ++i) chosen.push_back(all[random_bits(11, i) % all.size()]);
+  std::sort(chosen.begin(), chosen.end());
+  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  return chosen;
+}
+
+/// The elements of `values` that the device has computed: those whose bits differ from the bits before.
+std::vector<double> computed(const std::vector<double>& values, const Tensor& after, const std::vector<unsigned char>& before) {
+  const auto size = static_cast<size_t>(size_of(after.dtype()));
+  const auto* const bytes = static_cast<const unsigned char*>(after.raw());
+  std::vector<double> selected;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (std::memcmp(bytes + i * size, before.data() + i * size, size) != 0) selected.push_back(values[i]);
+  return selected;
+}
+
+}  // namespace
+
+double error_of_few_blocks(const LargeOperation& operation, int64_t units, Samples samples) {
+  const OptionsScope scope([&](cuda_sim::Options& options) {
+    options.memory = size_t{1} << 40;
+    options.multiprocessors = 132;
+    if (samples == Samples::kBlocks) options.sampled_blocks = 20;
+    if (samples == Samples::kLaunches) options.sampled_launches = {0, units / 2, units - 1};
+  });
+  cuda::Gpu gpu(0, {});
+  Arena arena(gpu);  // fresh memory is NaN without writing it
+  Context ctx{Device::kCuda, &arena, 1, &gpu};
+  std::vector<Tensor> before, tensors;
+  for (const LargeOperand& of : operation.operands) {
+    const int64_t rows = of.shared_rows > 0 ? of.shared_rows : units * operation.unit;
+    tensors.push_back(sparse_operand(ctx, of, rows));
+    before.push_back(of.role == Role::kInPlace ? sparse_operand(ctx, of, rows) : tensors.back());
+  }
+  operation.run(ctx, tensors, 0);
+  gpu.synchronize();
+
+  const auto rows_of = [&](const std::vector<Tensor>& from, size_t i, int64_t unit) {
+    return to_host(ctx, operation.operands[i].shared_rows > 0 ? from[i] : from[i].rows(unit * operation.unit, operation.unit));
+  };
+  double error = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const LargeOperand& of = operation.operands[i];
+    const bool large = tensors[i].bytes() >= kSmall;
+    const std::vector<int64_t> chosen = large ? written_units(operation, tensors[i], units) : std::vector<int64_t>();
+    if (of.role == Role::kInput) {
+      if (!chosen.empty()) return kInfinity;
+      continue;
+    }
+    if (chosen.empty() || chosen.front() > units / 16 || chosen.back() < units - 1 - units / 16) return kInfinity;
+    std::vector<std::future<std::vector<std::vector<double>>>> expected;
+    for (const int64_t unit : chosen) {
+      std::vector<std::vector<double>> values;
+      for (size_t k = 0; k < tensors.size(); ++k) values.push_back(values_of(rows_of(before, k, unit)));
+      expected.push_back(std::async(std::launch::async, exact, std::cref(operation), std::move(values), unit * operation.unit));
+    }
+    for (size_t k = 0; k < chosen.size(); ++k) {
+      const Tensor after = rows_of(tensors, i, chosen[k]), untouched = rows_of(before, i, chosen[k]);
+      std::vector<unsigned char> bits(static_cast<size_t>(after.bytes()), 0xFF);
+      if (of.role == Role::kInPlace) std::memcpy(bits.data(), untouched.raw(), bits.size());
+      const std::vector<double> got = computed(values_of(after), after, bits), want = computed(expected[k].get()[i], after, bits);
+      error = std::max(error, normalised_error(got, want, 0.1, of.dtype == DType::kBF16 ? 0x1p-8 : 0));
+    }
+  }
+  return error;
+}
+#endif
 
 }  // namespace trireme::testing
 #endif

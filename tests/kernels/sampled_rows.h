@@ -36,4 +36,13 @@ std::vector<double> values_of(const Tensor& host);
 /// random ones, `count` in all.
 double sampled_error(const LargeOperation& operation, int64_t units, int64_t count);
 
+#ifndef TRIREME_REAL_GPU
+/// What the simulated machine runs: a few blocks of each large launch, or of an operation with a launch for each unit the first, middle and last one.
+enum class Samples { kBlocks, kLaunches };
+
+/// The same on the simulated machine, which runs samples and holds only the pages that those write: tensors of any size in seconds. The compared units
+/// are those that were written. The error is infinite if these do not reach both ends of each result, or if an input was written.
+double error_of_few_blocks(const LargeOperation& operation, int64_t units, Samples samples = Samples::kBlocks);
+#endif
+
 }  // namespace trireme::testing

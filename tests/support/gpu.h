@@ -52,6 +52,33 @@ inline void for_each_schedule(int n, const std::function<void()>& body) {
   }
 }
 
+#ifndef TRIREME_REAL_GPU
+/// Changes options of the simulated machine for its lifetime, without a reset.
+class OptionsScope {
+ public:
+  explicit OptionsScope(const std::function<void(cuda_sim::Options&)>& change) : before_(cuda_sim::options()) {
+    cuda_sim::Options changed = before_;
+    change(changed);
+    cuda_sim::change_options(changed);
+  }
+  ~OptionsScope() { cuda_sim::change_options(before_); }
+  OptionsScope(const OptionsScope&) = delete;
+  OptionsScope& operator=(const OptionsScope&) = delete;
+
+ private:
+  cuda_sim::Options before_;
+};
+#endif
+
+/// Calls body with the rounding of a GPU's tensor cores and approximate functions on the simulated machine; does nothing on a real one, where they
+/// always round so.
+inline void with_hardware_rounding([[maybe_unused]] const std::function<void()>& body) {
+#ifndef TRIREME_REAL_GPU
+  const OptionsScope scope([](cuda_sim::Options& options) { options.hardware_rounding = true; });
+  body();
+#endif
+}
+
 /// The errors that the simulated machine found in the kernels and operations it ran, one line each; "" if there are none.
 inline std::string gpu_errors() {
   std::string text;

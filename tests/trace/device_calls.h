@@ -31,7 +31,7 @@ uint64_t shuffle(unsigned mask, uint64_t value, int source, Site site);
 unsigned vote(unsigned mask, bool predicate, Site site);
 void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t), Site site);
 void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
-void async_copy(void* shared, const void* global, bool valid);
+void async_copy(void* shared, const void* global, bool valid, Site site);
 void async_commit();
 void async_wait(int groups_left);
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site);

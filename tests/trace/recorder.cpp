@@ -254,9 +254,9 @@ void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site) {
   record(__builtin_return_address(0), row, 16, false);
   meet([&] { cuda_sim::ldmatrix(r, row, transposed, site); });
 }
-void async_copy(void* shared, const void* global, bool valid) {
+void async_copy(void* shared, const void* global, bool valid, Site site) {
   if (Recorder* const to = recording()) to->copy(*device_thread(), __builtin_return_address(0), shared, global, valid);
-  cuda_sim::async_copy(shared, global, valid);
+  cuda_sim::async_copy(shared, global, valid, site);
 }
 void async_commit() {
   if (Recorder* const to = recording()) ++to->thread(*device_thread()).groups;
@@ -274,6 +274,10 @@ void wait_for_value(const uint32_t* counter, uint32_t value, Site site) {
 void release_value(uint32_t* counter, uint32_t value, Site site) {
   if (Recorder* const to = recording()) to->release(*device_thread(), __builtin_return_address(0), counter);
   cuda_sim::release_value(counter, value, site);
+}
+
+std::string text_of(const Race& race) {
+  return race.what + "\n    earlier: " + cuda_sim::source_of(race.earlier) + "\n    later:   " + cuda_sim::source_of(race.later);
 }
 
 void start() {

@@ -51,8 +51,6 @@ struct Launch {
 void start();
 std::vector<Launch> stop();
 
-/// "file:line" of the code before this address, by addr2line; its offset in the program without that tool.
-std::string source_of(const void* code);
 std::string text_of(const Race& race);
 
 }  // namespace cuda_trace

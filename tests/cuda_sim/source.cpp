@@ -3,13 +3,15 @@
 
 #include <array>
 #include <cstdio>
+#include <map>
 #include <memory>
 
-#include "tests/trace/trace.h"
+#include "tests/cuda_sim/state.h"
 
-namespace cuda_trace {
+namespace cuda_sim {
+namespace {
 
-std::string source_of(const void* code) {
+std::string look_up(const void* code) {
   Dl_info info{};
   if (code == nullptr || dladdr(code, &info) == 0) return "?";
   const auto offset = reinterpret_cast<uintptr_t>(code) - reinterpret_cast<uintptr_t>(info.dli_fbase) - 1;
@@ -29,6 +31,14 @@ std::string source_of(const void* code) {
   return lines.empty() || lines.front() == '?' ? number.data() : lines;
 }
 
-std::string text_of(const Race& race) { return race.what + "\n    earlier: " + source_of(race.earlier) + "\n    later:   " + source_of(race.later); }
+}  // namespace
 
-}  // namespace cuda_trace
+std::string source_of(const void* code) {
+  static std::mutex mutex;
+  static std::map<const void*, std::string> known;  // the tool takes a fifth of a second
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(code);
+  return found != known.end() ? found->second : known[code] = look_up(code);
+}
+
+}  // namespace cuda_sim
