@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 
 namespace trireme {
@@ -29,6 +30,14 @@ std::string utc_text(WallClock::time_point time) {
   std::array<char, 16> fraction{};
   std::snprintf(fraction.data(), fraction.size(), ".%03dZ", static_cast<int>(milliseconds % 1000));
   return print("%Y-%m-%dT%H:%M:%S", parts) + fraction.data();
+}
+
+std::optional<WallClock::time_point> time_of_utc(const std::string& text) {
+  std::tm parts{};
+  const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+  if (rest == nullptr || *rest != '.') return std::nullopt;
+  const auto time = WallClock::from_time_t(::timegm(&parts)) + std::chrono::milliseconds(std::atoi(rest + 1));
+  return utc_text(time) == text ? std::optional(time) : std::nullopt;  // refuses 2026-02-31 and anything after the Z
 }
 
 std::string local_date(WallClock::time_point time) { return print("%Y-%m-%d", local(time)); }

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace trireme {
@@ -8,6 +9,8 @@ using WallClock = std::chrono::system_clock;
 
 /// "2026-11-23T11:09:38.123Z", UTC.
 std::string utc_text(WallClock::time_point time);
+/// The time that utc_text() gives as `text`; nullopt for any other text.
+std::optional<WallClock::time_point> time_of_utc(const std::string& text);
 /// "2026-11-23", in the local time zone.
 std::string local_date(WallClock::time_point time);
 /// "12:09:38", in the local time zone.

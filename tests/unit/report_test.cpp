@@ -1,0 +1,508 @@
+// `trireme report`: what it reads of a run, down-sampling, axes, and the page.
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
+#include "tests/support/scratch.h"
+#include "trainer/files/clock_text.h"
+#include "trainer/report/config_rows.h"
+#include "trainer/report/csv.h"
+#include "trainer/report/heat_map.h"
+#include "trainer/report/page.h"
+#include "trainer/report/run_facts.h"
+#include "trainer/report/text_escape.h"
+
+namespace trireme::report {
+namespace {
+
+using nlohmann::json;
+using test::Scratch;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+const std::string kRunYaml = R"(run:
+  name: NAME
+  directory: runs/NAME
+  seed: 1234
+model:
+  layers: 4
+  hidden_size: 64
+  heads: 4
+  kv_heads: 4
+  vocab_size: 256
+training:
+  steps: 6
+  sequence_length: 16
+  global_batch_size: 8
+  precision: fp32
+data:
+  train: [train]
+)";
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  return text;
+}
+
+std::string step_line(int64_t step, double loss, const std::string& more = "") {
+  return concat(R"({"step":)", step, R"(,"loss":)", loss, R"(,"grad_norm":0.5,"learning_rate":0.001,"tokens":)", 128 * step,
+                R"(,"step_seconds":0.5,"tokens_per_second":256.0,"model_tflops":0.25,"mfu":null)", more, "}\n");
+}
+
+std::string timed(int64_t minute, int64_t second) { return concat(R"(,"time":"2026-11-23T09:)", minute + 10, ":", second + 10, R"(.000Z")"); }
+
+/// Writes the files of a run below `scratch`.
+std::string write_run(const Scratch& scratch, const std::string& name, const std::string& metrics, const std::string& yaml = kRunYaml) {
+  scratch.write(name + "/config.yaml", replaced(yaml, "NAME", name));
+  scratch.write(name + "/environment.json", R"({"version": "0.1.0", "host": {"cpu": "a CPU", "cores": 2}, "gpu": null})");
+  scratch.write(name + "/metrics.jsonl", metrics);
+  return scratch / name;
+}
+
+std::vector<RunView> views_of(const std::vector<RunRecord>& runs) {
+  const std::vector<std::string> labels = labels_of(runs);
+  std::vector<RunView> views;
+  for (size_t i = 0; i < runs.size(); ++i) views.emplace_back(runs[i], labels[i]);
+  return views;
+}
+
+std::string page_of(const std::vector<RunRecord>& runs) { return page_html(views_of(runs), "0.1.0"); }
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+/// The numbers that the page's script reads.
+json numbers_of(const std::string& page) {
+  const std::string begin = R"(<script type="application/json" id="numbers">)";
+  const size_t at = page.find(begin) + begin.size();
+  return json::parse(page.substr(at, page.find("</script>", at) - at));
+}
+
+}  // namespace
+
+TEST_CASE("report: damaged and cut lines of metrics.jsonl are skipped and counted, and the rest is read") {
+  const Scratch scratch;
+  const std::string start = R"({"event":"start","step":0,"steps":6,"parameters":1000})";
+  const RunRecord run =
+      read_run(write_run(scratch, "a",
+                         start + "\n" + step_line(1, 5.5, timed(0, 1)) + "{\"step\": 2, \"loss\n" + "[1, 2]\n" + step_line(3, 4.5).substr(0, 20) +
+                             "\xff\n" + R"({"step":3,"loss":null,"grad_norm":null})" + "\n" + R"({"step":-4,"loss":1})" + "\n" +
+                             R"({"step":4.5,"loss":1})" + "\n" + R"({"step":3,"validation_loss":4.25,"validation":{"prose":4.5,"code":4.0}})" + "\n" +
+                             R"({"event":"new_kind","text":["x"]})" + "\n" + step_line(4, 4.0).substr(0, 60)));
+  CHECK(run.skipped_lines == 6);  // of which the last one is cut
+  REQUIRE(run.steps.step == std::vector<int64_t>{1, 3});
+  CHECK(run.steps[Figure::kLoss][0] == 5.5);
+  CHECK(std::isnan(run.steps[Figure::kLoss][1]));
+  CHECK(run.steps.elapsed_seconds == std::vector<double>{0.5, 0.5});
+  CHECK(run.steps.time[0] == Approx(1795425011.0));
+  CHECK(std::isnan(run.steps.time[1]));
+  REQUIRE(run.evaluations.size() == 1);
+  CHECK(run.evaluations[0].sets == std::vector<std::pair<std::string, double>>{{"prose", 4.5}, {"code", 4.0}});
+  REQUIRE(run.events.size() == 2);
+  CHECK(run.events[1].kind == "new_kind");
+  CHECK(run.events[1].after_step == 3);  // where it stands in the file
+  REQUIRE(run.problems.size() == 1);
+  CHECK(run.problems[0] == "metrics.jsonl: 6 lines cut or damaged, skipped");
+  CHECK_THAT(page_of({run}), Catch::Matchers::Contains("metrics.jsonl: 6 lines cut or damaged, skipped"));
+}
+
+TEST_CASE("report: the later lines of a step count, as after a roll-back") {
+  const Scratch scratch;
+  const RunRecord run = read_run(
+      write_run(scratch, "a", step_line(1, 5) + step_line(2, 4) + R"({"step":2,"validation_loss":4})" + "\n" + step_line(3, 3) + step_line(2, 3.5)));
+  CHECK(run.steps.step == std::vector<int64_t>{1, 2});
+  CHECK(run.steps[Figure::kLoss][1] == 3.5);
+  CHECK(run.steps.elapsed_seconds == std::vector<double>{0.5, 1.0});
+  CHECK(run.evaluations.empty());
+}
+
+TEST_CASE("report: a missing directory and one that is not a run are refused, and missing files of a run are said") {
+  const Scratch scratch;
+  test::check_throws<MissingFileError>([&] { read_run(scratch / "nothing"); }, {"nothing: does not exist; expected a run directory"});
+  scratch.write("text/file.txt", "x");
+  test::check_throws<DataError>([&] { read_run(scratch / "text"); }, {"not a run"});
+  test::check_throws<DataError>([&] { read_run(scratch / "text/file.txt"); }, {"not a run"});
+
+  scratch.write("bare/metrics.jsonl", step_line(1, 5));
+  const RunRecord bare = read_run(scratch / "bare");
+  CHECK(bare.name() == "bare");
+  CHECK(bare.problems == std::vector<std::string>{"config.yaml is missing", "environment.json is missing"});
+  scratch.write("fresh/config.yaml", kRunYaml);
+  scratch.write("fresh/environment.json", "{");
+  const RunRecord fresh = read_run(scratch / "fresh");
+  REQUIRE(fresh.problems.size() == 2);
+  CHECK_THAT(fresh.problems[0], Catch::Matchers::Contains("environment.json: not valid JSON"));
+  CHECK(fresh.problems[1] == "metrics.jsonl is missing");
+  CHECK_THAT(page_of({fresh}), Catch::Matchers::Contains("No step has been recorded yet"));
+  page_of({bare});
+}
+
+TEST_CASE("report: times of events are read back exactly, and other texts are refused") {
+  const auto time = WallClock::time_point(std::chrono::milliseconds(1795425011123));
+  CHECK(time_of_utc(utc_text(time)) == time);
+  for (const char* text : {"", "2026-11-23", "2026-11-23T09:10:11Z", "2026-02-31T09:10:11.000Z", "2026-11-23T09:10:11.123Z ", "x"})
+    CHECK(time_of_utc(text) == std::nullopt);
+}
+
+TEST_CASE("report: down-sampling keeps every minimum and maximum") {
+  std::vector<double> values(100000, 1.0);
+  values[777] = 50;
+  values[5000] = -3;
+  values[99999] = 7;
+  for (size_t i = 20000; i < 21000; ++i) values[i] = kNaN;
+  const std::vector<Bin> bins = bins_of(values.size(), 400);
+  REQUIRE(bins.size() == 400);
+  CHECK(bins.front().begin == 0);
+  CHECK(bins.back().end == values.size());
+  for (size_t i = 1; i < bins.size(); ++i) REQUIRE(bins[i].begin == bins[i - 1].end);
+  const Envelope envelope = envelope_of(values, bins);
+  CHECK(*std::ranges::max_element(envelope.high, {}, [](double v) { return std::isnan(v) ? -1e9 : v; }) == 50);
+  CHECK(envelope.low[20] == -3);
+  CHECK(envelope.high[399] == 7);
+  CHECK(envelope.mean[3] == Approx(1 + 49.0 / 250));
+  CHECK(std::isnan(envelope.mean[80]));
+  CHECK(envelope.low[84] == 1);
+
+  CHECK(bins_of(0, 400).empty());
+  CHECK(bins_of(400, 400).size() == 400);
+  CHECK(bins_of(401, 400).size() == 201);
+  CHECK(mean_of_last(std::vector<double>{9, 1, kNaN, 3}, 2) == 2);
+  CHECK(std::isnan(mean_of_last(std::vector<double>{kNaN}, 2)));
+  CHECK(median_of(std::vector<double>{5, kNaN, 1, 3}) == 3);
+}
+
+TEST_CASE("report: ticks lie on the axis at round values with distinct labels") {
+  const auto labels = [](const Axis& axis, int wanted) {
+    std::vector<std::string> texts;
+    for (const Tick& tick : ticks_of(axis, wanted)) texts.push_back(tick.label);
+    return texts;
+  };
+  using Labels = std::vector<std::string>;
+  CHECK(labels({"", Quantity::kCount, 0, 100000}, 5) == Labels{"0", "20k", "40k", "60k", "80k", "100k"});
+  CHECK(labels({"", Quantity::kCount, 1, 6}, 7) == Labels{"1", "2", "3", "4", "5", "6"});
+  CHECK(labels({"", Quantity::kCount, 0, 2e12}, 4) == Labels{"0", "500B", "1T", "1.5T", "2T"});
+  CHECK(labels({"", Quantity::kNumber, 2.31, 2.39}, 4) == Labels{"2.32", "2.34", "2.36", "2.38"});
+  CHECK(labels({"", Quantity::kNumber, -0.1, 0.25}, 4) == Labels{"-0.1", "0", "0.1", "0.2"});
+  CHECK(labels({"", Quantity::kNumber, 0, 3e-4}, 3) == Labels{"0", "0.0001", "0.0002", "0.0003"});
+  CHECK(labels({"", Quantity::kNumber, 1.9, 11, true}, 6) == Labels{"2", "3", "4", "5", "6", "8", "10"});
+  CHECK(labels({"", Quantity::kNumber, 0.02, 3000, true}, 5) == Labels{"0.1", "1", "10", "100", "1e+03"});
+  CHECK(labels({"", Quantity::kDuration, 0, 7200}, 4) == Labels{"0", "0.5 h", "1 h", "1.5 h", "2 h"});
+  CHECK(labels({"", Quantity::kDuration, 0, 0.004}, 4) == Labels{"0", "1 ms", "2 ms", "3 ms", "4 ms"});
+  CHECK(labels({"", Quantity::kClock, 1795424400, 1795424400 + 86400.0}, 4) == Labels{"12:00", "18:00", "Nov 24", "06:00"});
+  CHECK(labels({"", Quantity::kPercent, 0, 0.45}, 4) == Labels{"0 %", "20 %", "40 %"});
+  CHECK(labels({"", Quantity::kBytes, 0, 4.0 * 1024 * 1024 * 1024}, 4) == Labels{"0", "1 GiB", "2 GiB", "3 GiB", "4 GiB"});
+  for (const Quantity quantity : {Quantity::kNumber, Quantity::kCount, Quantity::kDuration, Quantity::kClock, Quantity::kBytes, Quantity::kPercent})
+    for (const bool log : {false, true})
+      for (const double low : {1e-9, 0.037, 1.0, 812.0, 1.7e9})
+        for (const double factor : {1.000001, 1.3, 7.0, 2e4}) {
+          const Axis axis{"", quantity, low, low * factor, log};
+          if (quantity == Quantity::kClock && low * factor > 1e11) continue;
+          const std::vector<Tick> ticks = ticks_of(axis, 6);
+          CAPTURE(static_cast<int>(quantity), log, low, factor, ticks.size());
+          CHECK(ticks.size() <= 20);
+          for (const Tick& tick : ticks) CHECK((axis.place(tick.value) > -1e-6 && axis.place(tick.value) < 1 + 1e-6));
+        }
+  // A range of zero, and one that is not finite, give an axis all the same.
+  CHECK(fitted_axis("", Quantity::kNumber, 3, 3).low < 3);
+  CHECK(fitted_axis("", Quantity::kNumber, kNaN, kNaN).high == Approx(1.04));
+  CHECK_FALSE(fitted_axis("", Quantity::kNumber, -1, 100, true).log);
+  CHECK(fitted_axis("", Quantity::kNumber, 2, 2, true).high > 2);
+  CHECK(grouped(1234567) == "1,234,567");
+  CHECK(grouped(-123) == "-123");
+  CHECK(grouped(-123456) == "-123,456");
+}
+
+TEST_CASE("report: step times of ranks are kept in few bins in which a slow rank stays visible") {
+  RankStepTimes times;
+  for (int64_t step = 1; step <= 10000; ++step) {
+    std::vector<double> seconds(6, 2.0 + 0.001 * static_cast<double>(step % 7));  // slow steps of all ranks do not show
+    seconds[4] *= step > 5000 ? 1.5 : 1;
+    seconds[5] = kNaN;
+    times.add(step, seconds);
+  }
+  CHECK(times.steps() == 10000);
+  CHECK(times.bins().size() <= RankStepTimes::kMostBins);
+  CHECK(times.bins().size() > RankStepTimes::kMostBins / 2);
+  CHECK(times.imbalance() == Approx(0.5 * 0.5 / 1.1).epsilon(0.01));
+  int64_t covered = 0, last = 0;
+  for (const RankStepTimes::Bin& bin : times.bins()) {
+    REQUIRE(bin.first_step == last + 1);
+    last = bin.last_step;
+    REQUIRE(bin.count[0] == bin.last_step - bin.first_step + 1);
+    covered += bin.count[0];
+    if (bin.first_step <= 5000 && bin.last_step > 5000) continue;
+    REQUIRE(bin.ratio[4] / static_cast<double>(bin.count[4]) == Approx(bin.first_step > 5000 ? 1.5 : 1.0));
+    REQUIRE(bin.ratio[1] / static_cast<double>(bin.count[1]) == Approx(1.0));
+  }
+  CHECK(covered == 10000);
+  CHECK(times.ranks()[4].slowest == 10000);
+  CHECK(times.ranks()[4].high == Approx(3.009));
+  CHECK(times.ranks()[5].steps == 0);
+
+  RankStepTimes many;  // one slow rank of 1,000
+  for (int64_t step = 1; step <= 300; ++step) {
+    std::vector<double> seconds(1000, 1.0);
+    seconds[777] = 1.3;
+    many.add(step, seconds);
+  }
+  PlotNumbers numbers;
+  const std::string html = heat_map_html(many, numbers);
+  const json heat = json::parse(numbers.json())["plots"][0]["heat"];
+  CHECK(heat["ranks_per_row"] == 8);
+  REQUIRE(heat["rows"] == 125);
+  const std::string cells = heat["cells"];
+  const size_t columns = heat["steps"].size();
+  CHECK(columns <= 120);
+  CHECK(heat["steps"][columns - 1][1] == 300);
+  for (size_t row = 0; row < 125; ++row) CHECK(cells[row * columns] == (row == 97 ? 'o' : 'Z'));  // 1.3 and 1.0 in steps of 0.02 from 0.5
+  CHECK(count(html, "class=\"h7\"") == 1);
+  CHECK(html.size() < 20000);
+}
+
+TEST_CASE("report: texts of a run cannot leave their place in the page") {
+  const Scratch scratch;
+  const std::string hostile = "</title><script>alert('1')</script>&\"<img src=x onerror=alert(2)>\x1b[31m";
+  const std::string quoted = json(hostile).dump(-1, ' ', true);
+  const std::string yaml =
+      replaced(kRunYaml, "name: NAME", "name: \"</title><script>alert('1')</script>&\\\"<img src=x onerror=alert(2)>\\x1b[31m\"");
+  std::string metrics = concat(R"({"event":"start","step":0,"steps":4,"layout":{)", quoted, ":1}}\n");
+  metrics += concat(R"({"event":)", quoted, R"(,"field":)", quoted, "}\n");
+  metrics += concat(R"({"event":"sample","step":1,"prompt":)", quoted, R"(,"text":)", quoted, "}\n");
+  metrics += concat(R"({"event":"memory","step":2,"forecast":[{"parameters":5,"peak":9}],"measured":[{"parameters":5,"peak":9,)", quoted, ":3}]}\n");
+  metrics += concat(R"({"event":"exposed","step":2,)", quoted, ":0.5}\n");
+  metrics += step_line(1, 3) + step_line(2, 2);
+  metrics += concat(R"({"step":2,"validation_loss":2.5,"validation":{)", quoted, ":2.5}}\n");
+  const std::string a = write_run(scratch, "a", metrics, yaml), b = write_run(scratch, "b", metrics, yaml);
+  scratch.write("a/environment.json", concat("{\"version\": ", quoted, ", ", json(hostile + "key").dump(-1, ' ', true), ": 1}"));
+  for (const std::vector<std::string>& paths : {std::vector{a}, {a, b}}) {
+    std::vector<RunRecord> runs;
+    for (const std::string& path : paths) runs.push_back(read_run(path));
+    const std::string page = page_of(runs);
+    CHECK(count(page, "<script") == 2);  // the numbers and the page's own script
+    CHECK(count(page, "</script") == 2);
+    CHECK(count(page, "<img") == 0);
+    CHECK(count(page, "alert(2)>") == 0);
+    CHECK(count(page, "\x1b") == 0);
+    CHECK(count(page, "&lt;img src=x") > 5);
+    CHECK(count(page, "</title>") == 1);
+    CHECK_NOTHROW(numbers_of(page));
+    for (const NamedPlot& plot : all_plots(views_of(runs))) CHECK(count(plot_svg(plot.plot), "<script") == 0);
+    for (const Bars& bars : memory_bars(runs[0])) CHECK(count(bars_svg(bars), "<script") == 0);
+    CHECK(count(bars_svg(*cause_bars(runs[0])), "<script") == 0);
+  }
+  CHECK(markup("a<b>&\"'\xff") == "a&lt;b&gt;&amp;&quot;&#39;\\xff");
+}
+
+TEST_CASE("report: the page asks for nothing, and has its numbers in few hundred kilobytes for 100,000 steps") {
+  const Scratch scratch;
+  std::string metrics = R"({"event":"start","step":0,"steps":100000,"forecast":{"step_seconds":0.4,"step_low":0.3,"step_high":0.6}})"
+                        "\n";
+  for (int64_t step = 1; step <= 100000; ++step) metrics += step_line(step, 2 + 8.0 / static_cast<double>(step) + (step == 70001 ? 20 : 0));
+  const RunRecord run = read_run(write_run(scratch, "long", metrics));
+  const std::string page = page_of({run});
+  CHECK(page.size() < 300000);
+  for (const char* outside : {"http:", "https:", "src=", "url(", "@import", "//cdn"}) {
+    CAPTURE(outside);
+    CHECK(count(page, outside) == 0);
+  }
+  CHECK(count(page, "href=") == count(page, "href=\"data:,\""));
+  CHECK_THAT(page, Catch::Matchers::Contains("default-src 'none'"));
+  const json numbers = numbers_of(page);
+  bool spike = false;
+  for (const json& array : numbers["arrays"]) {
+    CHECK(array.size() <= 400);
+    for (const json& value : array) spike = spike || (value.is_number() && std::abs(value.get<double>() - 22) < 0.01);
+  }
+  CHECK(spike);
+  for (const json& plot : numbers["plots"])
+    for (const json& curve : plot["curves"])
+      CHECK(numbers["arrays"][curve["x"].get<size_t>()].size() == numbers["arrays"][curve["y"].get<size_t>()].size());
+  CHECK_THAT(page, Catch::Matchers::Contains("forecast"));
+}
+
+TEST_CASE("report: loss is drawn over steps, tokens and training time, with restarts where they were") {
+  const Scratch scratch;
+  std::string metrics = R"({"event":"start","step":0,"steps":6)" + timed(0, 0) + "}\n";
+  for (int64_t step = 1; step <= 3; ++step) metrics += step_line(step, 6 - static_cast<double>(step), timed(0, step));
+  metrics += R"({"event":"start","step":3,"steps":6)" + timed(5, 0) + "}\n";
+  for (int64_t step = 4; step <= 6; ++step) metrics += step_line(step, 6 - 0.5 * static_cast<double>(step), timed(5, step));
+  metrics += R"({"step":6,"validation_loss":2.75)" + timed(5, 9) + "}\n";
+  const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", metrics))};
+  const std::vector<RunView> views = views_of(runs);
+  const auto plot = [&](ProgressAxis axis) { return loss_plot(views, axis).value(); };
+  CHECK(plot(ProgressAxis::kSteps).curves[0].x == std::vector<double>{1, 2, 3, 4, 5, 6});
+  CHECK(plot(ProgressAxis::kTokens).curves[0].x == std::vector<double>{128, 256, 384, 512, 640, 768});
+  CHECK(plot(ProgressAxis::kTime).curves[0].x == std::vector<double>{0.5, 1, 1.5, 2, 2.5, 3});
+  CHECK(plot(ProgressAxis::kSteps).curves[0].y == std::vector<double>{5, 4, 3, 4, 3.5, 3});
+  REQUIRE(plot(ProgressAxis::kTokens).marks.size() == 1);
+  CHECK(plot(ProgressAxis::kTokens).marks[0].x == 384);
+  REQUIRE(plot(ProgressAxis::kTokens).curves.size() == 2);
+  CHECK(plot(ProgressAxis::kTokens).curves[1].x == std::vector<double>{768});
+  CHECK(plot(ProgressAxis::kTime).curves[1].x == std::vector<double>{3});
+  CHECK(plot(ProgressAxis::kTime).curves[1].y == std::vector<double>{2.75});
+
+  const std::vector<Job> jobs = jobs_of(runs[0]);
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0].end - jobs[0].begin == 3);
+  CHECK(jobs[1].begin - jobs[0].begin == 300);
+  CHECK(jobs[1].end - jobs[1].begin == 9);
+  CHECK(jobs[1].step == 3);
+  const Plot line = time_line_plot(views[0]).value();
+  REQUIRE(line.shades.size() == 1);
+  CHECK(line.shades[0].begin == jobs[0].end);
+  CHECK(line.shades[0].end == jobs[1].begin);
+}
+
+TEST_CASE("report: steps whose tokens or time are not recorded are left out of the curves over them") {
+  const Scratch scratch;
+  const std::string metrics = step_line(1, 5) +
+                              R"({"step":2,"loss":4.5})"
+                              "\n" +
+                              R"({"step":3,"loss":null,"tokens":384})"
+                              "\n" +
+                              step_line(4, 4, timed(0, 4));
+  const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", metrics))};
+  const std::vector<RunView> views = views_of(runs);
+  CHECK(loss_plot(views, ProgressAxis::kSteps)->curves[0].x == std::vector<double>{1, 2, 3, 4});
+  CHECK(loss_plot(views, ProgressAxis::kTokens)->curves[0].x == std::vector<double>{128, 384, 512});
+  CHECK(std::isnan(loss_plot(views, ProgressAxis::kTokens)->curves[0].y[1]));
+  CHECK(time_line_plot(views[0])->curves[0].y == std::vector<double>{4});
+  const std::string page = page_of(runs);
+  for (const char* wrong : {"nan", "inf", "-9223372036854775808"}) {
+    CAPTURE(wrong);
+    CHECK(count(page.substr(page.find("<main>"), page.find("<script") - page.find("<main>")), wrong) == 0);
+  }
+}
+
+TEST_CASE("report: throughput is drawn beside the forecast of each job's layout") {
+  const Scratch scratch;
+  const auto start = [](int64_t step, double seconds) {
+    return concat(R"({"event":"start","step":)", step, R"(,"steps":9,"forecast":{"step_seconds":)", seconds, R"(,"step_low":)", 0.5 * seconds,
+                  R"(,"step_high":)", 2 * seconds, "}}\n");
+  };
+  std::string metrics = start(0, 0.25);
+  for (int64_t step = 1; step <= 9; ++step) {
+    if (step == 4) metrics += start(3, 0.25);  // a restart of the same layout
+    if (step == 7) metrics += start(6, 0.5);   // another layout
+    metrics += step_line(step, 3);
+  }
+  const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", metrics))};
+  const std::vector<RunView> views = views_of(runs);
+  const Plot plot = throughput_plot(views, ProgressAxis::kTokens).value();
+  REQUIRE(plot.bands.size() == 2);
+  CHECK(plot.bands[0].name == "forecast");
+  CHECK(plot.bands[0].low == 256);  // 128 tokens a step
+  CHECK(plot.bands[0].value == 512);
+  CHECK(plot.bands[0].high == 1024);
+  CHECK(plot.bands[0].end == 6 * 128);
+  CHECK(plot.bands[1].begin == 6 * 128);
+  CHECK(plot.bands[1].value == 256);
+  CHECK((plot.y.low == 0 && plot.y.high > 1024));
+  const std::vector<Fact> facts = facts_of(views[0]);
+  CHECK(std::ranges::find(facts, std::string("tokens per second"), &Fact::name)->remark == "median; 100.0 % of the forecast, 256");
+}
+
+TEST_CASE("report: spikes do not flatten a curve, and wide ranges are logarithmic") {
+  const Scratch scratch;
+  const auto loss_axis = [&](const std::string& name, const auto& loss) {
+    std::string metrics;
+    for (int64_t step = 1; step <= 8000; ++step) metrics += step_line(step, loss(step));
+    const std::vector<RunRecord> runs{read_run(write_run(scratch, name, metrics))};
+    return loss_plot(views_of(runs), ProgressAxis::kSteps)->y;
+  };
+  const Axis spiked = loss_axis("spiked", [](int64_t step) { return 2 + 1.0 / static_cast<double>(step) + (step == 4444 ? 500 : 0); });
+  CHECK(spiked.high < 150);
+  const Axis falling = loss_axis("falling", [](int64_t step) { return step < 300 ? 11.0 : 2.5; });
+  CHECK(falling.log);
+  CHECK((falling.low > 1.5 && falling.low < 2.5 && falling.high > 11 && falling.high < 20));
+  const Axis flat = loss_axis("flat", [](int64_t step) { return 3.0 - 1e-4 * static_cast<double>(step); });
+  CHECK_FALSE(flat.log);
+  CHECK((flat.low > 2.1 && flat.high < 3.1));
+  const Axis constant = loss_axis("constant", [](int64_t) { return 3.0; });
+  CHECK((constant.low < 3 && constant.high > 3));
+}
+
+TEST_CASE("report: values that differ from the defaults are marked, also where the default depends on other keys") {
+  const Scratch scratch;
+  const auto row = [&](const std::vector<ConfigRow>& rows, const std::string& key) { return *std::ranges::find(rows, key, &ConfigRow::key); };
+  const std::string other = replaced(replaced(kRunYaml, "kv_heads: 4", "kv_heads: 2"), "seed: 1234", "seed: 7") + "future:\n  key: [a, b]\n";
+  const RunRecord a = read_run(write_run(scratch, "a", "")), b = read_run(write_run(scratch, "b", "", other));
+  const RunRecord* const both[] = {&a, &b};
+  const std::vector<ConfigRow> rows = config_rows(both);
+  CHECK_FALSE(row(rows, "run.seed").differs[0]);
+  CHECK(row(rows, "run.seed").differs[1]);
+  CHECK_FALSE(row(rows, "run.seed").same);
+  CHECK(row(rows, "run.seed").default_text == "1234");
+  CHECK_FALSE(row(rows, "run.name").differs[0]);
+  CHECK_FALSE(row(rows, "model.kv_heads").differs[0]);  // auto is heads
+  CHECK(row(rows, "model.kv_heads").default_text == "auto (4)");
+  CHECK(row(rows, "model.hidden_size").differs[0]);
+  CHECK(row(rows, "training.precision").same);
+  CHECK_FALSE(row(rows, "training.precision").differs[0]);
+  CHECK(row(rows, "data.train").differs[0]);
+  CHECK(row(rows, "future.key").values == std::vector<std::string>{"", "[a, b]"});
+  CHECK(rows.back().key == "future.key");
+  const std::string page = page_of({a, b});
+  CHECK_THAT(page, Catch::Matchers::Contains("What differs in the configuration"));
+}
+
+TEST_CASE("report: CSV has every step with its exact figures, and names that cannot become formulas") {
+  const Scratch scratch;
+  const std::string metrics = step_line(1, 5.5, timed(0, 1)) + R"({"step":2,"loss":0.30000000000000004,"grad_norm":null,"tokens":256})" + "\n" +
+                              R"({"step":2,"validation_loss":1.25})" + "\n";
+  const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", metrics, replaced(kRunYaml, "name: NAME", "name: '=cmd()\"x'")))};
+  CHECK(
+      csv_of(views_of(runs)) ==
+      "run,step,time,elapsed_seconds,loss,grad_norm,learning_rate,tokens,step_seconds,tokens_per_second,model_tflops,mfu,loss_scale,validation_loss\n"
+      "\"'=cmd()\"\"x\",1,2026-11-23T09:10:11.000Z,0.5,5.5,0.5,0.001,128,0.5,256,0.25,,,\n"
+      "\"'=cmd()\"\"x\",2,,0.5,0.30000000000000004,,,256,,,,,,1.25\n");
+}
+
+TEST_CASE("report: runs of equal names are told apart by their directories") {
+  const Scratch scratch;
+  const std::string yaml = replaced(kRunYaml, "name: NAME", "name: same");
+  const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", "", yaml)), read_run(write_run(scratch, "b", "", yaml))};
+  CHECK(labels_of(runs) == std::vector<std::string>{scratch / "a", scratch / "b"});
+  CHECK(labels_of(std::span(runs).first(1)) == std::vector<std::string>{"same"});
+  CHECK(read_run((scratch / "a") + "/").directory == scratch / "a");
+}
+
+TEST_CASE("report: memory and causes are read from their events, also from ones of another shape") {
+  const Scratch scratch;
+  const std::string memory = R"({"event":"memory","step":2,"forecast":[{"parameters":100,"peak":150},{"parameters":300,"peak":350}],)"
+                             R"("measured":[{"parameters":110,"peak":160},{"parameters":290,"peak":360}]})"
+                             "\n";
+  const RunRecord run = read_run(write_run(scratch, "a",
+                                           step_line(1, 3) + step_line(2, 3) +
+                                               R"({"event":"exposed","step":2,"step_seconds":0.5,"compute":0.3,"pipeline_bubble":0.2,"tensor":0})"
+                                               "\n" +
+                                               memory));
+  const std::vector<Bars> bars = memory_bars(run);
+  REQUIRE(bars.size() == 2);
+  CHECK(bars[1].title == "Peak memory of pipeline rank 1");
+  REQUIRE(bars[1].rows.size() == 2);
+  CHECK(bars[1].rows[0].label == "parameters");
+  CHECK(bars[1].rows[0].bars[0].segments[0].value == 300);
+  CHECK(bars[1].rows[0].bars[1].segments[0].value == 290);
+  CHECK(bars[1].rows[1].label == "peak of the sum");
+  const Bars causes = cause_bars(run).value();
+  CHECK(causes.key == std::vector<std::pair<size_t, std::string>>{{0, "compute"}, {1, "pipeline bubble"}});
+  CHECK(causes.rows[0].label == "step 2");
+  for (const char* other : {R"({"event":"memory","step":2})", R"({"event":"memory","forecast":{},"measured":[1]})",
+                            R"({"event":"memory","forecast":[1],"measured":["x",{}]})", R"({"event":"exposed"})", R"({"event":"start","forecast":7})",
+                            R"({"event":"change","changes":[1]})", R"({"event":"sample","text":5})"}) {
+    CAPTURE(other);
+    const RunRecord odd = read_run(write_run(scratch, "odd", step_line(1, 3) + other + "\n"));
+    CHECK(odd.skipped_lines == 0);
+    CHECK_NOTHROW(page_of({odd}));
+  }
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,261 @@
+#include "trainer/report/run_record.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <set>
+#include <string_view>
+
+#include "kernels/core/check.h"
+#include "kernels/core/counted.h"
+#include "trainer/config/yaml.h"
+#include "trainer/files/clock_text.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/mapped_file.h"
+#include "trainer/files/strict_json.h"
+
+namespace trireme::report {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
+
+/// The lines of a file that another process may be appending to or truncating, which would end a process that has mapped it.
+class LineReader {
+ public:
+  static constexpr size_t kLongest = size_t{64} << 20;  ///< enough for the step times of a million ranks
+
+  explicit LineReader(const std::string& path) : path_(path), file_(open_regular_file(path, Links::kFollow).descriptor) {}
+  ~LineReader() { ::close(file_); }
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  /// False at the end. `whole` is false for a line without its newline and for the beginning of one that is too long.
+  bool next(std::string& line, bool& whole) {
+    line.clear();
+    whole = true;
+    for (bool any = false;;) {
+      const size_t end = buffer_.find('\n', at_);
+      const size_t part = std::min(end, buffer_.size()) - at_;
+      if (line.size() + part > kLongest) whole = false;
+      if (whole) line.append(buffer_, at_, part);
+      any = any || part > 0;
+      at_ += part;
+      if (end != buffer_.npos) return ++at_, true;
+      if (fill()) continue;
+      whole = false;
+      return any;
+    }
+  }
+
+ private:
+  bool fill() {
+    constexpr size_t kBlock = size_t{1} << 20;
+    buffer_.resize(kBlock);
+    at_ = 0;
+    ssize_t count = 0;
+    do {
+      count = ::read(file_, buffer_.data(), kBlock);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) throw_file_error(path_, "cannot be read", errno);
+    buffer_.resize(static_cast<size_t>(count));
+    return count > 0;
+  }
+
+  std::string path_;
+  int file_;
+  std::string buffer_;
+  size_t at_ = 0;
+};
+
+double number_of(const ordered_json& value) { return value.is_number() ? value.get<double>() : kMissing; }
+
+/// A step number that a double represents exactly; 0 if there is none.
+int64_t step_of(const ordered_json& line) {
+  constexpr int64_t kMost = int64_t{1} << 53;
+  const auto found = line.find("step");
+  if (found == line.end() || !found->is_number_integer() || (found->is_number_unsigned() && found->get<uint64_t>() > kMost)) return 0;
+  return std::clamp<int64_t>(found->get<int64_t>(), 0, kMost);
+}
+
+double time_of(const ordered_json& line) {
+  const auto found = line.find("time");
+  if (found == line.end() || !found->is_string()) return kMissing;
+  const auto time = time_of_utc(found->get_ref<const std::string&>());
+  return time ? std::chrono::duration<double>(time->time_since_epoch()).count() : kMissing;
+}
+
+/// Removes what was recorded of `step` and later ones.
+void roll_back(RunRecord& run, int64_t step) {
+  StepTable& steps = run.steps;
+  const auto kept = static_cast<size_t>(std::ranges::lower_bound(steps.step, step) - steps.step.begin());
+  steps.step.resize(kept);
+  steps.time.resize(kept);
+  for (std::vector<double>& column : steps.figures) column.resize(kept);
+  std::erase_if(run.evaluations, [&](const EvaluationRecord& one) { return one.step >= step; });
+}
+
+bool add_step(RunRecord& run, const ordered_json& line) {
+  const int64_t step = step_of(line);
+  if (step < 1) return false;
+  StepTable& steps = run.steps;
+  if (!steps.step.empty() && step <= steps.step.back()) roll_back(run, step);
+  steps.step.push_back(step);
+  steps.time.push_back(time_of(line));
+  for (size_t i = 0; i < kFigureNames.size(); ++i) steps.figures[i].push_back(number_in(line, kFigureNames[i]));
+  if (const auto ranks = line.find("rank_step_seconds"); ranks != line.end() && ranks->is_array()) {
+    std::vector<double> seconds;
+    for (const ordered_json& one : *ranks) seconds.push_back(number_of(one));
+    run.ranks.add(step, seconds);
+  }
+  return true;
+}
+
+bool add_evaluation(RunRecord& run, const ordered_json& line) {
+  const int64_t step = step_of(line);
+  if (step < 1) return false;
+  EvaluationRecord record{step, number_in(line, "validation_loss"), {}, time_of(line)};
+  if (const auto sets = line.find("validation"); sets != line.end() && sets->is_object())
+    for (const auto& [name, loss] : sets->items()) record.sets.emplace_back(name, number_of(loss));
+  run.evaluations.push_back(std::move(record));
+  return true;
+}
+
+bool add_line(RunRecord& run, const std::string& text) {
+  ordered_json line = ordered_json::parse(text, nullptr, false);
+  if (!line.is_object()) return false;
+  const auto event = line.find("event");
+  if (event == line.end()) {
+    if (line.contains("loss")) return add_step(run, line);
+    return line.contains("validation_loss") && add_evaluation(run, line);
+  }
+  if (!event->is_string()) return false;
+  EventRecord record{event->get<std::string>(), step_of(line), time_of(line), {}};
+  if (!line.contains("step")) record.after_step = run.steps.step.empty() ? 0 : run.steps.step.back();
+  for (const char* key : {"event", "step", "time"}) line.erase(key);
+  record.fields = std::move(line);
+  run.events.push_back(std::move(record));
+  return true;
+}
+
+void read_metrics(RunRecord& run, const fs::path& path) {
+  LineReader reader(path.string());
+  std::string line;
+  for (bool whole = true; reader.next(line, whole);)
+    if (!whole || !add_line(run, line)) ++run.skipped_lines;
+  double sum = 0;
+  for (const double seconds : run.steps[Figure::kStepSeconds]) run.steps.elapsed_seconds.push_back(sum += std::isfinite(seconds) ? seconds : 0);
+}
+
+void flatten(const YamlNode& node, const std::string& path, ConfigTexts& out) {
+  if (node.kind == YamlNode::Kind::kMapping) {
+    for (const YamlNode& child : node.children) flatten(child, path.empty() ? child.key : path + "." + child.key, out);
+    return;
+  }
+  std::string text = node.kind == YamlNode::Kind::kNull ? "null" : node.text;
+  if (node.kind == YamlNode::Kind::kSequence) {
+    for (const YamlNode& child : node.children) text += (text.empty() ? "" : ", ") + child.text;
+    text = "[" + text + "]";
+  }
+  out.emplace_back(path, text);
+}
+
+void read_config(RunRecord& run, const fs::path& path) {
+  run.config_yaml = read_text(path, static_cast<int64_t>(kMaxYamlBytes));
+  run.config = config_texts(run.config_yaml);
+}
+
+/// Calls `read` if the file exists; what is wrong with it becomes a problem of the run.
+template <class Read>
+void read_part(RunRecord& run, const char* name, const Read& read) {
+  const fs::path path = run.directory / name;
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    run.problems.push_back(concat(name, " is missing"));
+    return;
+  }
+  try {
+    read(path);
+  } catch (const DataError& problem) {
+    run.problems.emplace_back(problem.what());
+  } catch (const ConfigError& problem) {
+    run.problems.push_back(concat(name, " is damaged: ", problem.what()));
+  }
+}
+
+}  // namespace
+
+ConfigTexts config_texts(const std::string& yaml) {
+  Sources sources;
+  Violations violations;
+  const YamlNode root = parse_yaml(yaml, 0, sources, violations);
+  violations.raise(sources);
+  ConfigTexts texts;
+  flatten(root, "", texts);
+  return texts;
+}
+
+bool StepTable::has(Figure figure) const {
+  return std::ranges::any_of((*this)[figure], [](double value) { return std::isfinite(value); });
+}
+
+std::string RunRecord::value(const std::string& key) const {
+  const auto found = std::ranges::find(config, key, &std::pair<std::string, std::string>::first);
+  return found == config.end() ? "" : found->second;
+}
+
+std::string RunRecord::name() const {
+  const std::string given = value("run.name");
+  return given.empty() ? directory.filename().string() : given;
+}
+
+const EventRecord* RunRecord::first(const std::string& kind) const {
+  const auto found = std::ranges::find(events, kind, &EventRecord::kind);
+  return found == events.end() ? nullptr : &*found;
+}
+
+const EventRecord* RunRecord::last(const std::string& kind) const {
+  const auto found = std::find_if(events.rbegin(), events.rend(), [&](const EventRecord& event) { return event.kind == kind; });
+  return found == events.rend() ? nullptr : &*found;
+}
+
+RunRecord read_run(const fs::path& directory) {
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::not_found) throw MissingFileError(concat(directory.string(), ": does not exist; expected a run directory"));
+  if (status.type() == fs::file_type::none) throw IoError(concat(directory.string(), ": ", error.message()));
+  const bool has_metrics = fs::exists(directory / "metrics.jsonl", error), has_config = fs::exists(directory / "config.yaml", error);
+  if (!fs::is_directory(status) || (!has_metrics && !has_config))
+    throw DataError(concat(directory.string(), ": not a run: has neither metrics.jsonl nor config.yaml; expected the run.directory of a run"));
+  RunRecord run;
+  run.directory = directory.has_filename() ? directory : directory.parent_path();
+  read_part(run, "config.yaml", [&](const fs::path& path) { read_config(run, path); });
+  read_part(run, "environment.json", [&](const fs::path& path) { run.environment = parse_object(read_text(path), path.string()); });
+  read_part(run, "metrics.jsonl", [&](const fs::path& path) { read_metrics(run, path); });
+  if (run.skipped_lines > 0) run.problems.push_back(concat("metrics.jsonl: ", counted(run.skipped_lines, "line"), " cut or damaged, skipped"));
+  return run;
+}
+
+double number_in(const ordered_json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? kMissing : number_of(*found);
+}
+
+std::vector<std::string> labels_of(std::span<const RunRecord> runs) {
+  std::set<std::string> names;
+  std::vector<std::string> labels;
+  for (const RunRecord& run : runs) {
+    labels.push_back(run.name());
+    names.insert(labels.back());
+  }
+  if (names.size() == runs.size()) return labels;
+  labels.clear();
+  for (const RunRecord& run : runs) labels.push_back(run.directory.string());
+  return labels;
+}
+
+}  // namespace trireme::report
