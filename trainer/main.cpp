@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/bench_command.h"
 #include "trainer/commands/checkpoint_command.h"
+#include "trainer/commands/compare_command.h"
 #include "trainer/commands/completion_command.h"
 #include "trainer/commands/config_command.h"
 #include "trainer/commands/data_command.h"
@@ -47,6 +48,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_plan_command(app, exit_code);
   trireme::add_verify_command(app, exit_code);
   trireme::add_report_command(app, exit_code);
+  trireme::add_compare_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -1,5 +1,5 @@
 #pragma once
-// What a run leaves in its directory, read for `trireme report`: config.yaml, environment.json and metrics.jsonl.
+// What a run leaves in its directory, read for `trireme report` and `trireme compare`: config.yaml, environment.json and metrics.jsonl.
 #include <array>
 #include <cmath>
 #include <cstdint>

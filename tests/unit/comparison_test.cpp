@@ -1,0 +1,279 @@
+// `trireme compare`: which differences it finds and what it takes for their cause. The end-to-end tests compare runs that were trained.
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/scratch.h"
+#include "tests/support/small_checkpoint.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/report/comparison.h"
+
+namespace trireme::report {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Scratch;
+
+const std::string kYaml = R"(run:
+  name: NAME
+  directory: runs/NAME
+  seed: 1234
+training:
+  steps: 3
+  optimizer:
+    learning_rate: 0.001
+data:
+  train: [train]
+checkpoint:
+  every: 2
+)";
+
+std::string edited(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != text.npos);
+  return text.replace(at, from.size(), to);
+}
+
+std::string metrics_of(const std::string& third_loss = "3.5") {
+  return R"({"event":"start","step":0,"version":"1-abc"})"
+         "\n"
+         R"({"step":1,"loss":5.5,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.5})"
+         "\n"
+         R"({"step":2,"loss":4.5,"grad_norm":null,"learning_rate":0.001,"step_seconds":0.6})"
+         "\n"
+         R"({"step":2,"validation_loss":4.25})"
+         "\n"
+         R"({"step":3,"loss":)" +
+         third_loss +
+         R"(,"grad_norm":1.0,"learning_rate":0.001,"step_seconds":0.5})"
+         "\n";
+}
+
+struct RunFiles {
+  std::string yaml = kYaml, environment = R"({"version":"1-abc","host":{"name":"x","cpu":"a CPU","cores":2},"layout":{"tensor":1}})",
+              metrics = metrics_of();
+};
+
+RunRecord record(const Scratch& scratch, const std::string& name, const RunFiles& files = {}) {
+  scratch.write(name + "/config.yaml", edited(files.yaml, "directory: runs/NAME", "directory: runs/" + name));
+  scratch.write(name + "/environment.json", files.environment);
+  scratch.write(name + "/metrics.jsonl", files.metrics);
+  return read_run(scratch / name);
+}
+
+/// As if both had a checkpoint of equal data.
+CheckpointComparison equal_checkpoints() {
+  CheckpointComparison checkpoints;
+  checkpoints.steps = {2};
+  checkpoints.training_data = {"17", "17"};
+  checkpoints.tokenizer = {"bytes-v1", "bytes-v1"};
+  return checkpoints;
+}
+
+Result result_of(const Comparison& all, const std::string& part) { return std::ranges::find(all.parts, part, &Part::name)->result; }
+
+void check_says(const std::string& text, const std::string& words) { CHECK_THAT(text, Catch::Matchers::Contains(words)); }
+
+}  // namespace
+
+TEST_CASE("compare: restarts, times, hosts, names and directories do not count") {
+  const Scratch scratch;
+  RunFiles other;
+  other.yaml = edited(kYaml, "name: NAME", "name: other");
+  other.environment = edited(edited(other.environment, "\"name\":\"x\"", "\"name\":\"y\""), "\"cores\":2", "\"cores\":2,\"system\":\"Linux 7\"");
+  other.metrics = edited(metrics_of(), "\"step_seconds\":0.6", "\"step_seconds\":7.5");
+  other.metrics = edited(other.metrics, R"({"step":3,)",
+                         R"({"event":"start","step":2,"version":"1-abc"
+  })"
+                         "\n"
+                         R"({"step":3,)");
+  const Comparison same = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  CAPTURE(comparison_text(same));
+  CHECK(same.equal());
+  CHECK(same.cause.empty());
+  CHECK(result_of(same, "sample ids") == Result::kEqual);
+  CHECK(comparison_json(same)["equal"] == true);
+  check_says(comparison_text(same), "equal: restarts, times");
+}
+
+TEST_CASE("compare: the first step and figure that differ, to the last bit") {
+  const Scratch scratch;
+  RunFiles other;
+  other.metrics = metrics_of("3.5000000000000004");
+  const Comparison last_bit = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  CHECK_FALSE(last_bit.equal());
+  REQUIRE(last_bit.step);
+  CHECK(last_bit.step->step == 3);
+  CHECK(last_bit.step->figure == "loss");
+  check_says(comparison_text(last_bit), "3: loss 3.5 -> 3.5000000000000004");
+  check_says(last_bit.cause, "nothing that is recorded differs");
+  CHECK(comparison_json(last_bit)["first_step"]["values"] == nlohmann::ordered_json{3.5, 3.5000000000000004});
+
+  other.metrics = edited(metrics_of(), "\"grad_norm\":null", "\"grad_norm\":2.0");
+  const Comparison norm = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  REQUIRE(norm.step);
+  CHECK(norm.step->step == 2);
+  CHECK(norm.step->figure == "grad_norm");
+  CHECK(comparison_json(norm)["first_step"]["values"] == nlohmann::ordered_json{nullptr, 2.0});
+  CHECK(result_of(norm, "losses") == Result::kEqual);
+
+  other.metrics = edited(metrics_of("3.0"), "\"grad_norm\":null", "\"grad_norm\":2.0");
+  const Comparison both = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  REQUIRE(both.step);
+  CHECK(both.step->step == 2);  // the loss differs later
+
+  other.metrics = edited(metrics_of(), "\"validation_loss\":4.25", "\"validation_loss\":4.5");
+  const Comparison validation = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  REQUIRE(validation.step);
+  CHECK(validation.step->figure == "validation_loss");
+
+  other.metrics = metrics_of().substr(0, metrics_of().find(R"({"step":3)"));
+  const Comparison shorter = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  CHECK_FALSE(shorter.equal());
+  CHECK_FALSE(shorter.step);
+  check_says(shorter.cause, "one run has trained further than the other (steps 3 -> 2)");
+}
+
+TEST_CASE("compare: the cause is what decides what is trained before what changes only the last bits") {
+  const Scratch scratch;
+  RunFiles other;
+  other.metrics = metrics_of("3.0");
+  const auto cause = [&] { return compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints()).cause; };
+  other.environment = edited(other.environment, "a CPU", "another CPU");
+  CHECK(cause() == "other hardware: host.cpu: a CPU -> another CPU");
+  other.yaml = edited(kYaml, "run:", "parallel:\n  tensor: 2\nrun:");
+  CHECK(cause() ==
+        "another order of sums, which changes the last bits: parallel.tensor not set -> 2; other hardware: host.cpu: a CPU -> another CPU");
+  other.metrics = edited(other.metrics, "1-abc", "1-def");
+  check_says(cause(), "another version of the program: version: 1-abc -> 1-def");
+  other.yaml = edited(other.yaml, "learning_rate: 0.001", "learning_rate: 0.002");
+  CHECK(cause() == "changed keys: training.optimizer.learning_rate 0.001 -> 0.002");
+  other.yaml = edited(other.yaml, "seed: 1234", "seed: 5");
+  CHECK(cause() == "another seed: run.seed 1234 -> 5; changed keys: training.optimizer.learning_rate 0.001 -> 0.002");
+}
+
+TEST_CASE("compare: differences without an effect on the results are differences, and said to have none") {
+  const Scratch scratch;
+  RunFiles other;
+  other.yaml = edited(kYaml, "every: 2", "every: 3");
+  const Comparison key = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  CHECK_FALSE(key.equal());
+  CHECK(key.cause == "changed keys: checkpoint.every 2 -> 3; the results that both runs have are equal");
+  other.yaml = kYaml;
+  other.metrics = edited(metrics_of(), "1-abc", "1-def");
+  const Comparison commit = compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints());
+  CHECK_FALSE(commit.equal());
+  check_says(commit.cause, "another version of the program: version: 1-abc -> 1-def");
+  // A number may be written in another way.
+  other = {};
+  other.yaml = edited(kYaml, "learning_rate: 0.001", "learning_rate: 1.0e-03");
+  CHECK(compare(record(scratch, "a"), record(scratch, "b", other), equal_checkpoints()).equal());
+}
+
+TEST_CASE("compare: paths of the same tokens do not count, other tokens under the same path do") {
+  const Scratch scratch;
+  RunFiles moved;
+  moved.yaml = edited(kYaml, "train: [train]", "train: [/elsewhere/train]");
+  CHECK(compare(record(scratch, "a"), record(scratch, "b", moved), equal_checkpoints()).equal());
+  CheckpointComparison unknown = equal_checkpoints();
+  unknown.training_data = {};
+  const Comparison unidentified = compare(record(scratch, "a"), record(scratch, "b", moved), unknown);
+  CHECK_FALSE(unidentified.equal());
+  CHECK(result_of(unidentified, "data") == Result::kDifferent);
+
+  CheckpointComparison others = equal_checkpoints();
+  others.training_data = {"17", "18"};
+  RunFiles trained;
+  trained.metrics = metrics_of("3.0");
+  const Comparison other = compare(record(scratch, "a"), record(scratch, "b", trained), others);
+  CHECK(result_of(other, "data") == Result::kDifferent);
+  CHECK(result_of(other, "sample ids") == Result::kDifferent);
+  CHECK(other.cause == "another data set under the same path");
+
+  RunFiles validation;
+  validation.yaml = edited(kYaml, "train: [train]", "train: [train]\n  validation: [v]");
+  CHECK(compare(record(scratch, "a"), record(scratch, "b", validation), equal_checkpoints()).equal());  // its losses are equal
+}
+
+TEST_CASE("compare: a change in the middle of a run differs from its step on") {
+  const Scratch scratch;
+  RunFiles changed;
+  changed.yaml = edited(kYaml, "seed: 1234", "seed: 5");
+  changed.metrics = edited(metrics_of("3.0"), R"({"step":3,)",
+                           R"({"event":"start","step":2,"version":"1-abc"})"
+                           "\n"
+                           R"({"event":"change","step":2,"changes":{"run.seed":[1234,5]}})"
+                           "\n"
+                           R"({"step":3,)");
+  const Comparison found = compare(record(scratch, "a"), record(scratch, "b", changed), equal_checkpoints());
+  CHECK(found.cause == "another seed: run.seed 1234 -> 5 since step 3, by --change");
+  REQUIRE(found.step);
+  CHECK(found.step->step == 3);
+  const auto part = std::ranges::find(found.parts, std::string("sample ids"), &Part::name);
+  CHECK(part->result == Result::kDifferent);
+  CHECK(part->detail == "from step 3: run.seed");
+  CHECK(compare(record(scratch, "b", changed), record(scratch, "c", changed), equal_checkpoints()).equal());
+}
+
+TEST_CASE("compare: the first tensor, element and number of bits of checkpoints that differ, and which file does not match its manifest") {
+  const Scratch scratch;
+  scratch.write("a/x", "");
+  scratch.write("b/x", "");
+  const fs::path a = test::save_small_checkpoint(scratch / "a"), b = test::save_small_checkpoint(scratch / "b");
+  const CheckpointComparison same = compare_checkpoints({scratch / "a", scratch / "b"});
+  CHECK(same.equal());
+  CHECK(same.steps == std::vector<int64_t>{7});
+  CHECK(same.training_data[0] == same.training_data[1]);
+  CHECK(bytes_to_compare({scratch / "a", scratch / "b"}) > 0);
+
+  for (const auto& file : fs::directory_iterator(b)) {
+    if (file.path().extension() != ".safetensors") continue;
+    const std::string whole = test::slurp(file.path().string());
+    const std::string path = file.path().string();
+    std::map<std::string, SafetensorsEntry> entries;
+    {
+      const SafetensorsFile opened(path);
+      entries = opened.entries();
+    }
+    for (const auto& [entry, place] : entries) {
+      CAPTURE(path, entry);
+      std::string damaged = whole;
+      damaged[static_cast<size_t>(place.begin)] = static_cast<char>(damaged[static_cast<size_t>(place.begin)] ^ 8);
+      scratch.write("b/" + fs::relative(file.path(), scratch / "b").string(), damaged);
+      const CheckpointComparison found = compare_checkpoints({scratch / "a", scratch / "b"});
+      REQUIRE(found.tensors.size() == 1);
+      const TensorDifference& one = found.tensors.front();
+      CHECK(one.tensor == entry.substr(0, entry.rfind('@')));
+      CHECK(one.damage[0].empty());
+      check_says(one.damage[1], "the manifest says");
+      REQUIRE(one.elements);
+      CHECK(one.elements->elements == 1);
+      CHECK(one.elements->bits == 1);
+      CHECK(one.elements->values[0] != one.elements->values[1]);
+      // The first element of the box is its start in the global tensor.
+      const std::string start = entry.substr(entry.rfind('@') + 1);
+      CHECK(start == concat(one.elements->first[0], ",", one.elements->first[1]));
+    }
+    std::string header = whole;
+    header[20] = static_cast<char>(header[20] ^ 1);
+    scratch.write("b/" + fs::relative(file.path(), scratch / "b").string(), header);
+    const CheckpointComparison found = compare_checkpoints({scratch / "a", scratch / "b"});
+    CHECK_FALSE(found.equal());
+    CHECK_FALSE(found.damaged.empty());
+    scratch.write("b/" + fs::relative(file.path(), scratch / "b").string(), whole);
+  }
+  CHECK(compare_checkpoints({scratch / "a", scratch / "b"}).equal());
+
+  fs::remove(b / "manifest.json");
+  const CheckpointComparison incomplete = compare_checkpoints({scratch / "a", scratch / "b"});
+  CHECK_FALSE(incomplete.equal());
+  REQUIRE(incomplete.unreadable.size() == 1);
+  check_says(incomplete.unreadable[0], "manifest.json is missing");
+  fs::remove_all(b);
+  const CheckpointComparison none = compare_checkpoints({scratch / "a", scratch / "b"});
+  CHECK(none.equal());
+  CHECK(none.steps.empty());
+  CHECK(none.only[0] == std::vector<int64_t>{7});
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,326 @@
+#include "trainer/report/comparison.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "kernels/core/counted.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/config/fields.h"
+#include "trainer/data/dataset.h"
+#include "trainer/plan/text.h"
+#include "trainer/report/comparison_words.h"
+#include "trainer/report/config_rows.h"
+
+namespace trireme::report {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Equal texts, or texts of the same number: 1e-3 in an event is 0.001 in a file.
+bool same_value(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  char *end_a = nullptr, *end_b = nullptr;
+  const double left = std::strtod(a.c_str(), &end_a), right = std::strtod(b.c_str(), &end_b);
+  return !a.empty() && !b.empty() && *end_a == '\0' && *end_b == '\0' && left == right;
+}
+
+/// The bits of both are equal; NaN stands for every value that the file has as null.
+bool same_figure(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (std::isnan(a) && std::isnan(b)); }
+
+// ---- configuration ----
+
+/// A change of a key by `train --resume --change`.
+struct Change {
+  int64_t step = 0;  ///< after which the new value holds
+  std::string old_value, new_value;
+};
+
+std::string text_of(const ordered_json& value) {
+  if (value.is_null()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> items;
+  for (const ordered_json& item : value) items.push_back(text_of(item));
+  return "[" + joined(items, ", ") + "]";
+}
+
+std::vector<Change> changes_of(const RunRecord& run, const std::string& key) {
+  std::vector<Change> changes;
+  for (const EventRecord& event : run.events) {
+    if (event.kind != "change" || !event.fields.contains("changes") || !event.fields["changes"].is_object()) continue;
+    const ordered_json& all = event.fields["changes"];
+    if (all.contains(key) && all[key].is_array() && all[key].size() == 2)
+      changes.push_back({event.after_step, text_of(all[key][0]), text_of(all[key][1])});
+  }
+  return changes;
+}
+
+/// The first step that two runs train with different values of a key; nullopt if there is none.
+std::optional<int64_t> first_step_of(const RunRecord& a, const RunRecord& b, const std::string& key) {
+  const std::vector<Change> in_a = changes_of(a, key), in_b = changes_of(b, key);
+  const std::string start_a = in_a.empty() ? a.value(key) : in_a.front().old_value, start_b = in_b.empty() ? b.value(key) : in_b.front().old_value;
+  if (!same_value(start_a, start_b)) return 1;
+  for (size_t i = 0; i < std::max(in_a.size(), in_b.size()); ++i) {
+    if (i >= in_a.size()) return in_b[i].step + 1;
+    if (i >= in_b.size()) return in_a[i].step + 1;
+    if (in_a[i].step != in_b[i].step || !same_value(in_a[i].new_value, in_b[i].new_value)) return std::min(in_a[i].step, in_b[i].step) + 1;
+  }
+  return std::nullopt;
+}
+
+Aspect aspect_of(const FieldTable& table, const std::string& key) {
+  const auto row = std::ranges::find(table.fields, key, &FieldRow::path);
+  return row == table.fields.end() ? Aspect::kMathematics : row->field.decides;
+}
+
+std::vector<KeyValues> differing_keys(const RunRecord& a, const RunRecord& b) {
+  const FieldTable table = table_of(Config{});
+  std::vector<std::string> keys;
+  for (const RunRecord* run : {&a, &b})
+    for (const auto& [key, value] : run->config)
+      if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  std::vector<KeyValues> found;
+  for (const std::string& key : keys) {
+    const std::optional<int64_t> since = first_step_of(a, b, key);
+    if (same_value(a.value(key), b.value(key)) && !since) continue;
+    KeyValues one{.key = key, .values = {a.value(key), b.value(key)}, .decides = aspect_of(table, key)};
+    if (since.value_or(1) > 1) one.remark = concat("since step ", *since, ", by --change");
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
+// ---- environment ----
+
+using Facts = std::map<std::string, std::string>;
+
+void flatten(const ordered_json& value, const std::string& path, Facts& facts) {
+  if (!value.is_object()) {
+    facts[path] = value.is_string() ? value.get<std::string>() : value.is_null() ? "none" : value.dump();
+    return;
+  }
+  for (const auto& [key, item] : value.items()) flatten(item, path.empty() ? key : path + "." + key, facts);
+}
+
+/// The members of environment.json that describe the program, or else the hardware. The layout is part of the configuration; a host's name and its
+/// system's release are no hardware.
+Facts facts_of(const RunRecord& run, bool code) {
+  Facts all, chosen;
+  flatten(run.environment, "", all);
+  for (const auto& [key, value] : all) {
+    if (key.starts_with("layout.") || key == "host.name" || key == "host.system" || key.empty()) continue;
+    const bool of_code = key == "version" || key == "compiler" || key.starts_with("libraries.") || key == "gpu.driver" || key == "gpu.runtime";
+    if (of_code == code) chosen[key] = value;
+  }
+  if (!code) return chosen;
+  std::set<std::string> versions;  // a run may have been resumed by another version
+  for (const EventRecord& event : run.events)
+    if (event.kind == "start" && event.fields.contains("version")) versions.insert(text_of(event.fields["version"]));
+  if (!versions.empty()) chosen["version"] = joined({versions.begin(), versions.end()}, " and ");
+  return chosen;
+}
+
+Part compare_facts(const std::string& name, const Facts& a, const Facts& b) {
+  if (a.empty() || b.empty()) return {name, Result::kUnknown, "environment.json is missing"};
+  std::set<std::string> keys;
+  for (const Facts* facts : {&a, &b})
+    for (const auto& [key, value] : *facts) keys.insert(key);
+  std::vector<std::string> different;
+  for (const std::string& key : keys) {
+    const auto value = [&](const Facts& facts) { return facts.contains(key) ? facts.at(key) : ""; };
+    if (value(a) != value(b)) different.push_back(concat(key, ": ", shown(value(a)), " -> ", shown(value(b))));
+  }
+  if (!different.empty()) return {name, Result::kDifferent, joined(different, "; ")};
+  const char* const main = name == "code" ? "version" : a.contains("gpu.name") ? "gpu.name" : "host.cpu";
+  return {name, Result::kEqual, a.contains(main) ? a.at(main) : ""};
+}
+
+// ---- figures ----
+
+/// The first common step at which a figure differs.
+std::optional<StepDifference> first_difference(const StepTable& a, const StepTable& b, Figure figure) {
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a.step[i] != b.step[j]) {
+      ++(a.step[i] < b.step[j] ? i : j);
+      continue;
+    }
+    if (!same_figure(a[figure][i], b[figure][j]))
+      return StepDifference{a.step[i], kFigureNames[static_cast<size_t>(figure)], {a[figure][i], b[figure][j]}};
+    ++i, ++j;
+  }
+  return std::nullopt;
+}
+
+size_t common_steps(const StepTable& a, const StepTable& b) {
+  std::vector<int64_t> common;
+  std::ranges::set_intersection(a.step, b.step, std::back_inserter(common));
+  return common.size();
+}
+
+/// Also each set that has a name; the first evaluated step that differs.
+std::optional<StepDifference> first_validation_difference(const RunRecord& a, const RunRecord& b, size_t& compared) {
+  std::map<int64_t, const EvaluationRecord*> of_b;
+  for (const EvaluationRecord& one : b.evaluations) of_b[one.step] = &one;
+  for (const EvaluationRecord& one : a.evaluations) {
+    const auto other = of_b.find(one.step);
+    if (other == of_b.end()) continue;
+    ++compared;
+    if (!same_figure(one.loss, other->second->loss)) return StepDifference{one.step, "validation_loss", {one.loss, other->second->loss}};
+    for (const auto& [name, loss] : one.sets)
+      for (const auto& [other_name, other_loss] : other->second->sets)
+        if (name == other_name && !same_figure(loss, other_loss)) return StepDifference{one.step, "validation_loss of " + name, {loss, other_loss}};
+  }
+  return std::nullopt;
+}
+
+Part figure_part(const std::string& name, const std::optional<StepDifference>& found, size_t compared, const std::string& unit) {
+  if (found) return {name, Result::kDifferent, concat("from step ", found->step, ": ", arrow(found->values))};
+  if (compared == 0) return {name, Result::kUnknown, concat("no common ", unit)};
+  return {name, Result::kEqual, counted(compared, unit)};
+}
+
+Part steps_part(const RunRecord& a, const RunRecord& b) {
+  const auto last = [](const RunRecord& run) { return run.steps.size() == 0 ? int64_t{0} : run.steps.step.back(); };
+  if (last(a) == last(b)) return {"steps", Result::kEqual, std::to_string(last(a))};
+  return {"steps", Result::kDifferent, concat(last(a), " -> ", last(b))};
+}
+
+// ---- data and samples ----
+
+Part data_part(const CheckpointComparison& checkpoints, const std::vector<KeyValues>& keys) {
+  const std::array<std::string, 2>& data = checkpoints.training_data;
+  if (!data[0].empty() && !data[1].empty()) {
+    if (!same_data(data[0], data[1])) return {"data", Result::kDifferent, concat("identity of the tokens: ", data[0], " -> ", data[1])};
+    if (checkpoints.tokenizer[0] != checkpoints.tokenizer[1])
+      return {"data", Result::kDifferent, concat("tokenizer: ", checkpoints.tokenizer[0], " -> ", checkpoints.tokenizer[1])};
+    return {"data", Result::kEqual, data[0]};
+  }
+  const auto path = std::ranges::find(keys, std::string("data.train"), &KeyValues::key);
+  if (path != keys.end()) return {"data", Result::kDifferent, concat("paths: ", shown(path->values[0]), " -> ", shown(path->values[1]))};
+  return {"data", Result::kUnknown, "equal paths; the tokens are identified by a checkpoint, which a run lacks"};
+}
+
+/// Sample ids are a function of seed, step, data and the keys that number samples, so they need not be recorded.
+Part samples_part(const RunRecord& a, const RunRecord& b, const Part& data) {
+  std::optional<int64_t> first;
+  std::string why;
+  for (const char* key : {"run.seed", "data.train", "data.weights", "data.document_mask", "training.sequence_length", "training.global_batch_size"}) {
+    if (std::string_view(key) == "data.train" && data.result == Result::kEqual) continue;  // a path of the same tokens
+    const std::optional<int64_t> step = first_step_of(a, b, key);
+    if (!step || (first && *first <= *step)) continue;
+    first = step;
+    why = key;
+  }
+  if (!first && data.result == Result::kDifferent) first = 1, why = "other tokens";
+  if (first) return {"sample ids", Result::kDifferent, concat("from step ", *first, ": ", why)};
+  if (data.result == Result::kUnknown) return {"sample ids", Result::kUnknown, "the data are not identified"};
+  return {"sample ids", Result::kEqual, "a function of seed, step and data"};
+}
+
+/// Paths of data that are known to be the same do not count.
+void excuse_paths(std::vector<KeyValues>& keys, const Part& data, const CheckpointComparison& checkpoints, const Part& validation) {
+  for (KeyValues& one : keys) {
+    const auto excuse = [&](const char* why) {
+      one.counts = false;
+      one.remark = why;
+    };
+    if (is_label(one.key)) excuse("a name or a directory");
+    if (one.key == "data.train" && data.result == Result::kEqual) excuse("the same tokens");
+    if (one.key == "data.tokenizer" && !checkpoints.tokenizer[0].empty() && checkpoints.tokenizer[0] == checkpoints.tokenizer[1])
+      excuse("the same tokenizer");
+    if (one.key == "data.validation" && validation.result == Result::kEqual) excuse("equal validation losses");
+  }
+}
+
+// ---- the verdict ----
+
+Part checkpoints_part(const CheckpointComparison& checkpoints) {
+  if (!checkpoints.unreadable.empty()) return {"checkpoints", Result::kDifferent, checkpoints.unreadable.front()};
+  if (!checkpoints.tensors.empty()) {
+    const TensorDifference& first = checkpoints.tensors.front();
+    const size_t more = checkpoints.tensors.size() - 1;
+    return {"checkpoints", Result::kDifferent,
+            concat("from step ", first.step, ": ", first.tensor, more > 0 ? concat(" and ", counted(more, "more tensor")) : "")};
+  }
+  if (checkpoints.steps.empty()) return {"checkpoints", Result::kUnknown, "no common checkpoint"};
+  std::vector<std::string> steps;
+  for (const int64_t step : checkpoints.steps) steps.push_back(std::to_string(step));
+  return {"checkpoints", Result::kEqual, concat("every byte of step", steps.size() > 1 ? "s " : " ", joined(steps, ", "))};
+}
+
+Part config_part(const RunRecord& a, const RunRecord& b, const std::vector<KeyValues>& keys) {
+  if (a.config.empty() || b.config.empty()) return {"configuration", Result::kUnknown, "config.yaml is missing"};
+  std::vector<std::string> counting;
+  size_t excused = 0;
+  for (const KeyValues& one : keys) {
+    if (one.counts)
+      counting.push_back(key_text(one));
+    else
+      ++excused;
+  }
+  constexpr size_t kMost = 4;
+  if (counting.size() > kMost) {
+    const size_t more = counting.size() - kMost;
+    counting.resize(kMost);
+    counting.push_back(concat("and ", more, " more"));
+  }
+  if (!counting.empty()) return {"configuration", Result::kDifferent, joined(counting, "; ")};
+  return {"configuration", Result::kEqual, excused > 0 ? "except for names, directories and paths of equal data" : ""};
+}
+
+}  // namespace
+
+const char* name_of(Result result) {
+  constexpr std::array kNames{"equal", "different", "not recorded"};
+  return kNames[static_cast<size_t>(result)];
+}
+
+bool Comparison::equal() const {
+  return std::ranges::none_of(parts, [](const Part& one) { return one.result == Result::kDifferent; });
+}
+
+Comparison compare(const RunRecord& a, const RunRecord& b, CheckpointComparison checkpoints) {
+  Comparison all{.runs = {a.directory.string(), b.directory.string()},
+                 .parts = {},
+                 .keys = differing_keys(a, b),
+                 .step = {},
+                 .tensor = {},
+                 .checkpoints = std::move(checkpoints),
+                 .cause = {}};
+  const Part data = data_part(all.checkpoints, all.keys);
+  size_t evaluations = 0;
+  const std::optional<StepDifference> validation = first_validation_difference(a, b, evaluations);
+  const Part validation_part = figure_part("validation losses", validation, evaluations, "evaluation");
+  excuse_paths(all.keys, data, all.checkpoints, validation_part);
+
+  all.parts = {config_part(a, b, all.keys),
+               compare_facts("code", facts_of(a, true), facts_of(b, true)),
+               compare_facts("hardware", facts_of(a, false), facts_of(b, false)),
+               data,
+               samples_part(a, b, data),
+               steps_part(a, b)};
+  const size_t steps = common_steps(a.steps, b.steps);
+  const auto consider = [&](const std::optional<StepDifference>& found) {
+    if (found && (!all.step || found->step < all.step->step)) all.step = found;
+  };
+  for (const auto& [name, figure] :
+       {std::pair("losses", Figure::kLoss), {"gradient norms", Figure::kGradNorm}, {"learning rates", Figure::kLearningRate}}) {
+    const std::optional<StepDifference> found = first_difference(a.steps, b.steps, figure);
+    all.parts.push_back(figure_part(name, found, steps, "step"));
+    consider(found);
+  }
+  all.parts.push_back(validation_part);
+  consider(validation);
+  all.parts.push_back(checkpoints_part(all.checkpoints));
+  if (!all.checkpoints.tensors.empty()) all.tensor = all.checkpoints.tensors.front();
+  all.cause = cause_of(all);
+  return all;
+}
+
+}  // namespace trireme::report
