@@ -11,6 +11,7 @@
 #include "trainer/commands/completion_command.h"
 #include "trainer/commands/config_command.h"
 #include "trainer/commands/data_command.h"
+#include "trainer/commands/doctor_command.h"
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
 #include "trainer/commands/plan_command.h"
@@ -46,6 +47,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_config_command(app, exit_code);
   trireme::add_bench_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_plan_command(app, exit_code);
+  trireme::add_doctor_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_verify_command(app, exit_code);
   trireme::add_report_command(app, exit_code);
   trireme::add_compare_command(app, exit_code);

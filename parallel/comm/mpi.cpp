@@ -1,9 +1,12 @@
 #include "parallel/comm/mpi.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <set>
 #include <utility>
 
 #include "parallel/comm/arguments.h"
@@ -279,6 +282,36 @@ std::unique_ptr<Communicator> MpiEnvironment::world(const MpiOptions& options) c
   }
   MPI_Comm_free(&host);
   return std::make_unique<MpiCommunicator>(comm, rank_, "world", options, std::move(seats), std::move(driver));
+}
+
+std::vector<std::string> mpi_transports() {
+  int provided = 0, variables = 0;
+  if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return {};
+  std::set<std::string> found;
+  MPI_T_cvar_get_num(&variables);
+  for (int index = 0; index < variables; ++index) {
+    std::array<char, 256> name{}, description{};
+    int name_length = static_cast<int>(name.size()), description_length = static_cast<int>(description.size());
+    int verbosity = 0, bind = 0, scope = 0;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    MPI_T_enum values = MPI_T_ENUM_NULL;
+    if (MPI_T_cvar_get_info(index, name.data(), &name_length, &verbosity, &type, &values, description.data(), &description_length, &bind, &scope) !=
+        MPI_SUCCESS)
+      continue;
+    const std::string variable = name.data();  // "btl_tcp_if_include"
+    for (const char* framework : {"btl_", "mtl_", "pml_"}) {
+      const size_t begin = std::strlen(framework), end = variable.find('_', begin);
+      if (!variable.starts_with(framework) || end == variable.npos) continue;
+      const std::string component = variable.substr(begin, end - begin);
+      if (component != "base") found.insert(std::string(framework, begin - 1) + " " + component);
+    }
+  }
+  MPI_T_finalize();
+  // The message layer ob1 moves bytes by btl components, cm by one mtl component, others by themselves; the rest is loaded without being used.
+  std::erase_if(found, [&](const std::string& component) {
+    return (component.starts_with("btl ") && !found.contains("pml ob1")) || (component.starts_with("mtl ") && !found.contains("pml cm"));
+  });
+  return {found.begin(), found.end()};
 }
 
 std::string mpi_library_version() {

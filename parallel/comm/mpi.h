@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/communicator.h"
 
@@ -54,6 +55,10 @@ class MpiEnvironment {
 
 /// Errors: ConfigError in a build without MPI, where MpiEnvironment does not exist either.
 void require_mpi();
+
+/// The components by which Open MPI moves messages, such as "btl tcp" and "pml ob1"; empty for other MPI libraries. For the main thread, while an
+/// MpiEnvironment exists.
+std::vector<std::string> mpi_transports();
 
 /// Name and version of the MPI library, up to the first comma or line end; needs no MpiEnvironment. "no MPI: ..." in a build without it.
 std::string mpi_library_version();

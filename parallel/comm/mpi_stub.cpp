@@ -19,6 +19,7 @@ MpiEnvironment::~MpiEnvironment() = default;
 void MpiEnvironment::abort(int code) const { std::exit(code); }
 std::unique_ptr<Communicator> MpiEnvironment::world(const MpiOptions& /*options*/) const { throw InternalError("this build has no MPI"); }
 
+std::vector<std::string> mpi_transports() { return {}; }
 std::string mpi_library_version() { return "no MPI: one rank, in one process"; }
 
 }  // namespace trireme

@@ -506,6 +506,7 @@ TEST_CASE("bad input: the help of each command says that --set may be repeated")
                                                          {"verify"},
                                                          {"bench", "step"},
                                                          {"bench", "kernels"},
+                                                         {"doctor"},
                                                          {"config", "show"},
                                                          {"config", "explain"},
                                                          {"config", "actions"}}) {
@@ -524,7 +525,7 @@ TEST_CASE("bad input: usage") {
             {
                 {"nothing", {}, 64, {"trireme --help"}},
                 {"unknown subcommand", {"trian", "run.yaml"}, 64, {"trian"}},
-                {"command of a later version", {"doctor", "run.yaml"}, 64, {"doctor"}},
+                {"command of a later version", {"sweep", "run.yaml"}, 64, {"sweep"}},
                 {"unknown flag", kTrain + Arguments{"--verbose"}, 64, {"--verbose"}},
                 {"second configuration", kTrain + Arguments{"more.yaml"}, 64, {"more.yaml"}},
                 {"no configuration", {"train"}, 64, {"CONFIG is required"}},

@@ -233,4 +233,45 @@ TEST_CASE("hosts: exposed time matches the rate of a slow link, and overlap hide
   CHECK(losses(directory / "off", 3) == losses(directory / "fast", 3));
 }
 
+TEST_CASE("hosts: doctor asks both hosts and names a slow link with the remedy", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 1);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  write_file(directory / "hosts", "10.231.7.1 slots=1\n10.231.7.2 slots=1\n");
+  const auto report = [&] {
+    const Outcome outcome =
+        Process(hosts.start(Arguments{kBinary, "doctor", "run.yaml", "--hosts", "hosts", "--json"} + layout(1, 1, 2, 1)), directory.path()).wait();
+    INFO(outcome.err);
+    INFO(outcome.out);
+    CHECK(outcome.seconds < 20);
+    nlohmann::json all = nlohmann::json::parse(outcome.out, nullptr, false);
+    REQUIRE(all.is_object());
+    CHECK((outcome.code == 1) == (all["grade"] == "bad"));
+    return all;
+  };
+  const auto line = [](const nlohmann::json& all, const std::string& check) {
+    for (const nlohmann::json& finding : all["findings"])
+      if (finding["check"] == check) return finding;
+    return nlohmann::json();
+  };
+  const nlohmann::json fast = report();
+  CHECK(fast["hosts"] == std::vector<std::string>{"galley-a", "galley-b"});
+  CHECK(fast["unreachable"].empty());
+  REQUIRE(fast["links"].size() == 1);
+  CHECK(fast["links"][0]["one_host"] == false);
+  CHECK(line(fast, "run_directory")["grade"] == "good");
+  CHECK(line(fast, "clocks")["grade"] == "good");
+  CHECK(line(fast, "encryption")["grade"] == "weak");
+  constexpr int kKilobits = 40000;
+  REQUIRE(hosts.limit_link(kKilobits));
+  const nlohmann::json slow = report(), network = line(slow, "network");
+  std::cout << "hosts: doctor found " << fast["links"].dump() << " at full speed and " << slow["links"].dump() << " at " << kKilobits << " kbit/s"
+            << std::endl;
+  CHECK(slow["links"][0]["bandwidth"].get<double>() == Approx(kKilobits * 1000 / 8).epsilon(0.3));
+  CHECK(network["grade"] == "weak");
+  CHECK(network["text"].get<std::string>().find("hosts galley-a and galley-b") != std::string::npos);
+  CHECK(network["remedy"].get<std::string>().find("ethtool") != std::string::npos);
+}
+
 }  // namespace trireme::test

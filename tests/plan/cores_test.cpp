@@ -6,6 +6,7 @@
 #include "tests/support/scratch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/loop/cgroup.h"
 #include "trainer/loop/environment.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/forecast.h"

@@ -180,6 +180,14 @@ const std::string kTrapUsr1 = "[ -n \"$again\" ] || exec env --default-signal=US
 const std::string kReady = concat("printf '", kReadyLine, "\\n' >&2\n");
 const std::string kWait = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n";
 
+TEST_CASE("launcher: exit code 1 is a result for commands with findings, once a rank has run, and a failure otherwise", "[launcher]") {
+  const LaunchOptions finds{.has_findings = true};
+  CHECK(launch_script("exit 1\n", finds).code == 1);
+  CHECK(launch_script("exit 1\n", finds).errors.empty());
+  CHECK(launch_script("exit 1\n").code == 70);
+  CHECK(launch_script("echo mpirun: no host >&2; exit 1\n", finds, "").code == 70);  // of mpirun, which has started no rank
+}
+
 TEST_CASE("launcher: a stop request is forwarded to mpirun as SIGUSR1 once the ranks are ready", "[launcher]") {
   for (const char* name : {"TERM", "INT", "USR1", "HUP"}) {
     CAPTURE(name);

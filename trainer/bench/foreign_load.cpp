@@ -16,15 +16,6 @@
 namespace trireme::bench {
 namespace {
 
-std::set<int> own_cores() {
-  std::set<int> cores;
-  cpu_set_t mask;
-  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &mask)) cores.insert(core);
-  return cores;
-}
-
 double used_by(int who) {
   rusage use{};
   ::getrusage(who, &use);
@@ -33,6 +24,15 @@ double used_by(int who) {
 }
 
 }  // namespace
+
+std::set<int> own_cores() {
+  std::set<int> cores;
+  cpu_set_t mask;
+  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &mask)) cores.insert(core);
+  return cores;
+}
 
 double busy_seconds(const std::string& text, const std::set<int>& cores, double ticks) {
   double busy = 0;

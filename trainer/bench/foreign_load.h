@@ -18,6 +18,9 @@ CpuSeconds read_cpu_seconds(const std::filesystem::path& stat = "/proc/stat");
 /// Seconds that the cores in `cores` were not idle, from the text of /proc/stat with `ticks` per second.
 double busy_seconds(const std::string& text, const std::set<int>& cores, double ticks);
 
+/// Numbers of the cores that this process may use.
+std::set<int> own_cores();
+
 /// Share of `cores` cores that other processes used between two readings, from 0 to 1.
 double foreign_share(const CpuSeconds& before, const CpuSeconds& after, int cores);
 

@@ -44,6 +44,7 @@ LaunchEnvironment read_launch_environment() {
   environment.launched_ranks = number_of(kRanksVariable);
   environment.launch_output = text_of(kOutputVariable);
   environment.hub_address = text_of(kHubVariable);
+  environment.slurm_job = text_of("SLURM_JOB_ID");
   environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
   environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);

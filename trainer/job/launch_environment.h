@@ -35,9 +35,10 @@ struct LaunchEnvironment {
   std::optional<std::string> hub_address = {};    ///< kHubVariable
 
   // From Slurm.
-  std::optional<int> allocated_nodes = {};  ///< nodes of the allocation
-  std::optional<int> step_tasks = {};       ///< tasks of the srun step
-  int first_node_tasks = 0;                 ///< tasks on the first node of the step; 0 outside a step
+  std::optional<std::string> slurm_job = {};  ///< job id of the allocation
+  std::optional<int> allocated_nodes = {};    ///< nodes of the allocation
+  std::optional<int> step_tasks = {};         ///< tasks of the srun step
+  int first_node_tasks = 0;                   ///< tasks on the first node of the step; 0 outside a step
 
   // From the user or the launcher.
   std::optional<int> omp_threads = {};                       ///< OMP_NUM_THREADS; 0 if that is not a number

@@ -19,9 +19,13 @@ void check_ranks_of_host(int ranks, int cores, bool oversubscribe) {
                            ", or --oversubscribe to start them anyway"));
 }
 
+uint64_t files_of_launch(int ranks) {
+  // At start-up mpirun 4.1 has five or six files open per rank plus about thirty; a rank has about twenty.
+  return static_cast<uint64_t>(64 + 6 * ranks);
+}
+
 void make_room_for_files(int ranks) {
-  // At start-up mpirun 4.1 has five or six files open per rank plus about thirty; a rank has about twenty. A higher limit of the user is kept.
-  const auto needed = static_cast<uint64_t>(64 + 6 * ranks);
+  const uint64_t needed = files_of_launch(ranks);  // a higher limit of the user is kept
   const uint64_t limit = raise_open_file_limit(needed);
   if (limit < needed)
     throw ConfigError(concat("the limit of ", limit, " open files (ulimit -Hn) is too low to start ", counted(ranks, "rank"),

@@ -38,7 +38,7 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
   }
   const JobDirectory directory(environment, one_host);
   MpirunJob job(mpirun_command(environment, ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
-                options.resumable);
+                {.resumable = options.resumable, .has_findings = options.has_findings});
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
@@ -108,7 +108,8 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
   OutputRelay relay(STDOUT_FILENO, options.output_is_log ? OutputRelay::Kind::kLog : OutputRelay::Kind::kText);
   const int code = run_jobs(environment, ranks, arguments, options, one_host, stop, relay);
   relay.finish(std::chrono::seconds(stop.requested() ? 1 : options.output_is_log ? 10 : -1));
-  const bool done = code == static_cast<int>(ExitCode::kOk) || code == static_cast<int>(ExitCode::kRequeue);
+  const bool done = code == static_cast<int>(ExitCode::kOk) || code == static_cast<int>(ExitCode::kRequeue) ||
+                    (options.has_findings && code == static_cast<int>(ExitCode::kFindings));
   if (done && relay.lost_text()) throw IoError("cannot write to standard output");
   return code;
 }

@@ -26,6 +26,7 @@ struct LaunchOptions {
   /// is read; if it cannot be written, the job ends.
   bool output_is_log = false;
   bool resumable = true;                            ///< the command can be rerun after a stop; if not, as for a benchmark, an early stop is a failure
+  bool has_findings = false;                        ///< ExitCode::kFindings of the ranks is a result
   int64_t restarts = 0;                             ///< maximum number of restarts of a failed job (RestartPolicy)
   std::function<Continuation()> continuation = {};  ///< called after each failure if restarts > 0
   bool oversubscribe = false;                       ///< skip check_ranks_of_host()

@@ -108,8 +108,9 @@ std::optional<Verdict> VerdictBox::get() const {
   return verdict_;
 }
 
-MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay, bool resumable)
-    : stop_(stop), verdicts_(verdicts), relay_(relay), resumable_(resumable), program_(command.front()) {
+MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay,
+                     const MpirunJobOptions& options)
+    : stop_(stop), verdicts_(verdicts), relay_(relay), options_(options), program_(command.front()) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -312,17 +313,22 @@ void MpirunJob::kill_now() {
   code_ = 128 + SIGKILL;
 }
 
+/// True for an exit code of this program's ranks, as opposed to one of mpirun or of a rank that crashed.
+bool MpirunJob::is_answer(int code) const {
+  return is_our_code(code) || (options_.has_findings && filter_.started() && code == static_cast<int>(ExitCode::kFindings));
+}
+
 int MpirunJob::final_code() {
-  const bool answered = !killed_ && filter_.started() && is_our_code(code_) && code_ != static_cast<int>(ExitCode::kInternal);
+  const bool answered = !killed_ && filter_.started() && is_answer(code_) && code_ != static_cast<int>(ExitCode::kInternal);
   if (end_requested_ && !answered) {
     const bool second_requested = stop_.second_requested();
-    write_all(STDERR_FILENO, second_requested ? "ended immediately by a second stop request; unsaved progress is lost\n"
-                             : resumable_     ? "stopped on request before the first step; rerun the same command to resume\n"
-                                              : "stopped on request\n");
-    return static_cast<int>(second_requested || !resumable_ ? ExitCode::kInternal : ExitCode::kRequeue);
+    write_all(STDERR_FILENO, second_requested     ? "ended immediately by a second stop request; unsaved progress is lost\n"
+                             : options_.resumable ? "stopped on request before the first step; rerun the same command to resume\n"
+                                                  : "stopped on request\n");
+    return static_cast<int>(second_requested || !options_.resumable ? ExitCode::kInternal : ExitCode::kRequeue);
   }
   // mpirun may notice a death before the hub's verdict arrives; a rank that was ordered to exit ends with kInternal.
-  const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_our_code(code_);
+  const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_answer(code_);
   const auto limit = Clock::now() + seconds(1);
   while (verdicts_ != nullptr && failed && !killed_ && !condemned_ && !end_requested_ && Clock::now() < limit) {
     pollfd source{verdicts_->descriptor(), POLLIN, 0};
@@ -338,7 +344,7 @@ int MpirunJob::final_code() {
     write_all(STDERR_FILENO, concat(program_, ": exited with code 0 without starting a rank; put the mpirun of Open MPI first in PATH\n"));
     return static_cast<int>(ExitCode::kInternal);
   }
-  if (is_our_code(code_)) return code_;
+  if (is_answer(code_)) return code_;
   if (killed_) {
     write_all(STDERR_FILENO, concat("mpirun was killed by signal ", code_ - 128, "\n"));
   } else {

@@ -35,14 +35,19 @@ class VerdictBox {
   std::optional<Verdict> verdict_;
 };
 
+struct MpirunJobOptions {
+  bool resumable = true;      ///< a stop before the ranks are ready returns kRequeue, else kInternal
+  bool has_findings = false;  ///< kFindings of a rank is a result; else it is the failure of a program that exits with 1
+};
+
 /// The mpirun process: forwards signals to it and relays the output of the ranks. It runs in its own process group, so that Ctrl-C on a terminal
 /// reaches only the launcher. If this process dies, mpirun receives SIGHUP, and a second child, the guard, kills it if it does not end.
 class MpirunJob {
  public:
   /// Starts `command`. `verdicts`: receives the verdict of the hub that monitors the ranks; null without a hub. `relay`: receives mpirun's standard
-  /// output; if it loses text (OutputRelay::lost_text), the job is stopped as on a stop request. `resumable`: a stop before the ranks are ready
-  /// returns kRequeue, else kInternal. Errors: IoError.
-  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay, bool resumable);
+  /// output; if it loses text (OutputRelay::lost_text), the job is stopped as on a stop request. Errors: IoError.
+  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay,
+            const MpirunJobOptions& options);
   ~MpirunJob();
   MpirunJob(const MpirunJob&) = delete;
   MpirunJob& operator=(const MpirunJob&) = delete;
@@ -69,13 +74,14 @@ class MpirunJob {
   void condemn(const Verdict& verdict);
   const Verdict& final_verdict() const;
   void tell_verdict();
+  bool is_answer(int code) const;
   int final_code();
 
   const StopRequest& stop_;
   SaveRequest save_;
   const VerdictBox* verdicts_;
   OutputRelay& relay_;
-  bool resumable_;
+  MpirunJobOptions options_;
   const std::string program_;  ///< path of mpirun
   pid_t mpirun_ = -1;
   pid_t guard_ = -1;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <thread>
 
 #include "kernels/core/gpu.h"
@@ -14,19 +13,11 @@
 #include "parallel/comm/mpi.h"
 #include "trainer/config/visit_model.h"
 #include "trainer/loop/build_info.h"
+#include "trainer/loop/cgroup.h"
 
 namespace trireme {
 
-namespace fs = std::filesystem;
-
 namespace {
-
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  return "unknown";
-}
 
 /// Collects the keys that determine what given weights compute.
 struct Description {
@@ -95,6 +86,13 @@ nlohmann::json describe_model(const ModelConfig& model) {
   return all.json;
 }
 
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
 std::string host_name() {
   char name[256] = "";
   ::gethostname(name, sizeof name - 1);
@@ -104,27 +102,6 @@ std::string host_name() {
 double host_memory() {
   const double all = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
   return std::min(all, memory_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
-}
-
-double memory_limit(const fs::path& groups, const fs::path& mount) {
-  double least = std::numeric_limits<double>::infinity();
-  std::ifstream file(groups);
-  for (std::string line; std::getline(file, line);) {  // "0::/path" of version 2, "9:memory:/path" of version 1
-    const size_t controllers = line.find(':') + 1, path = line.find(':', controllers) + 1;
-    if (controllers == 0 || path == 0) continue;
-    const std::string named = "," + line.substr(controllers, path - 1 - controllers) + ",";
-    const bool unified = named == ",,";
-    if (!unified && named.find(",memory,") == named.npos) continue;
-    const fs::path root = unified ? mount : mount / "memory";
-    const char* const name = unified ? "memory.max" : "memory.limit_in_bytes";
-    // In a container the path may be the host's, of which only the root is mounted.
-    for (fs::path group = fs::path(line.substr(path)).relative_path();; group = group.parent_path()) {
-      double bytes = 0;
-      if (std::ifstream limit(root / group / name); limit >> bytes) least = std::min(least, bytes);  // "max" does not parse: no limit
-      if (group.empty()) break;
-    }
-  }
-  return least;
 }
 
 bool has_gpu_files(const std::filesystem::path& directory) {

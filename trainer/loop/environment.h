@@ -16,15 +16,14 @@ nlohmann::ordered_json describe_layout(const MeshShape& mesh);
 /// The model section as JSON, for readers of a checkpoint that have no YAML.
 nlohmann::json describe_model(const ModelConfig& model);
 
+/// The CPU's name as the kernel reports it, or "unknown".
+std::string cpu_model();
+
 /// This machine's host name, for messages.
 std::string host_name();
 
 /// Bytes of host memory available to this job: all of it, or the cgroup limit of a container or job.
 double host_memory();
-
-/// The lowest memory limit, in bytes, from a process's cgroup up to the root; infinity if none is set. `groups`: a file like /proc/self/cgroup;
-/// `mount`: a directory like /sys/fs/cgroup. Supports cgroup v1 and v2.
-double memory_limit(const std::filesystem::path& groups, const std::filesystem::path& mount);
 
 /// True if the NVIDIA driver has made the file of a GPU (nvidia0, nvidia1, ...) in `directory`: this process could be given one.
 bool has_gpu_files(const std::filesystem::path& directory = "/dev");

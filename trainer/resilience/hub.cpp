@@ -1,12 +1,9 @@
 #include "trainer/resilience/hub.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +18,7 @@
 #include "kernels/core/check.h"
 #include "trainer/files/open_file_limit.h"
 #include "trainer/loop/environment.h"
+#include "trainer/resilience/addresses.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 
@@ -32,33 +30,6 @@ using nlohmann::json;
 constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
 constexpr double kHelloTimeout = 5;
 constexpr int kMostStrangers = 128, kMostAccepts = 64;  // limits per turn, so that a flood of connections cannot block the ranks
-
-std::string random_token() {
-  std::array<unsigned char, 16> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw IoError(concat("cannot create a token for the job monitor: ", std::strerror(errno)));
-  std::string token;
-  for (const unsigned char byte : bytes) token += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-  return token;
-}
-
-std::vector<std::string> addresses_of(bool one_host) {
-  std::vector<std::string> addresses;
-  ifaddrs* interfaces = nullptr;
-  if (!one_host && ::getifaddrs(&interfaces) == 0) {
-    for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
-      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_LOOPBACK) != 0 ||
-          (each->ifa_flags & IFF_UP) == 0)
-        continue;
-      std::array<char, INET_ADDRSTRLEN> text{};
-      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text.data(), text.size());
-      addresses.emplace_back(text.data());
-    }
-    ::freeifaddrs(interfaces);
-  }
-  addresses.emplace_back("127.0.0.1");
-  return addresses;
-}
 
 struct Connection {
   LineSocket socket;
@@ -91,7 +62,7 @@ class Hub::Impl {
       close_all();
       throw IoError(concat("cannot open a port for the job monitor: ", why));
     }
-    for (const std::string& address : addresses_of(options.one_host))
+    for (const std::string& address : own_addresses(!options.one_host))
       address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
     const std::string keeper = options.own_rank < 0 ? "the launcher" : concat("rank ", options.own_rank);
     welcome_ = {{"silence", options.silence_seconds},

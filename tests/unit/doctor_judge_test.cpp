@@ -1,0 +1,415 @@
+// What `trireme doctor` says about given facts.
+#include <algorithm>
+
+#include "tests/support/catch.h"
+#include "trainer/doctor/judge.h"
+#include "trainer/doctor/report.h"
+
+namespace trireme::doctor {
+namespace {
+
+/// A host on which nothing is wrong.
+RankFacts healthy(int rank = 0, const std::string& host = "a") {
+  RankFacts facts;
+  facts.rank = rank;
+  facts.host = host;
+  facts.cpu = {.model = "a CPU", .isa = "avx512_bf16", .online = 8, .cores = {0, 1, 2, 3, 4, 5, 6, 7}, .threads = 4};
+  facts.memory = {.total = 64e9, .available = 60e9, .needed = 1e9};
+  facts.devices.missing = "no driver";
+  facts.mpi = {.library = "Open MPI v4.1.4", .mpirun = "/usr/bin/mpirun", .interfaces = {{"eth0", 10000}}};
+  facts.run = {
+      .path = "runs/a", .probed = "/runs/a", .kind = "ext4", .mode = 0755, .free = 1e12, .files = 1e6, .write_rate = 500e6, .sync_seconds = 2e-3};
+  facts.data = {.identity = "17", .bytes = 1e6, .sequences = 1000};
+  facts.limits = {.open_files = 1 << 20, .shared = 32e9, .shared_free = 32e9};
+  return facts;
+}
+
+/// Two ranks on each of the hosts a, b, ...
+JobFacts job_on(int hosts) {
+  JobFacts job;
+  for (int host = 0; host < hosts; ++host)
+    for (int local = 0; local < 2; ++local) {
+      RankFacts rank = healthy(2 * host + local, std::string(1, static_cast<char>('a' + host)));
+      rank.local_rank = local;
+      rank.local_size = 2;
+      rank.mpi.starter = "mpirun";
+      job.ranks.push_back(rank);
+    }
+  Needs needs;
+  needs.ranks = 2 * hosts;
+  needs.checkpoint = 1e9;
+  needs.storage = 4e9;
+  job.needs = needs;
+  return job;
+}
+
+std::vector<Finding> lines_of(const std::vector<Finding>& all, const std::string& check) {
+  std::vector<Finding> lines;
+  for (const Finding& finding : all)
+    if (finding.check == check) lines.push_back(finding);
+  return lines;
+}
+
+/// The one line of a check.
+Finding line_of(const JobFacts& job, const std::string& check) {
+  const std::vector<Finding> lines = lines_of(diagnose(job), check);
+  REQUIRE(lines.size() == 1);
+  CHECK((lines[0].grade == Grade::kGood) == lines[0].remedy.empty());
+  return lines[0];
+}
+
+/// The grade of a check after a change of the first rank of a job on one host; a remedy is given unless it is good.
+template <class Change>
+Grade grade_after(const std::string& check, const Change& change) {
+  JobFacts job = job_on(1);
+  job.ranks.pop_back();
+  job.ranks[0].local_size = 1;
+  job.needs->ranks = 1;
+  change(job, job.ranks[0]);
+  return line_of(job, check).grade;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("doctor: a healthy job has one good line for each check") {
+  for (const int hosts : {1, 3}) {
+    const std::vector<Finding> findings = diagnose(job_on(hosts));
+    CHECK(findings.size() == checks().size());
+    for (const Finding& finding : findings) {
+      INFO(finding.check << ": " << finding.text);
+      const bool clear = finding.check == "encryption" && hosts > 1;  // nothing encrypts yet
+      CHECK(finding.grade == (clear ? Grade::kWeak : Grade::kGood));
+      CHECK(finding.ranks.size() == 2 * static_cast<size_t>(hosts));
+      CHECK(finding.text != "");
+    }
+  }
+}
+
+TEST_CASE("doctor: a line names the ranks and hosts that differ") {
+  JobFacts job = job_on(3);
+  job.ranks[3].mpi.library = "another";
+  job.ranks[4].limits.open_files = job.ranks[5].limits.open_files = 20;
+  const std::vector<Finding> all = diagnose(job), files = lines_of(all, "open_files");
+  REQUIRE(files.size() == 2);
+  CHECK(files[0].ranks == std::vector<int>{0, 1, 2, 3});
+  CHECK(files[1].ranks == std::vector<int>{4, 5});
+  CHECK(files[1].grade == Grade::kBad);
+  CHECK(worst_of(all) == Grade::kBad);
+  const std::string text = report_text(job, all);
+  CHECK(contains(text, "[ranks 0-3 on a, b]"));
+  CHECK(contains(text, "[ranks 4-5 on c]"));
+  CHECK(contains(text, "[rank 3 on b]"));
+  CHECK(contains(text, "[ranks 0-2, 4-5 on a, b, c]"));
+  CHECK(contains(text, "1 bad, 1 weak, "));
+  const nlohmann::ordered_json json = report_json(job, all, 2.5);
+  CHECK(json["grade"] == "bad");
+  CHECK(json["ranks"] == 6);
+  CHECK(json["hosts"] == std::vector<std::string>{"a", "b", "c"});
+  CHECK(json["facts"].size() == 6);
+  for (const auto& finding : json["findings"])
+    if (finding["grade"] == "bad") CHECK(finding["hosts"] == std::vector<std::string>{"c"});
+}
+
+TEST_CASE("doctor: measured figures of many hosts form one line with the worst of them") {
+  JobFacts job = job_on(3);
+  for (RankFacts& rank : job.ranks) rank.run.write_rate = rank.host == "b" ? 100e6 : 400e6 + rank.rank;
+  const std::vector<Finding> all = diagnose(job), speed = lines_of(all, "write_speed");
+  REQUIRE(speed.size() == 1);
+  CHECK(speed[0].worst_host == "b");
+  CHECK(contains(speed[0].text, "95.37 MiB/s"));
+  CHECK(contains(report_text(job, all), "[worst: b]"));
+  for (RankFacts& rank : job.ranks)
+    if (rank.host == "b") rank.run.write_rate = 10e6;
+  CHECK(lines_of(diagnose(job), "write_speed").size() == 2);
+}
+
+TEST_CASE("doctor: cores, quotas and instructions") {
+  CHECK(grade_after("cores", [](JobFacts&, RankFacts& rank) { rank.cpu.threads = 8; }) == Grade::kGood);
+  CHECK(grade_after("cores", [](JobFacts&, RankFacts& rank) { rank.cpu.threads = 9; }) == Grade::kWeak);
+  CHECK(grade_after("cores", [](JobFacts&, RankFacts& rank) { rank.cpu.quota = 2; }) == Grade::kWeak);
+  CHECK(grade_after("cores", [](JobFacts&, RankFacts& rank) { rank.cpu.quota = 4; }) == Grade::kGood);
+  JobFacts job = job_on(1);
+  for (RankFacts& rank : job.ranks) rank.cpu.quota = 2;
+  CHECK(contains(line_of(job, "cores").remedy, "OMP_NUM_THREADS=1"));
+  for (RankFacts& rank : job.ranks) rank.cpu.quota = 1;
+  CHECK(contains(line_of(job, "cores").text, "share cores"));
+  job = job_on(1);  // bound to cores of their own, and to the same core
+  job.ranks[0].cpu.cores = {0};
+  job.ranks[1].cpu.cores = {1};
+  for (RankFacts& rank : job.ranks) rank.cpu.threads = 1;
+  CHECK(line_of(job, "cores").grade == Grade::kGood);
+  job.ranks[1].cpu.cores = {0};
+  CHECK(line_of(job, "cores").grade == Grade::kWeak);
+  job.ranks[1].cpu.cores = {1};
+  for (RankFacts& rank : job.ranks) rank.cpu.threads = 2;
+  CHECK(contains(line_of(job, "cores").remedy, "OMP_NUM_THREADS=1"));
+  CHECK(grade_after("instructions", [](JobFacts&, RankFacts& rank) { rank.cpu.isa = "portable"; }) == Grade::kWeak);
+  CHECK(grade_after("instructions", [](JobFacts& all, RankFacts& rank) {
+          rank.cpu.isa = "avx512";
+          all.needs->precision = "bf16";
+        }) == Grade::kWeak);
+  CHECK(grade_after("instructions", [](JobFacts& all, RankFacts& rank) {
+          rank.cpu.isa = "avx512";
+          all.needs->isa = "amx";
+        }) == Grade::kBad);
+  CHECK(grade_after("instructions", [](JobFacts& all, RankFacts&) { all.needs->isa = "avx2"; }) == Grade::kGood);
+  CHECK(grade_after("load", [](JobFacts&, RankFacts& rank) { rank.cpu.foreign = 0.1; }) == Grade::kGood);
+  CHECK(grade_after("load", [](JobFacts&, RankFacts& rank) { rank.cpu.foreign = 0.3; }) == Grade::kWeak);
+}
+
+TEST_CASE("doctor: memory of all ranks of a host against its own") {
+  CHECK(grade_after("memory", [](JobFacts&, RankFacts& rank) { rank.memory.needed = 65e9; }) == Grade::kBad);
+  CHECK(grade_after("memory", [](JobFacts&, RankFacts& rank) { rank.memory.needed = 62e9; }) == Grade::kWeak);
+  CHECK(grade_after("memory", [](JobFacts&, RankFacts& rank) { rank.memory.available = 0.5e9; }) == Grade::kWeak);
+  CHECK(grade_after("memory", [](JobFacts& job, RankFacts&) { job.needs.reset(); }) == Grade::kGood);
+  JobFacts job = job_on(2);
+  for (RankFacts& rank : job.ranks) rank.memory.needed = 40e9;
+  CHECK(line_of(job, "memory").grade == Grade::kBad);
+  JobFacts apart = job_on(2);  // only the ranks of host b need too much
+  apart.ranks[2].memory.needed = apart.ranks[3].memory.needed = 40e9;
+  const std::vector<Finding> lines = lines_of(diagnose(apart), "memory");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].grade == Grade::kGood);
+  CHECK(lines[1].grade == Grade::kBad);
+  CHECK(lines[1].ranks == std::vector<int>{2, 3});
+  job.ranks.resize(1);  // not started: rank 0 stands for both ranks of its host
+  CHECK(line_of(job, "memory").grade == Grade::kBad);
+}
+
+TEST_CASE("doctor: GPUs that are missing, too few, too old or too small") {
+  const GpuFacts gpu{"NVIDIA H100 80GB HBM3", 80e9, 90, 13000, 13000};
+  const auto with = [&](const auto& change) {
+    return grade_after("gpus", [&](JobFacts& job, RankFacts& rank) {
+      job.needs->gpu = true;
+      rank.devices.gpus = {gpu, gpu};
+      rank.devices.missing.clear();
+      change(job, rank);
+    });
+  };
+  CHECK(with([](JobFacts&, RankFacts&) {}) == Grade::kGood);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.gpus.clear(); }) == Grade::kBad);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.gpus[1].capability = 75; }) == Grade::kBad);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.local_size = 3; }) == Grade::kBad);
+  CHECK(with([](JobFacts& job, RankFacts& rank) {
+          rank.local_size = 3;
+          job.needs->ranks_per_gpu = 2;
+        }) == Grade::kGood);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.memory.needed = 81e9; }) == Grade::kBad);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.opening = "libcublasLt.so.13 was not found"; }) == Grade::kBad);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.free = 0.5e9; }) == Grade::kBad);
+  CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.free = 2e9; }) == Grade::kGood);
+  const auto idle = [&](bool may) {  // GPUs on the host that this process cannot use
+    return grade_after("gpus", [&](JobFacts& job, RankFacts& rank) {
+      rank.devices.files = true;
+      job.needs->may_use_gpu = may;
+    });
+  };
+  CHECK(idle(true) == Grade::kBad);
+  CHECK(idle(false) == Grade::kGood);
+  CHECK(grade_after("nccl", [&](JobFacts& job, RankFacts& rank) {
+          job.needs->gpu = true;
+          rank.devices.gpus = {gpu, gpu};
+          rank.devices.nccl_missing = "not found";
+          rank.local_size = 2;
+        }) == Grade::kWeak);
+}
+
+TEST_CASE("doctor: limits of files, processes, locked and shared memory") {
+  CHECK(grade_after("open_files", [](JobFacts&, RankFacts& rank) { rank.limits.open_files = 69; }) == Grade::kBad);
+  CHECK(grade_after("open_files", [](JobFacts&, RankFacts& rank) { rank.limits.open_files = 70; }) == Grade::kWeak);
+  CHECK(grade_after("open_files", [](JobFacts&, RankFacts& rank) { rank.limits.open_files = 1024; }) == Grade::kGood);
+  CHECK(grade_after("processes", [](JobFacts&, RankFacts& rank) { rank.limits.tasks = 20; }) == Grade::kBad);
+  CHECK(grade_after("processes", [](JobFacts&, RankFacts& rank) { rank.limits.tasks = 40; }) == Grade::kWeak);
+  CHECK(grade_after("processes", [](JobFacts&, RankFacts& rank) { rank.limits.tasks = 100; }) == Grade::kGood);
+  const auto shared = [](double bytes, int ranks) {
+    return grade_after("shared_memory", [&](JobFacts&, RankFacts& rank) {
+      rank.limits.shared_free = bytes;
+      rank.local_size = ranks;
+    });
+  };
+  CHECK(shared(1 << 20, 1) == Grade::kGood);
+  CHECK(shared(1 << 20, 2) == Grade::kBad);
+  CHECK(shared(5 << 20, 2) == Grade::kWeak);
+  CHECK(shared(40 << 20, 2) == Grade::kGood);
+  CHECK(shared(40 << 20, 8) == Grade::kWeak);
+  const auto locked = [](const std::string& second_host) {
+    JobFacts job = job_on(2);
+    for (RankFacts& rank : job.ranks) {
+      if (rank.host == "b") rank.host = second_host;
+      rank.limits.locked = 8 << 20;
+      rank.mpi.infiniband = {"mlx5_0"};
+    }
+    return line_of(job, "locked_memory").grade;
+  };
+  CHECK(locked("a") == Grade::kGood);
+  CHECK(locked("b") == Grade::kWeak);
+}
+
+TEST_CASE("doctor: a run directory that is full, slow, private to a host or open to others") {
+  const auto error = [](const std::string& text) {
+    JobFacts job = job_on(1);
+    for (RankFacts& rank : job.ranks) rank.run.error = text;
+    return line_of(job, "run_directory");
+  };
+  CHECK(error("No space left on device").grade == Grade::kBad);
+  CHECK(contains(error("No space left on device").remedy, "free space"));
+  CHECK(contains(error("Permission denied").remedy, "chown"));
+  JobFacts apart = job_on(2);
+  apart.ranks[2].run.same_as_rank_0 = apart.ranks[3].run.same_as_rank_0 = false;
+  const std::vector<Finding> lines = lines_of(diagnose(apart), "run_directory");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].grade == Grade::kBad);
+  CHECK(lines[1].ranks == std::vector<int>{2, 3});
+  CHECK(grade_after("run_directory", [](JobFacts&, RankFacts& rank) { rank.run.kind = "tmpfs"; }) == Grade::kWeak);
+
+  const auto speed = [](double rate, double sync) {
+    return grade_after("write_speed", [&](JobFacts&, RankFacts& rank) {
+      rank.run.write_rate = rate;
+      rank.run.sync_seconds = sync;
+    });
+  };
+  CHECK(speed(60e6, 0.09) == Grade::kGood);
+  CHECK(speed(40e6, 0.01) == Grade::kWeak);
+  CHECK(speed(60e6, 0.2) == Grade::kWeak);
+  CHECK(speed(0.5e6, 0.01) == Grade::kBad);
+  CHECK(speed(60e6, 6) == Grade::kBad);
+  CHECK(grade_after("write_speed", [](JobFacts& job, RankFacts&) { job.needs->checkpoint = 61 * 500e6; }) == Grade::kWeak);
+  CHECK(grade_after("write_speed", [](JobFacts&, RankFacts& rank) { rank.run.stalled = true; }) == Grade::kBad);
+
+  const auto space = [](double free, double files) {
+    return grade_after("space", [&](JobFacts&, RankFacts& rank) {
+      rank.run.free = free;
+      rank.run.files = files;
+    });
+  };
+  CHECK(space(4.1e9, 1e6) == Grade::kGood);
+  CHECK(space(3.9e9, 1e6) == Grade::kWeak);
+  CHECK(space(0.9e9, 1e6) == Grade::kBad);
+  CHECK(space(kNone, kNone) == Grade::kGood);
+  CHECK(space(1e12, 500) == Grade::kWeak);
+  CHECK(space(1e12, 3) == Grade::kBad);
+
+  const auto mode = [](int bits) { return grade_after("permissions", [&](JobFacts&, RankFacts& rank) { rank.run.mode = bits; }); };
+  CHECK(mode(0700) == Grade::kGood);
+  CHECK(mode(0755) == Grade::kGood);
+  CHECK(mode(0775) == Grade::kWeak);
+  CHECK(mode(0777) == Grade::kBad);
+  CHECK(mode(01777) == Grade::kGood);
+  CHECK(grade_after("permissions", [](JobFacts&, RankFacts& rank) { rank.run.own = false; }) == Grade::kWeak);
+}
+
+TEST_CASE("doctor: data that cannot be opened, or that differ between ranks") {
+  CHECK(grade_after("data", [](JobFacts&, RankFacts& rank) { rank.data.error = "data/train: no such token directory"; }) == Grade::kBad);
+  CHECK(grade_after("data", [](JobFacts& job, RankFacts&) { job.needs.reset(); }) == Grade::kGood);
+  JobFacts job = job_on(2);
+  job.ranks[3].data.identity = "18";
+  const std::vector<Finding> lines = lines_of(diagnose(job), "data");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].grade == Grade::kBad);
+  CHECK(lines[1].ranks == std::vector<int>{3});
+}
+
+TEST_CASE("doctor: starting ranks") {
+  const auto mpi = [](int ranks, const std::string& starter) {
+    return grade_after("mpi", [&](JobFacts& job, RankFacts& rank) {
+      job.needs->ranks = ranks;
+      rank.mpi.missing = "mpirun was not found";
+      rank.mpi.starter = starter;
+    });
+  };
+  CHECK(mpi(2, "") == Grade::kBad);
+  CHECK(mpi(1, "") == Grade::kWeak);
+  CHECK(mpi(2, "srun") == Grade::kGood);
+  JobFacts job = job_on(2);
+  job.needs->ranks = 8;
+  CHECK(line_of(job, "ranks").grade == Grade::kBad);
+  CHECK(contains(line_of(job, "ranks").remedy, "srun --ntasks=8"));
+  job = job_on(2);
+  job.not_started = "see mpi";
+  CHECK(line_of(job, "ranks").grade == Grade::kBad);
+  job = job_on(2);
+  job.no_answer = "rank 0 waits for rank 3";
+  CHECK(line_of(job, "ranks").grade == Grade::kBad);
+  job = job_on(2);
+  for (RankFacts& rank : job.ranks) {
+    rank.mpi.infiniband = {"mlx5_0"};
+    rank.mpi.transports = {"btl tcp", "pml ob1"};
+  }
+  CHECK(line_of(job, "transports").grade == Grade::kWeak);
+  for (RankFacts& rank : job.ranks) rank.mpi.transports.emplace_back("pml ucx");
+  CHECK(line_of(job, "transports").grade == Grade::kGood);
+}
+
+TEST_CASE("doctor: Slurm's tasks and cores") {
+  const auto slurm = [](const auto& change) {
+    JobFacts job = job_on(1);
+    job.slurm = {"17", 1, 2};
+    for (RankFacts& rank : job.ranks) rank.mpi.starter = "srun";
+    change(job);
+    return line_of(job, "slurm");
+  };
+  CHECK(slurm([](JobFacts&) {}).grade == Grade::kGood);
+  const Finding apart = slurm([](JobFacts& job) { job.slurm.step_tasks = 8; });
+  CHECK(apart.grade == Grade::kBad);
+  CHECK(contains(apart.remedy, "--mpi=pmix"));
+  const Finding bound = slurm([](JobFacts& job) { job.ranks[0].cpu.cores = {3}; });
+  CHECK(bound.grade == Grade::kWeak);
+  CHECK(contains(bound.remedy, "--cpus-per-task=4"));
+}
+
+TEST_CASE("doctor: links that are slow, much slower than others, or closed") {
+  const auto network = [](std::vector<Link> links) {
+    JobFacts job = job_on(3);
+    job.links = std::move(links);
+    job.pairs = static_cast<int64_t>(job.links.size());
+    return line_of(job, "network");
+  };
+  const Link within{0, 1, 1e-6, 5e9, true}, between{0, 2, 50e-6, 1.2e9, false};
+  CHECK(network({within, between}).grade == Grade::kGood);
+  CHECK(network({within, {0, 2, 2e-3, 1.2e9, false}}).grade == Grade::kWeak);
+  CHECK(network({within, {0, 2, 50e-6, 12e6, false}}).grade == Grade::kWeak);
+  CHECK(network({within, {0, 2, 0.2, 1.2e9, false}}).grade == Grade::kBad);
+  CHECK(network({within, {0, 2, 50e-6, 0.9e6, false}}).grade == Grade::kBad);
+  CHECK(network({{0, 1, 10e-3, 5e9, true}}).grade == Grade::kWeak);
+  const Finding outlier = network({between, {0, 4, 60e-6, 1.1e9, false}, {2, 4, 50e-6, 0.3e9, false}});
+  CHECK(outlier.grade == Grade::kWeak);
+  CHECK(contains(outlier.text, "worst hosts b and c"));
+  JobFacts job = job_on(3);
+  job.unreachable = {{0, 4}};
+  CHECK(line_of(job, "network").grade == Grade::kBad);
+  CHECK(contains(line_of(job, "network").text, "a -> c"));
+  job = job_on(3);
+  job.links = {between};
+  job.pairs = 3;
+  CHECK(contains(line_of(job, "network").text, "1 of 3 pairs"));
+}
+
+TEST_CASE("doctor: clocks beyond the error of their measurement") {
+  const auto clocks = [](double ahead, double error) {
+    JobFacts job = job_on(2);
+    for (RankFacts& rank : job.ranks)
+      if (rank.host == "b") {
+        rank.ahead = ahead;
+        rank.ahead_error = error;
+      }
+    return worst_of(lines_of(diagnose(job), "clocks"));
+  };
+  CHECK(clocks(0.9, 0) == Grade::kGood);
+  CHECK(clocks(1.5, 1) == Grade::kGood);
+  CHECK(clocks(-1.5, 0.1) == Grade::kWeak);
+  CHECK(clocks(400, 0.1) == Grade::kBad);
+}
+
+TEST_CASE("doctor: facts survive the way to rank 0") {
+  RankFacts facts = healthy(3, "b");
+  facts.devices.gpus = {{"NVIDIA H100", 80e9, 90, 13000, 12080}};
+  facts.run.stalled = true;
+  const nlohmann::json sent = facts;
+  CHECK(nlohmann::json(nlohmann::json::parse(sent.dump()).get<RankFacts>()) == sent);
+  CHECK(sent["cpu"]["isa"] == "avx512_bf16");
+  CHECK(sent["limits"]["locked"] == -1);
+}
+
+}  // namespace trireme::doctor
