@@ -2,6 +2,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
@@ -178,6 +179,35 @@ TEST_CASE("bench comm: every operation at every size") {
     CHECK(row["bus_gb_per_second"].get<double>() == Approx(share * row["algorithm_gb_per_second"].get<double>()));
   }
   CHECK(result["environment"]["world_size"] == 3);
+}
+
+TEST_CASE("bench comm --cluster: fitted ranges are added to a cluster file that plan reads") {
+  TemporaryDirectory directory;
+  write_file(directory / "run.yaml", kConfig);
+  const std::string sizes = "1024,2048,4096,65536,131072,262144";
+  const Arguments comm = Arguments{"bench", "comm", "--ranks", "2", "--sizes", sizes, "--rounds", "2", "--json", "--cluster"};
+  write_file(directory / "machine.yaml", "device: {type: cpu, memory_bandwidth: 1.25e10, cores: 2}\ndevices_per_node: 2\n");
+  for (const char* file : {"machine.yaml", "new.yaml"}) {
+    const json result = json::parse(must(directory, comm + Arguments{file} + kQuick).out);
+    CHECK(names(result["fit"], "operation") == std::set<std::string>{"all_reduce", "all_gather", "reduce_scatter", "send_receive"});
+    for (const json& range : result["fit"]) {
+      CHECK(range["samples"].get<int>() >= 3);
+      CHECK(range["to"] >= range["from"]);
+      CHECK(range["bandwidth"].get<double>() > 0);
+      CHECK(range["worst_error"].is_number());
+    }
+    for (const json& row : result["comm"]) CHECK(row["error"].is_null() == (row["operation"].get<std::string>().starts_with("all_to_all")));
+    CHECK(read_file(directory / file).find("  all_reduce:\n    from: [1024") != std::string::npos);
+    const json plan = json::parse(must(directory, Arguments{"plan", "run.yaml", "--cluster", file, "--json"} + layout(1, 1, 2, 1)).out);
+    CHECK(plan["step_seconds"].get<double>() > 0);
+  }
+  CHECK(read_file(directory / "machine.yaml").find("memory_bandwidth: 1.25e+10") != std::string::npos);
+  const auto before = directory.listing();
+  check_error(run(directory, comm + Arguments{"run.yaml"} + kQuick), 64, "unknown key");  // no cluster file
+  check_error(run(directory, Arguments{"bench", "comm", "--fit", "--sizes", "100,200"} + kQuick), 64, "at least 3 sizes");
+  const std::string too_many = std::to_string(std::thread::hardware_concurrency() + 1);
+  check_error(run(directory, Arguments{"bench", "comm", "--fit", "--ranks", too_many} + kQuick), 64, "how the kernel shares the cores");
+  CHECK(directory.changes_since(before) == "");
 }
 
 TEST_CASE("bench: unsupported options are refused, and nothing is written") {

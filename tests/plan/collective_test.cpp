@@ -70,9 +70,9 @@ TEST_CASE("collective: a transfer leaves a node or switch if any of its pairs do
             node |= (from * ranks + i) / devices != (to * ranks + i) / devices;
             level |= (from * ranks + i) / devices / 2 != (to * ranks + i) / devices / 2;
           }
-          const auto& [bandwidth, latency, ramp] = node ? cluster.network : cluster.node_link;
+          const LinkConfig& link = node ? cluster.network : cluster.node_link;
           CAPTURE(devices, ranks, from, to);
-          CHECK(transfer_seconds(from, to, ranks, 1e9, cluster) == Approx(*latency + (level ? 5 : 1) * 1e9 / *bandwidth));
+          CHECK(transfer_seconds(from, to, ranks, 1e9, cluster) == Approx(*link.latency + (level ? 5 : 1) * 1e9 / *link.bandwidth));
           within += !node;
           between += node && !level;
         }

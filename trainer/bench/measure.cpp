@@ -41,6 +41,13 @@ Timing measure(Context& ctx, const Effort& effort, const std::function<void(int6
   return {quantile_of(seconds, 0.5), quantile_of(seconds, 0.1), quantile_of(seconds, 0.9), batches, batches * calls};
 }
 
+Timing fastest_of(const Timing& a, const Timing& b) {
+  Timing fastest = a.median <= b.median ? a : b;
+  fastest.low = std::min(a.low, b.low);
+  fastest.high = std::max(a.high, b.high);
+  return fastest;
+}
+
 double quantile_of(std::vector<double> values, double quantile) {
   TRIREME_CHECK(!values.empty(), "quantile of no values");
   std::sort(values.begin(), values.end());

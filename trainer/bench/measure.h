@@ -26,6 +26,10 @@ struct Timing {
   int64_t calls = 0;  ///< total over all batches
 };
 
+/// Two measurements of the same call at different times: the figures of the faster one, since other programs can only slow it down, and the quantiles of
+/// both.
+Timing fastest_of(const Timing& a, const Timing& b);
+
 /// Measures `call`: call(i) for i = 0, 1, ... queues one repetition. Collective if effort.world is set.
 Timing measure(Context& ctx, const Effort& effort, const std::function<void(int64_t)>& call);
 

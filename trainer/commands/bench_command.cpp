@@ -15,6 +15,7 @@
 #include "trainer/commands/bench_machine.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/commands/finite_range.h"
+#include "trainer/commands/link_file.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/files/durable_file.h"
@@ -25,6 +26,7 @@
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/plan/link_fit.h"
 
 namespace trireme {
 namespace {
@@ -40,13 +42,21 @@ struct Arguments {
   int64_t tokens = 0, square = 0, working_set_mib = 0;  ///< 0: default of the device
   int64_t ranks = 2, ranks_per_gpu = 1;
   double seconds = 0.4, machine_seconds = 0.25;
-  std::string output;  ///< empty: standard output
+  std::string output;   ///< empty: standard output
+  std::string cluster;  ///< cluster file for the fits of bench comm
+  int64_t rounds = 0;   ///< 0: default
+  bool fit = false;
   bench::StepOptions step;
   bool json = false;
   bool oversubscribe = false;
   bool allow_busy = false;
 
-  bench::Effort effort() const { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
+  bool fits() const { return fit || !cluster.empty(); }
+  bench::Effort effort() const {
+    // A fit takes the shortest batches: on a machine that is shared with other programs, long ones are all interrupted.
+    constexpr double kBatch = 0.02, kShortBatch = 5e-4;
+    return {.batch_seconds = std::min(fits() ? kShortBatch : kBatch, seconds / 3), .seconds = seconds, .world = nullptr};
+  }
 };
 
 /// Model of `bench kernels` without a configuration: a LLaMA with 1.3 billion parameters on a GPU, with 110 million on a CPU.
@@ -143,33 +153,59 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
   }));
 }
 
+/// Sizes of `bench comm`: with a fit, every power of two, so that a change of protocol is found at its place.
+std::vector<int64_t> comm_sizes(const Arguments& arguments, bool gpu) {
+  if (!arguments.sizes.empty()) return arguments.sizes;
+  const int64_t least = arguments.fits() ? 512 : 4096, most = int64_t{1} << (gpu ? 28 : arguments.fits() ? 26 : 24);
+  std::vector<int64_t> sizes;
+  for (int64_t bytes = least; bytes <= most; bytes *= arguments.fits() ? 2 : 16) sizes.push_back(bytes);
+  return sizes;
+}
+
 int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
-  if (!environment.is_rank())
+  constexpr size_t kFewestSizes = 3;
+  if (arguments.fits() && !arguments.sizes.empty() && arguments.sizes.size() < kFewestSizes)
+    throw ConfigError(concat("--sizes: a fit needs at least ", kFewestSizes, " sizes, and finds ranges with ", 2 * kFewestSizes, " or more"));
+  if (!environment.is_rank()) {
+    if (!arguments.cluster.empty()) LinkFile(arguments.cluster);  // reports a bad file before ranks are started
     return launch(environment, static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
+  }
   return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     collectively(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: needs at least two ranks");
     });
     std::optional<DurableFile> output;
-    collectively(*world, [&] {
-      if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);  // fails before the measurements if it cannot be written
+    std::optional<LinkFile> cluster;
+    collectively(*world, [&] {  // fails before the measurements if a file cannot be written
+      if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);
+      if (world->rank() == 0 && !arguments.cluster.empty()) cluster.emplace(arguments.cluster);
     });
     Config config;
     if (!arguments.device.empty()) config.run.device = arguments.device;
     config.run.ranks_per_gpu = arguments.ranks_per_gpu;
     machine.emplace(std::move(world), place, config);
-    std::vector<int64_t> sizes = arguments.sizes;
-    if (sizes.empty())
-      for (int64_t bytes = 4096; bytes <= (config.run.device == "cuda" ? int64_t{1} << 28 : int64_t{1} << 24); bytes *= 16) sizes.push_back(bytes);
-    const ordered_json rows = bench::bench_comm(machine->ctx(), machine->world(), sizes, arguments.effort());
-    if (machine->world().rank() != 0) return ExitCode::kOk;
-    const ordered_json description = describe_environment(machine->ctx(), machine->world().size(), {});
+    Communicator& ranks = machine->world();
+    if (arguments.fits()) collectively(ranks, [&] { refuse_shared_cores(config, place); });
+    const bool gpu = config.run.device == "cuda";
+    ordered_json rows = bench::bench_comm(machine->ctx(), ranks, comm_sizes(arguments, gpu), arguments.effort(),
+                                          arguments.rounds > 0 ? arguments.rounds
+                                          : arguments.fits()   ? 3
+                                                               : 1);
+    if (ranks.rank() != 0) return ExitCode::kOk;
+    const ordered_json description = describe_environment(machine->ctx(), ranks.size(), {});
+    LinkConfig link;
+    ordered_json fit;
+    if (arguments.fits()) fit = fit_comm(rows, ranks.size(), link);
+    if (cluster) cluster->write(link, gpu ? description["gpu"]["name"].get<std::string>() : "", ranks.size(), place.local_size);
     if (output) {
       output->write(rows.dump() + "\n");
       output->commit();
       return ExitCode::kOk;
     }
-    print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", description}}, headline(description) + "\n" + table_of(rows));
+    ordered_json result = {{"bench", "comm"}, {"comm", rows}};
+    if (arguments.fits()) result["fit"] = fit;
+    result["environment"] = description;
+    print(arguments, result, headline(description) + "\n" + table_of(rows) + (arguments.fits() ? "\n" + table_of(fit) : ""));
     return ExitCode::kOk;
   }));
 }
@@ -226,6 +262,11 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   comm->add_option("--sizes", arguments->sizes, "Buffer sizes in bytes, e.g. 4096,1048576")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
+  comm->add_option("--rounds", arguments->rounds, "Measure everything this many times and keep the fastest; default: 1, with a fit 3")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}));
+  comm->add_flag("--fit", arguments->fit, "Fit latency and bandwidth by ranges of sizes");
+  comm->add_option("--cluster", arguments->cluster,
+                   "Fit, and write the ranges into this cluster file for `plan --cluster`, which is created if it does not exist");
   comm->add_option("--output", arguments->output, "Write the results as JSON to this file instead of standard output")->excludes("--json");
   add_oversubscribe_flag(*comm, arguments->oversubscribe);
   comm->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_comm(*arguments, environment, command_line); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "trainer/config/bind.h"
@@ -30,9 +31,10 @@ class Figures {
   void operator()(const Field&, T&) {}
   template <class Section>
   void section(const char* key, const char*, Section& part) {
-    prefix_ = std::string(key) + ".";
+    const std::string outer = prefix_;
+    prefix_ += std::string(key) + ".";
     visit(*this, part);
-    prefix_.clear();
+    prefix_ = outer;
   }
 
   std::vector<Figure> all;
@@ -88,6 +90,24 @@ void check_levels(const ClusterConfig& c, const auto& broken) {
     broken("level_nodes", concat("not increasing: ", stop[1], " after ", stop[0]), "more nodes in each level than in the one below");
 }
 
+/// `path`: of the section.
+void check_ranges(const std::string& path, const LinkRanges& ranges, const Violations& violations, const auto& broken) {
+  if (violations.touch(path)) return;
+  const bool from = ranges.from.has_value(), latency = ranges.latency.has_value(), bandwidth = ranges.bandwidth.has_value();
+  if (!from && !latency && !bandwidth) return;
+  if (!from || !latency || !bandwidth)
+    return broken(path + (from      ? ".from"
+                          : latency ? ".latency"
+                                    : ".bandwidth"),
+                  "one of from, latency and bandwidth is not given", "all three lists, or none");
+  if (ranges.latency->size() != ranges.from->size() || ranges.bandwidth->size() != ranges.from->size())
+    return broken(path + ".from",
+                  concat(ranges.from->size(), " ranges, with ", ranges.latency->size(), " latencies and ", ranges.bandwidth->size(), " bandwidths"),
+                  "three lists of equal length");
+  if (const auto stop = std::adjacent_find(ranges.from->begin(), ranges.from->end(), std::greater_equal<>()); stop != ranges.from->end())
+    broken(path + ".from", concat("not increasing: ", stop[1], " after ", stop[0]), "larger sizes in each range than in the one before");
+}
+
 void check_devices(const ClusterConfig& c, const Violations& violations, const auto& broken) {
   if (violations.touch("nodes") || violations.touch("devices_per_node") || c.devices() <= kMostDevices) return;
   broken("nodes", concat(c.devices(), " devices with devices_per_node=", c.devices_per_node), concat("nodes of at most ", kMostDevices, " devices"));
@@ -102,6 +122,12 @@ void check(const ClusterConfig& cluster, const Sources& sources, Violations& vio
   };
   check_devices(cluster, violations, broken);
   check_levels(cluster, broken);
+  for (const auto& [name, link] : {std::pair("node_link.", &cluster.node_link), std::pair("network.", &cluster.network)}) {
+    check_ranges(concat(name, "all_reduce"), link->all_reduce, violations, broken);
+    check_ranges(concat(name, "all_gather"), link->all_gather, violations, broken);
+    check_ranges(concat(name, "reduce_scatter"), link->reduce_scatter, violations, broken);
+    check_ranges(concat(name, "send"), link->send, violations, broken);
+  }
   if (const double nvls = cluster.nvls_bandwidth.value_or(0); nvls > 0 && nvls < kLeastBytes)
     broken("nvls_bandwidth", "slower than any link; the unit is bytes/s", concat("0, or from ", text_of(FieldValue(kLeastBytes))));
   if (const ClusterConfig* base = built_in(cluster.device.type); base != nullptr && !base->device.cores) {

@@ -31,11 +31,23 @@ struct DeviceConfig {
   bool operator==(const DeviceConfig&) const = default;
 };
 
+/// Measured cost of one operation by ranges of its size S, as `bench comm` fits it: three lists of equal length, or none. S belongs to the last range
+/// that begins at or below it, or to the first one. Over n ranks the operation takes p ((n-1) latency + (n-1)/n S / bandwidth), with p = 2 for an
+/// all-reduce and 1 for the others; a send takes latency + S / bandwidth.
+struct LinkRanges {
+  Auto<std::vector<int64_t>> from;      ///< bytes at which each range begins, increasing; the first is the smallest size that was measured
+  Auto<std::vector<double>> latency;    ///< seconds
+  Auto<std::vector<double>> bandwidth;  ///< bytes/s
+  bool operator==(const LinkRanges&) const = default;
+};
+
 /// A collective of S bytes over n ranks takes latency x steps + ramp x S / (S + 16 MiB) + wire bytes / bandwidth.
 struct LinkConfig {
   Auto<double> bandwidth;  ///< bytes/s that each device sends in a large collective (bus bandwidth)
   Auto<double> latency;    ///< seconds of one hop
   Auto<double> ramp;       ///< seconds that a large collective loses until all its channels are full
+  /// Take the place of the figures above for their operation; reduce_scatter without ranges takes those of all_gather.
+  LinkRanges all_reduce = {}, all_gather = {}, reduce_scatter = {}, send = {};
   bool operator==(const LinkConfig&) const = default;
 };
 

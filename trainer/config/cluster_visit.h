@@ -91,6 +91,17 @@ void visit(V& v, DeviceConfig& c) {
 }
 
 template <class V>
+void visit(V& v, LinkRanges& c) {
+  v(Field{.key = "from",
+          .doc = "Bytes of the whole buffer at which each range begins, increasing. Not given: the link's own figures hold for every size.",
+          .min = 1,
+          .max = kMostBytes},
+    c.from);
+  v(Field{.key = "latency", .doc = "Latency of one hop in each range, in seconds.", .min = 0, .max = 1}, c.latency);
+  v(Field{.key = "bandwidth", .doc = "Bytes/s that each rank sends in each range.", .min = 1, .max = kMostBytes}, c.bandwidth);
+}
+
+template <class V>
 void visit(V& v, LinkConfig& c) {
   v(Field{.key = "bandwidth",
           .doc = "Bytes/s that each device sends in a large collective (bus bandwidth of nccl-tests).",
@@ -105,6 +116,10 @@ void visit(V& v, LinkConfig& c) {
           .max = 1,
           .auto_rule = kBuiltInFigure},
     c.ramp);
+  v.section("all_reduce", "Measured ranges of an all-reduce; bench comm --cluster writes them.", c.all_reduce);
+  v.section("all_gather", "Measured ranges of an all-gather, and of a reduce-scatter without ranges of its own.", c.all_gather);
+  v.section("reduce_scatter", "Measured ranges of a reduce-scatter.", c.reduce_scatter);
+  v.section("send", "Measured ranges of a message between two ranks.", c.send);
 }
 
 template <class V>

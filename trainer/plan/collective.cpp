@@ -28,6 +28,21 @@ double seconds(const GroupPlacement& group, double bytes, double passes, const H
   return passes * (latency + (group.size - 1) / group.size * bytes / bandwidth) + *link.ramp * bytes / (bytes + kHalfRamp);
 }
 
+/// The link whose measured ranges hold for a group.
+const LinkConfig& link_of(const GroupPlacement& group, const ClusterConfig& cluster) { return group.nodes > 1 ? cluster.network : cluster.node_link; }
+
+/// Time of an operation of `bytes` by its measured ranges: `steps` messages in sequence that send `wire` bytes in all.
+double measured_seconds(const LinkRanges& ranges, double bytes, double steps, double wire) {
+  const auto next = std::ranges::upper_bound(*ranges.from, static_cast<int64_t>(bytes));
+  const auto range = static_cast<size_t>(std::max<std::ptrdiff_t>(0, next - ranges.from->begin() - 1));
+  return steps * (*ranges.latency)[range] + wire / (*ranges.bandwidth)[range];
+}
+
+double measured_ring_seconds(const LinkRanges& ranges, const GroupPlacement& group, double bytes, double passes) {
+  if (group.size <= 1) return 0;
+  return measured_seconds(ranges, bytes, passes * (group.size - 1), passes * (group.size - 1) / group.size * bytes * group.oversubscription);
+}
+
 /// The groups of a mesh axis: in every run of size x stride ranks a group begins at each of the first `stride` ranks.
 struct Groups {
   int64_t size, stride;
@@ -89,12 +104,18 @@ GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& clust
           oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; })};
 }
 
+bool has_ranges(const GroupPlacement& group, const ClusterConfig& cluster) {
+  const LinkConfig& link = link_of(group, cluster);
+  return link.all_reduce.from || link.all_gather.from || link.reduce_scatter.from;
+}
+
 double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster) {
   if (group.nodes <= 1) return *cluster.node_link.bandwidth;
   return std::min(*cluster.node_link.bandwidth, group.per_node * *cluster.network.bandwidth / group.oversubscription);
 }
 
 double all_reduce_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (const LinkRanges& ranges = link_of(group, cluster).all_reduce; ranges.from) return measured_ring_seconds(ranges, group, bytes, 2);
   // NVLink SHARP reduces in the switch for groups of five and more; NCCL uses rings for smaller groups (stas00/ml-engineering, eight H200).
   const bool in_switch = group.nodes <= 1 && group.size >= 5;
   const double bandwidth = std::max(ring_bandwidth(group, cluster), in_switch ? *cluster.nvls_bandwidth : 0);
@@ -103,7 +124,13 @@ double all_reduce_seconds(const GroupPlacement& group, double bytes, const Clust
 }
 
 double all_gather_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (const LinkRanges& ranges = link_of(group, cluster).all_gather; ranges.from) return measured_ring_seconds(ranges, group, bytes, 1);
   return seconds(group, bytes, 1, ring_hops(group), ring_bandwidth(group, cluster), cluster);
+}
+
+double reduce_scatter_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (const LinkRanges& ranges = link_of(group, cluster).reduce_scatter; ranges.from) return measured_ring_seconds(ranges, group, bytes, 1);
+  return all_gather_seconds(group, bytes, cluster);
 }
 
 double all_to_all_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
@@ -117,10 +144,13 @@ double all_to_all_seconds(const GroupPlacement& group, double bytes, const Clust
 }
 
 double transfer_seconds(int64_t from, int64_t to, int64_t ranks, double bytes, const ClusterConfig& cluster) {
-  if (cluster.nodes == 1 || !leaves_block(from, to, ranks, cluster.devices_per_node))
+  if (cluster.nodes == 1 || !leaves_block(from, to, ranks, cluster.devices_per_node)) {
+    if (cluster.node_link.send.from) return measured_seconds(cluster.node_link.send, bytes, 1, bytes);
     return *cluster.node_link.latency + bytes / *cluster.node_link.bandwidth;
+  }
   const double factor =
       oversubscription(cluster, [&](int64_t under) { return leaves_block(from, to, ranks, under * cluster.devices_per_node) ? 1.0 : 0.0; });
+  if (cluster.network.send.from) return measured_seconds(cluster.network.send, bytes, 1, bytes * factor);
   return *cluster.network.latency + bytes * factor / *cluster.network.bandwidth;
 }
 

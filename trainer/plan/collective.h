@@ -19,14 +19,19 @@ struct GroupPlacement {
 /// straddle two nodes where another group of the same size fits within one.
 GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
 
+/// Whether collectives of the group have measured ranges.
+bool has_ranges(const GroupPlacement& group, const ClusterConfig& cluster);
+
 /// Bandwidth of each rank in a ring, in bytes/s sent.
 double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster);
 
 /// `bytes`: size of the full array (all-gather: its output; reduce-scatter: its input). 0 for groups of one. Each device has its own share of the
 /// network, so a group with several members on a node uses several shares. Gathers use a ring. An all-reduce between nodes uses a ring or a tree,
-/// whichever is faster.
+/// whichever is faster. An operation with
+/// measured ranges (LinkRanges) takes their time instead.
 double all_reduce_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);
-double all_gather_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);  ///< also reduce-scatter
+double all_gather_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);
+double reduce_scatter_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);  ///< as all-gather unless it was measured
 /// all_to_all and all_to_all_v. `bytes`: size of each rank's `in`; for all_to_all_v, the most that any rank sends or receives. A rank sends (n-1)/n
 /// of them: to peers on its node over the node's links and, at the same time, to the others over its share of the network. The messages start one
 /// after another (pairwise exchange).

@@ -65,9 +65,9 @@ class OperationCosts {
         return elementwise_seconds(stack_.elementwise * traffic_bytes(size(operation.bytes), element, cluster_.device.cores.has_value()), 1,
                                    cluster_);
       case OperationKind::kCollective: {
-        const bool all_reduce = std::string_view(operation.name) == "all_reduce";
-        return (1 - stack_.tensor_overlap) * (all_reduce ? all_reduce_seconds(tensor_, size(operation.bytes), cluster_)
-                                                         : all_gather_seconds(tensor_, size(operation.bytes), cluster_));
+        const std::string_view name = operation.name;
+        const auto seconds = name == "all_reduce" ? all_reduce_seconds : name == "reduce_scatter" ? reduce_scatter_seconds : all_gather_seconds;
+        return (1 - stack_.tensor_overlap) * seconds(tensor_, size(operation.bytes), cluster_);
       }
     }
     return 0;
@@ -167,7 +167,7 @@ class Model {
     const double gathered = policy.unshard_each_use ? factor * all_gather_seconds(shard, element * elements, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
     const double reduced =
-        policy.gradients_resident || (head && shared_.table) ? 0 : factor * all_gather_seconds(shard, stack_.reduce_bytes * elements, cluster_);
+        policy.gradients_resident || (head && shared_.table) ? 0 : factor * reduce_scatter_seconds(shard, stack_.reduce_bytes * elements, cluster_);
     const double forward = head && shared_.head ? 0 : gathered, backward = embedding && shared_.embedding ? 0 : gathered;
     const double gather_held = 1 - stack_.gather_overlap, reduce_held = 1 - stack_.scatter_overlap;
     part.gather_forward = exposed(gather_held * forward, (1 - gather_held) * forward, part.forward);
@@ -186,17 +186,21 @@ class Model {
   SharedUses shared_;
 };
 
-/// Communication once per step on a pipeline rank with `elements` weights: gradient reduction and parameter gathers, without the part hidden behind
-/// the last micro-batch's backward and the first one's forward.
-double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double first_forward,
+/// Communication once per step on a pipeline rank with `elements` weights in `units` units: gradient reduction and parameter gathers, without the part
+/// hidden behind the last micro-batch's backward and the first one's forward.
+double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double units, double first_forward,
                       double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
   const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster);
   const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster);
-  double reduced = all_reduce_seconds(replicate, stack.reduce_bytes * elements / policy.shard, cluster);
-  if (policy.gradients_resident) reduced += all_gather_seconds(shard, stack.reduce_bytes * elements, cluster);
-  const double gathered = policy.unshard_each_use ? 0 : all_gather_seconds(shard, element * elements, cluster);
+  // A link without ranges has one bandwidth, and its latency is nothing beside a step. Where it has ranges, the size of a unit decides.
+  const auto by_unit = [&](auto seconds, const GroupPlacement& group, double bytes) {
+    return has_ranges(group, cluster) ? units * seconds(group, bytes / units, cluster) : seconds(group, bytes, cluster);
+  };
+  double reduced = by_unit(all_reduce_seconds, replicate, stack.reduce_bytes * elements / policy.shard);
+  if (policy.gradients_resident) reduced += by_unit(reduce_scatter_seconds, shard, stack.reduce_bytes * elements);
+  const double gathered = policy.unshard_each_use ? 0 : by_unit(all_gather_seconds, shard, element * elements);
   // At least a tenth is exposed: the last bucket, and late starts.
   const auto visible = [&](double seconds, double beside) {
     seconds *= stack.data_factor;
@@ -268,7 +272,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
   const std::vector<Recompute> recompute = recompute_policy(config);
   StepCosts costs;
-  std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline));
+  std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline)), units(elements.size());
   std::vector<double> forward(elements.size()), backward(elements.size());  // without time that the same links are busy
   // A tied table on a rank with both embedding and head counts once.
   const auto table = static_cast<double>(model.embedding().units.front());
@@ -279,6 +283,8 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const auto add = [&](const Part& part, Recompute how) {
       stage.add(model.seconds_of(part, how));
       elements[rank] += model.of(part).elements();
+      const auto together = static_cast<double>(part.kind == PartKind::kBlock ? blocks_per_unit(config) : 1);
+      units[rank] += static_cast<double>(model.of(part).units.size()) / together;
     };
     if (range.first()) add(model.parts.front(), Recompute::kNone);
     for (int64_t b = range.first_block; b < range.first_block + range.blocks; ++b)
@@ -307,7 +313,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
       config.model.tied_embeddings && apart > 0 ? all_reduce_seconds(place_of(2, apart, cluster), stack.reduce_bytes * table / shards, cluster) : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
-    costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], forward[rank], backward[rank]) + (end ? tied : 0));
+    costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0));
     costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster));
   }
   costs.host = stack.host_seconds;

@@ -96,7 +96,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
       case ActionType::kUnshard: return split(gather_held, factor * all_gather_seconds(shard, parameter_bytes * elements, cluster));
-      case ActionType::kReduceGrads: return split(reduce_held, factor * all_gather_seconds(shard, gradient_bytes * elements, cluster));
+      case ActionType::kReduceGrads: return split(reduce_held, factor * reduce_scatter_seconds(shard, gradient_bytes * elements, cluster));
       case ActionType::kReduceReplicas: return split(once, factor * all_reduce_seconds(replicate, gradient_bytes * elements / shards, cluster));
       case ActionType::kReduceTied: return split(once, all_reduce_seconds(ends, gradient_bytes * elements / shards, cluster));
       default: return Collective{};
