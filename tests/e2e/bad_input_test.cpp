@@ -506,6 +506,7 @@ TEST_CASE("bad input: the help of each command says that --set may be repeated")
                                                          {"verify"},
                                                          {"bench", "step"},
                                                          {"bench", "kernels"},
+                                                         {"bench", "scale"},
                                                          {"doctor"},
                                                          {"config", "show"},
                                                          {"config", "explain"},

@@ -210,6 +210,47 @@ TEST_CASE("bench comm --cluster: fitted ranges are added to a cluster file that 
   CHECK(directory.changes_since(before) == "");
 }
 
+TEST_CASE("bench scale: strong and weak scaling beside the forecast, and ranks that share cores are in no fit") {
+  TemporaryDirectory directory;
+  write_file(directory / "run.yaml", kConfig);
+  const Arguments larger = sets({"model.hidden_size=128", "model.heads=4", "model.ffn_size=512", "model.vocab_size=512",
+                                 "training.sequence_length=128", "run.device=cpu", "training.global_batch_size=2"});
+  const Arguments scale = Arguments{"bench", "scale", "run.yaml", "--steps", "1", "--warmup", "1", "--rounds", "1", "--json", "--svg", "scale.svg"};
+  const json result = json::parse(must(directory, scale + layout(1, 1, 1, 0) + Arguments{"--ranks", "4", "--output", "scale.json"} + larger).out);
+  CHECK(json::parse(read_file(directory / "scale.json")) == result);
+  CHECK(read_file(directory / "scale.svg").starts_with("<svg"));
+  const int64_t places = result["places"];
+  for (const char* kind : {"strong", "weak"}) {
+    const json& curve = result[kind];
+    REQUIRE(curve["points"].size() == 3);
+    int64_t ranks = 1, fitted = 0;
+    for (const json& point : curve["points"]) {
+      INFO(point.dump());
+      CHECK(point["ranks"] == ranks);
+      CHECK(point["shares_cores"] == (ranks > places));
+      const bool possible = std::string(kind) == "weak" || ranks <= 2;  // sequences of the batch
+      CHECK(point["left_out"].is_null() == possible);
+      if (possible) {
+        check_positive(point, {"step_seconds", "tokens_per_second", "speedup", "efficiency", "forecast_seconds", "forecast_ratio"});
+        const double tokens = point["tokens_per_second"].get<double>() * point["step_seconds"].get<double>();
+        CHECK(tokens == Approx(2 * 128 * (std::string(kind) == "weak" ? ranks : 1)));
+        fitted += ranks <= places;
+      }
+      ranks *= 2;
+    }
+    CHECK(curve["fitted_points"] == fitted);
+    CHECK(curve["serial_share"].is_null() == (fitted < 2));
+  }
+  // One rank of one thread is forecast on one core.
+  const auto forecast = [&](size_t point) { return result["strong"]["points"][point]["forecast_seconds"].get<double>(); };
+  CHECK(forecast(0) > 1.4 * forecast(1));
+  const auto before = directory.listing();
+  check_error(run(directory, {"bench", "scale", "none.yaml"}), 66, "none.yaml");
+  check_error(run(directory, Arguments{"bench", "scale", "run.yaml", "--ranks", "1"} + layout(2, 1, 1, 0)), 64, "allowed integer from 2");
+  check_error(run(directory, {"bench", "scale", "run.yaml", "--svg", "run.yaml"}), 64, "run.yaml");
+  CHECK(directory.changes_since(before) == "");
+}
+
 TEST_CASE("bench: unsupported options are refused, and nothing is written") {
   TemporaryDirectory directory;
   write_file(directory / "run.yaml", kConfig);

@@ -60,7 +60,7 @@ TEST_CASE("bench: an unwritable file is reported before anything is measured") {
     return Process({"env", std::string("TMPDIR=") + place, kBinary, "bench", "machine", "--seconds", "60"}, directory.path()).wait();
   };
   check(run(directory, {"bench", "machine", "--seconds", "60", "--output", "nowhere/machine.yaml"}), 74, "nowhere");
-  check(under("/nowhere"), 74, "/nowhere/trireme-links-");
+  check(under("/nowhere"), 74, "/nowhere/trireme-bench-");
   check(run(directory, {"bench", "comm", "--json", "--output", "rows.json"}), 64, "--json excludes --output");
   CHECK(directory.listing().empty());
 }

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
 
 namespace trireme::bench {
 namespace {
@@ -60,6 +61,12 @@ CpuSeconds read_cpu_seconds(const std::filesystem::path& stat) {
 double foreign_share(const CpuSeconds& before, const CpuSeconds& after, int cores) {
   const double foreign = (after.busy - before.busy) - (after.own - before.own);
   return std::clamp(foreign / (std::max(after.wall - before.wall, 1e-3) * cores), 0.0, 1.0);
+}
+
+double foreign_share_during(const std::function<void()>& work) {
+  const CpuSeconds before = read_cpu_seconds();
+  work();
+  return foreign_share(before, read_cpu_seconds(), usable_cores());
 }
 
 void refuse_busy_machine(double share) {

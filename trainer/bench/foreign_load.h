@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -23,6 +24,9 @@ std::set<int> own_cores();
 
 /// Share of `cores` cores that other processes used between two readings, from 0 to 1.
 double foreign_share(const CpuSeconds& before, const CpuSeconds& after, int cores);
+
+/// The share while `work` runs, in which this process's children may run and end.
+double foreign_share_during(const std::function<void()>& work);
 
 /// Share of foreign work above which measurements describe the other processes more than the machine.
 inline constexpr double kBusyMachine = 0.1;

@@ -13,6 +13,7 @@
 #include "trainer/bench/kernels.h"
 #include "trainer/bench/step.h"
 #include "trainer/commands/bench_machine.h"
+#include "trainer/commands/bench_scale.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/commands/finite_range.h"
 #include "trainer/commands/link_file.h"
@@ -138,17 +139,25 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
   }
   return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     Config config;
+    std::optional<DurableFile> output;  // fails before the measurements if it cannot be written
     collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
       if (!loaded) loaded = load_config(arguments.config, all_sets(arguments));
       config = resolve(*loaded, world->size());
+      if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);
     });
     machine.emplace(std::move(world), place, config);
     bench::StepOptions options = arguments.step;
     options.effort = arguments.effort();
     ordered_json result = {{"bench", "step"}};
     result.update(bench::bench_step(machine->ctx(), machine->world(), config, options));
-    if (machine->world().rank() == 0) print(arguments, result, headline(result["environment"]) + bench::step_text(result));
+    if (machine->world().rank() != 0) return ExitCode::kOk;
+    if (output) {
+      output->write(result.dump() + "\n");
+      output->commit();
+    } else {
+      print(arguments, result, headline(result["environment"]) + bench::step_text(result));
+    }
     return ExitCode::kOk;
   }));
 }
@@ -210,6 +219,26 @@ int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment,
   }));
 }
 
+void add_scale(CLI::App& bench, const LaunchEnvironment& environment, int& exit_code) {
+  CLI::App* scale =
+      bench.add_subcommand("scale", "Measure strong and weak scaling of a configuration over data ranks, beside the planner's forecast");
+  const auto options = std::make_shared<ScaleOptions>();
+  const CLI::Range count(int64_t{1}, int64_t{1} << 20);
+  scale->add_option("CONFIG", options->config, "YAML file of a run; tensor and pipeline degree are kept")->required();
+  scale->add_option("--set", options->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+  scale->add_option("--ranks", options->ranks, "Most ranks; default: one for each core or GPU")->check(count);
+  scale->add_option("--threads", options->threads, "Threads of each rank")->check(count)->capture_default_str();
+  scale->add_option("--steps", options->steps, "Number of timed steps of a round")->check(count)->capture_default_str();
+  scale->add_option("--warmup", options->warmup, "Number of steps before the timed ones")->check(count)->capture_default_str();
+  scale->add_option("--rounds", options->rounds, "Measure everything this many times and keep the fastest")->check(count)->capture_default_str();
+  scale->add_option("--cluster", options->cluster, "Cluster file, or a built-in device type, of the forecasts; default: plan.cluster");
+  scale->add_option("--output", options->output, "Also write the results as JSON to this file");
+  scale->add_option("--svg", options->svg, "Write a drawing of the curves to this file");
+  scale->add_flag("--json", options->json, "Print one JSON object");
+  add_oversubscribe_flag(*scale, options->oversubscribe);
+  scale->callback([options, &environment, &exit_code] { exit_code = bench_scale(environment, *options); });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
@@ -250,6 +279,7 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   step->add_option("--steps", arguments->step.steps, "Number of timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   step->add_option("--warmup", arguments->step.warmup, "Number of warmup steps before the timed ones")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  step->add_option("--output", arguments->output, "Write the results as JSON to this file instead of standard output")->excludes("--json");
   step->add_flag("--operations", arguments->step.operations, "Also time each operation of one step separately, on rank 0");
   add_oversubscribe_flag(*step, arguments->oversubscribe);
   step->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_step(*arguments, environment, command_line); });
@@ -270,6 +300,8 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   comm->add_option("--output", arguments->output, "Write the results as JSON to this file instead of standard output")->excludes("--json");
   add_oversubscribe_flag(*comm, arguments->oversubscribe);
   comm->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_comm(*arguments, environment, command_line); });
+
+  add_scale(*bench, environment, exit_code);
 
   CLI::App* machine = bench->add_subcommand(
       "machine", "Measure this machine's CPU and write a cluster file for `plan`, fitted to matrix products, attention, memory and collectives");

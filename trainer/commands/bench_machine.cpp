@@ -1,16 +1,11 @@
 #include "trainer/commands/bench_machine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -21,6 +16,7 @@
 #include "trainer/bench/foreign_load.h"
 #include "trainer/bench/machine.h"
 #include "trainer/commands/finish_output.h"
+#include "trainer/commands/temporary_file.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
@@ -31,25 +27,6 @@
 
 namespace trireme {
 namespace {
-
-/// A temporary file with a unique name, removed by the destructor.
-class TemporaryFile {
- public:
-  /// Created in `directory`, or in /tmp if that is empty.
-  explicit TemporaryFile(const std::string& directory) : path_(concat(directory.empty() ? "/tmp" : directory, "/trireme-links-XXXXXX")) {
-    const int descriptor = ::mkstemp(path_.data());
-    if (descriptor < 0) throw IoError(concat(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another directory"));
-    ::close(descriptor);
-  }
-  ~TemporaryFile() { ::unlink(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// Starts `ranks` ranks on this machine and measures collectives between them.
 std::vector<LinkSample> measure_links(const LaunchEnvironment& environment, int ranks, double seconds, const TemporaryFile& file) {
@@ -76,13 +53,6 @@ void round_figures(ClusterConfig& c) {
     *figure = rounded(**figure);
 }
 
-/// Share of the cores that other processes use while `work` runs.
-double foreign_share_during(const std::function<void()>& work) {
-  const bench::CpuSeconds before = bench::read_cpu_seconds();
-  work();
-  return bench::foreign_share(before, bench::read_cpu_seconds(), usable_cores());
-}
-
 }  // namespace
 
 int bench_machine(const LaunchEnvironment& environment, double seconds, const std::string& file, bool allow_busy) {
@@ -92,9 +62,9 @@ int bench_machine(const LaunchEnvironment& environment, double seconds, const st
   if (!file.empty()) output.emplace(file);  // fails before the measurements if it cannot be written
   const TemporaryFile links(environment.temporary_directory.value_or(""));
   MachineSamples samples;
-  const double share_before = foreign_share_during([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+  const double share_before = bench::foreign_share_during([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
   if (!allow_busy) bench::refuse_busy_machine(share_before);
-  const double share = foreign_share_during([&] {
+  const double share = bench::foreign_share_during([&] {
     ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
     {
       Config config;

@@ -34,17 +34,6 @@ const char* letter(ActionType type) {
 
 std::string number(double value, int digits) { return print("%.*f", digits, value); }
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '<' || c == '>' || c == '&')
-      result += c == '<' ? "&lt;" : c == '>' ? "&gt;" : "&amp;";
-    else
-      result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  }
-  return result;
-}
-
 std::vector<Rectangle> boxes_of(const std::vector<Timeline>& ranks, const Window& window) {
   std::vector<Rectangle> boxes;
   const double invisible = 0.5 * window.end / kWide;
@@ -88,11 +77,11 @@ std::string header(const std::string& title, double height) {
       R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 )", number(kLeft + kWide + 40, 0), " ", number(height, 0),
       R"(" font-family="sans-serif" font-size="11"><style>.F{fill:#7aa6de}.B{fill:#8cc68c}.I{fill:#8cc68c}.W{fill:#e0a458}.idle{fill:#e4e4e4})",
       R"(.s1{fill-opacity:.7}.s2{fill-opacity:.5}.s3{fill-opacity:.35}.n{text-anchor:middle}rect{stroke:#fff;stroke-width:.4}</style>)",
-      R"(<rect width="100%" height="100%" fill="#fff"/><text x="10" y="20" font-size="15">)", escaped(title), "</text>\n");
+      R"(<rect width="100%" height="100%" fill="#fff"/><text x="10" y="20" font-size="15">)", xml_text(title), "</text>\n");
 }
 
 std::string row_text(double y, const std::string& name, double idle) {
-  return concat(R"(<text x="10" y=")", number(y + 15, 1), R"(">)", escaped(name), ": ", number(100 * idle, 1),
+  return concat(R"(<text x="10" y=")", number(y + 15, 1), R"(">)", xml_text(name), ": ", number(100 * idle, 1),
                 R"( % idle</text><rect class="idle" x=")", number(kLeft, 0), R"(" y=")", number(y, 0), R"(" width=")", number(kWide, 0),
                 R"(" height=")", number(kRow - 4, 0), "\"/>\n");
 }

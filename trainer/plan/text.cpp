@@ -43,4 +43,15 @@ std::string time_text(double seconds) {
 
 std::string percent_text(double share) { return print("%.1f %%", 100 * share); }
 
+std::string xml_text(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '<' || c == '>' || c == '&')
+      result += c == '<' ? "&lt;" : c == '>' ? "&gt;" : "&amp;";
+    else
+      result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return result;
+}
+
 }  // namespace trireme

@@ -25,5 +25,7 @@ std::string seconds_text(double seconds);
 /// Any duration, in the largest unit, from days to microseconds, of which it has at least two: "2.5 days", "90 min", "13.2 ms".
 std::string time_text(double seconds);
 std::string percent_text(double share);  ///< 0.123 -> "12.3 %"
+/// Text for an element of SVG or HTML: <, > and & as entities, control characters as spaces.
+std::string xml_text(const std::string& text);
 
 }  // namespace trireme
