@@ -11,8 +11,7 @@ RunRecord train_on_gpus(const Config& config, int steps, int ranks_per_gpu, bool
   RunRecord record;
   std::mutex mutex;
   const auto ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
-  const Carrier carrier{ranks_per_gpu == 1, ranks_per_gpu, nccl_options(config), static_cast<int>(config.parallel.communication_sms),
-                        caching};
+  const Carrier carrier{ranks_per_gpu == 1, ranks_per_gpu, nccl_options(config), static_cast<int>(config.parallel.communication_sms), caching};
   run_gpu_ranks(ranks, carrier, [&](Communicator& world, Context& ctx) {
     RunRecord mine = train(ctx, world, config, steps);
     if (world.rank() != 0) return;
