@@ -47,7 +47,7 @@ int64_t bucket_from(size_t digits) { return digits == 0 ? 0 : int64_t{1} << (dig
 int64_t bucket_to(size_t digits) { return (int64_t{1} << digits) - 1; }
 
 /// Replaces control characters, which could control the terminal, by '?'.
-std::string printable(std::string text) {
+std::string printable_sample(std::string text) {
   for (char& c : text)
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
   return text;
@@ -152,7 +152,7 @@ void inspect_tokens(const InspectOptions& options) {
     std::cout << "format      " << format_of(source) << '\n';
   }
   if (source.has_document_boundaries()) print_lengths(lengths);
-  std::cout << (tokenizer ? "sample\n" : "sample of ids; --tokenizer shows it as text\n") << printable(sample) << '\n';
+  std::cout << (tokenizer ? "sample\n" : "sample of ids; --tokenizer shows it as text\n") << printable_sample(sample) << '\n';
   finish_output();
 }
 
