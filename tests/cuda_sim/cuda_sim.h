@@ -34,7 +34,7 @@ struct Options {
   int sampled_blocks = 0;
   /// Not empty: of the launches of each kernel, numbered from 0 since these options were set, only these run. For an operation that divides a large
   /// tensor among many launches.
-  std::vector<int64_t> sampled_launches;
+  std::vector<int64_t> sampled_launches = {};
   double refused_products = 0;  ///< probability that the heuristic of cuBLASLt finds no algorithm for a problem that it could solve
 };
 
