@@ -18,7 +18,7 @@ void check_tuning_file(const std::string& path);
 struct TunedProducts {
   AlgorithmsByGpu algorithms;    ///< those that the step uses
   int64_t timed = 0, known = 0;  ///< kinds of products in `algorithms`: timed now, and taken from checkpoint or file
-  std::string note = {};              ///< why kinds were timed although algorithms were known; empty: no reason to tell
+  std::string note = {};         ///< why kinds were timed although algorithms were known; empty: no reason to tell
 };
 
 /// With kernels.tuning_file, on GPUs: chooses the algorithms of cuBLASLt for the products of a training step, for all products from now on. Otherwise
