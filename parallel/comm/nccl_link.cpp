@@ -79,7 +79,7 @@ std::shared_ptr<void> NcclLinks::allocate(const std::shared_ptr<NcclLinks>& link
   links->memory_ = memory;
   links->bytes_ = bytes;
   return {memory, [weak = std::weak_ptr(links), gpu = &links->gpu](void* freed) {
-            if (const auto alive = weak.lock(); alive != nullptr) alive->deregister_memory();
+            if (const auto alive = weak.lock(); alive != nullptr) alive->forget_memory();
             await(*gpu);
             nccl().mem_free(freed);
           }};
@@ -103,6 +103,11 @@ std::string NcclLinks::register_memory(Communicator& world) {
     return why;
   }
   return "";
+}
+
+void NcclLinks::forget_memory() {
+  deregister_memory();
+  memory_ = nullptr;
 }
 
 void NcclLinks::deregister_memory() {

@@ -44,13 +44,15 @@ class NcclLinks {
 
  private:
   friend class NcclLink;
+  void deregister_memory();
+  void forget_memory();
+
   std::vector<std::weak_ptr<NcclLink>> made_;
   std::vector<ncclComm_t> abandoned_;  ///< to be aborted
   std::vector<Tensor> buffers_;        ///< of abandoned operations
   void* memory_ = nullptr;             ///< of allocate()
   int64_t bytes_ = 0;
   std::string refusal_;  ///< why allocate() has failed
-  void deregister_memory();
   bool given_up_ = false;
 };
 

@@ -228,8 +228,9 @@ TEST_CASE("an algorithm that is known is not timed, and one that cuBLASLt does n
 TEST_CASE("algorithms that need more than the workspace of every product are no candidates") {
   Machine machine({}, {.major = 8});
   const Tensor x = machine.tensor({1024, 8}, DType::kF32), w = machine.tensor({768, 8}, DType::kF32), y = machine.tensor({1024, 768}, DType::kF32);
-  const int64_t before = machine.ctx.arena->system_allocations();
+  const int64_t before = machine.ctx.arena->system_allocations(), invalid = cuda_sim::cublas_lt_statistics().invalid;
   const auto times = cuda::time_products(*machine.gpu, {}, [&] { linear_forward(machine.ctx, x, w, {}, y); });
+  CHECK(cuda_sim::cublas_lt_statistics().invalid == invalid);  // none is tried either
   REQUIRE(times.size() == 1);
   CHECK(times[0].algorithms.size() == 1);  // partial sums of two slices, 6 MiB, do not fit the workspace of 4 MiB
   CHECK(machine.ctx.arena->system_allocations() == before);

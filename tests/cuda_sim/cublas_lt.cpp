@@ -15,7 +15,7 @@
 namespace cuda_sim {
 namespace {
 
-std::atomic<int64_t> g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects, g_limited;
+std::atomic<int64_t> g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects, g_limited, g_invalid;
 AlgorithmBehaviour g_behaviour;  // changed between runs only
 
 // ---- the objects behind the opaque handles ----
@@ -197,7 +197,7 @@ class Product final : public Operation {
 
 void set_algorithms(const AlgorithmBehaviour& behaviour) { g_behaviour = behaviour; }
 
-CublasLtStatistics cublas_lt_statistics() { return {g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects, g_limited}; }
+CublasLtStatistics cublas_lt_statistics() { return {g_heuristics, g_refused, g_products, g_fused_gelu, g_live_objects, g_limited, g_invalid}; }
 
 cublasStatus_t lt_create(cublasLtHandle_t* handle) {
   if (handle == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
@@ -345,7 +345,10 @@ cublasStatus_t lt_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, con
   std::memcpy(&call.alpha, alpha, sizeof(float));
   std::memcpy(&call.beta, beta, sizeof(float));
   call.a = a, call.b = b, call.c = c, call.d = d, call.bias = description->bias, call.aux = description->aux, call.workspace = workspace;
-  if (!pointers_sound(call, algorithm, workspace_bytes, library->device)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!pointers_sound(call, algorithm, workspace_bytes, library->device)) {
+    ++g_invalid;
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
   if (algorithm.place == g_behaviour.unusable || algorithm.place == g_behaviour.refused) return CUBLAS_STATUS_NOT_SUPPORTED;
   call.slices = algorithm.place + 1;
   ++g_products;

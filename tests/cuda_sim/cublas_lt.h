@@ -17,6 +17,7 @@ struct CublasLtStatistics {
   int64_t fused_gelu = 0;    ///< products with a GELU epilogue
   int64_t live_objects = 0;  ///< handles, descriptors, layouts, preferences
   int64_t limited = 0;       ///< products with a target for the number of multiprocessors
+  int64_t invalid = 0;       ///< products whose pointers or workspace do not suit their algorithm
 };
 /// Statistics of the process.
 CublasLtStatistics cublas_lt_statistics();
