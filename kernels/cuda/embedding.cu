@@ -24,14 +24,12 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kBlock)
-    position_forward_kernel(const T* __restrict__ w, uint32_t first_position, uint32_t sequence_length, const int32_t* __restrict__ starts,
-                            T* __restrict__ y, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
+__global__ void __launch_bounds__(kBlock) position_forward_kernel(const T* __restrict__ w, uint32_t first_position, uint32_t sequence_length,
+                                                                  T* __restrict__ y, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
   const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
   if (access >= accesses) return;
   const uint32_t m = access / row_accesses;
-  const int64_t column = int64_t{access % row_accesses} * N;
-  const int64_t position = (int64_t{first_position} + m) % sequence_length - (starts != nullptr ? starts[m] : 0);
+  const int64_t column = int64_t{access % row_accesses} * N, position = (int64_t{first_position} + m) % sequence_length;
   float values[N], added[N];
   load_vector(y + m * columns + column, values);
   load_vector(w + position * columns + column, added);
@@ -61,33 +59,6 @@ __global__ void __launch_bounds__(kBlock)
     for (int i = 0; i < N; ++i) sum[i] += gradient[i];
   }
   store_vector(dw + position * columns + column, sum);
-}
-
-/// The same with documents, in which positions restart: each thread adds the row at its position in every document that has one.
-template <class T, int N>
-__global__ void __launch_bounds__(kBlock)
-    document_position_backward_kernel(const T* __restrict__ dy, uint32_t first_position, uint32_t sequence_length, const int32_t* __restrict__ starts,
-                                      const int32_t* __restrict__ ends, float* __restrict__ dw, int64_t rows, uint32_t accesses,
-                                      uint32_t row_accesses, int64_t columns) {
-  const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
-  if (access >= accesses) return;
-  const int64_t position = access / row_accesses, column = int64_t{access % row_accesses} * N;
-  float sum[N];
-  bool loaded = false;
-  for (int64_t m = 0, token = first_position; m < rows;) {  // m: first row of a document here, which is `token` of its sequence
-    const int64_t start = starts[m], end = ends[m], row = m + start + position - token;
-    if (row >= m && start + position < end && row < rows) {
-      float gradient[N];
-      load_vector(dy + row * columns + column, gradient);
-      if (!loaded) load_vector(dw + position * columns + column, sum);
-      loaded = true;
-#pragma unroll
-      for (int i = 0; i < N; ++i) sum[i] += gradient[i];
-    }
-    m += end - token;
-    token = end % sequence_length;
-  }
-  if (loaded) store_vector(dw + position * columns + column, sum);
 }
 
 // ---- gradient of the embedding table ----
@@ -216,7 +187,7 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   });
 }
 
-void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const int32_t* starts, const Tensor& y) {
+void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   TRIREME_CHECK(sequence_length <= UINT32_MAX, sequence_length, " positions are too many");
   dispatch_gpu_float(y.dtype(), [&]<class T>(T) {
@@ -227,12 +198,12 @@ void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t 
     const auto kernel = aligned ? position_forward_kernel<T, kVector<T>> : position_forward_kernel<T, 1>;
     for_row_ranges(rows, row_accesses, [&](int64_t first, int64_t count) {
       launch(ctx, kernel, {dim3(blocks_of(count * row_accesses)), dim3(kBlock)}, table, (first_row + first) % sequence_length, sequence_length,
-             starts == nullptr ? nullptr : starts + first, out + first * columns, count * row_accesses, row_accesses, columns);
+             out + first * columns, count * row_accesses, row_accesses, columns);
     });
   });
 }
 
-void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Documents& documents, const Tensor& dw) {
+void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   dispatch_gpu_float(dy.dtype(), [&]<class T>(T) {
     const T* const gradients = dy.data<T>();
@@ -240,15 +211,9 @@ void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_
     const bool aligned = aligned_rows(columns, gradients, sums);
     const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
     TRIREME_CHECK(sequence_length * row_accesses <= UINT32_MAX, sequence_length, " positions of ", columns, " columns are too many");
-    const Shape3 shape{dim3(blocks_of(sequence_length * row_accesses)), dim3(kBlock)};
-    const int64_t first = first_row % sequence_length;
-    if (documents.defined()) {
-      const auto kernel = aligned ? document_position_backward_kernel<T, kVector<T>> : document_position_backward_kernel<T, 1>;
-      return launch(ctx, kernel, shape, gradients, first, sequence_length, documents.starts.data<int32_t>(), documents.ends.data<int32_t>(), sums,
-                    rows, sequence_length * row_accesses, row_accesses, columns);
-    }
     const auto kernel = aligned ? position_backward_kernel<T, kVector<T>> : position_backward_kernel<T, 1>;
-    launch(ctx, kernel, shape, gradients, first, sequence_length, sums, rows, sequence_length * row_accesses, row_accesses, columns);
+    launch(ctx, kernel, {dim3(blocks_of(sequence_length * row_accesses)), dim3(kBlock)}, gradients, first_row % sequence_length, sequence_length,
+           sums, rows, sequence_length * row_accesses, row_accesses, columns);
   });
 }
 

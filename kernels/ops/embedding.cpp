@@ -40,34 +40,29 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
       });
 }
 
-void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y, const Documents& documents) {
+void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = y.dtype();
   Operation operation(ctx, "position_forward",
                       {{"w", w, {w.dim(0), columns}, dtype, Passes::kNotCounted}, {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: invalid sequence length ", sequence_length, " for w ",
                 w.shape().str());
-  operation.optional({"starts", documents.starts, {rows}, DType::kI32});
-  const int32_t* const starts = documents.starts_or_null();
   operation.run(
-      dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, starts, y); },
-      [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, starts, y.data<T>(), rows, columns); });
+      dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, y); },
+      [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
 }
 
-void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw, const Documents& documents) {
+void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
   Operation operation(ctx, "position_backward",
                       {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kNotCounted}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: invalid sequence length ", sequence_length, " for dw ",
                 dw.shape().str());
-  operation.optional({"starts", documents.starts, {rows}, DType::kI32});
-  operation.optional({"ends", documents.ends, {rows}, DType::kI32});
-  const int32_t* const starts = documents.starts_or_null();
   operation.moves(dy.bytes() + 2 * std::min(rows, sequence_length) * columns * size_of(dw.dtype()));
   operation.run(
-      dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, documents, dw); },
-      [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, starts, dw.data<Accumulator<T>>(), rows, columns); });
+      dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },
+      [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<Accumulator<T>>(), rows, columns); });
 }
 
 }  // namespace trireme

@@ -31,7 +31,8 @@ const std::set<std::string> kReplaced = {"run.seed",
                                          "training.optimizer.learning_rate",
                                          "training.schedule.warmup_steps",
                                          "training.schedule.final_learning_rate",
-                                         "data.train"};
+                                         "data.train",
+                                         "data.document_mask"};  // kept in Clone::documents
 
 Config users_config() {
   Config c;

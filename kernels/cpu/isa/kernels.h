@@ -125,13 +125,12 @@ struct GeluBackward {
   T* dx;
 };
 
-/// Items: rows. Rotates the first `heads` heads by direction * angle of the position, which is row % positions, less starts[row] unless that is null.
+/// Items: rows. Rotates the first `heads` heads by direction * angle of the position, which is row % positions.
 template <class T>
 struct Rope {
   const float* table;
   int64_t positions, head_size, heads, columns;
   float direction;
-  const int32_t* starts;
   T* qkv;
 };
 
