@@ -7,6 +7,7 @@ namespace trireme {
 size_t Progress::add_group(std::string name, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
   now_.groups.push_back({std::move(name), std::move(ranks), 0, {}, {}});
+  waited_.push_back(0);
   return now_.groups.size() - 1;
 }
 
@@ -31,11 +32,14 @@ void Progress::begin_wait(Wait wait) {
   const std::lock_guard lock(mutex_);
   ++now_.count;
   now_.wait = std::move(wait);
+  wait_begin_ = std::chrono::steady_clock::now();
 }
 
 void Progress::end_wait() {
   const std::lock_guard lock(mutex_);
   ++now_.count;
+  if (now_.wait && now_.wait->group)
+    waited_[*now_.wait->group] += std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_begin_).count();
   now_.wait.reset();
 }
 

@@ -106,6 +106,16 @@ double host_memory() {
   return std::min(all, memory_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
 }
 
+HostMemoryUse host_memory_use() {
+  HostMemoryUse use;
+  int64_t size = 0, pages = 0;
+  if (std::ifstream file("/proc/self/statm"); file >> size >> pages) use.resident = pages * ::sysconf(_SC_PAGE_SIZE);
+  std::ifstream file("/proc/meminfo");
+  for (std::string name, unit; file >> name >> size && std::getline(file, unit);)
+    if (name == "MemAvailable:") use.available = 1024 * size;
+  return use;
+}
+
 double memory_limit(const fs::path& groups, const fs::path& mount) {
   double least = std::numeric_limits<double>::infinity();
   std::ifstream file(groups);
