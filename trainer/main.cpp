@@ -12,6 +12,7 @@
 #include "trainer/commands/data_command.h"
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
+#include "trainer/commands/inspect_command.h"
 #include "trainer/commands/plan_command.h"
 #include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
@@ -45,6 +46,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_bench_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_plan_command(app, exit_code);
   trireme::add_verify_command(app, exit_code);
+  trireme::add_inspect_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);
   try {
     app.parse(argc, argv);

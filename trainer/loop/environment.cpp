@@ -1,6 +1,7 @@
 #include "trainer/loop/environment.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -99,6 +100,11 @@ std::string host_name() {
   char name[256] = "";
   ::gethostname(name, sizeof name - 1);
   return name;
+}
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  return ::getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_maxrss * int64_t{1024} : 0;
 }
 
 double host_memory() {

@@ -22,6 +22,9 @@ std::string host_name();
 /// Bytes of host memory available to this job: all of it, or the cgroup limit of a container or job.
 double host_memory();
 
+/// Bytes of host memory that this process has had in use at most.
+int64_t peak_resident_bytes();
+
 /// The lowest memory limit, in bytes, from a process's cgroup up to the root; infinity if none is set. `groups`: a file like /proc/self/cgroup;
 /// `mount`: a directory like /sys/fs/cgroup. Supports cgroup v1 and v2.
 double memory_limit(const std::filesystem::path& groups, const std::filesystem::path& mount);
