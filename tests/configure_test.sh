@@ -32,4 +32,22 @@ says parts 'CLI11 2.1 or newer is needed: the sources of version 2.4.1 become pa
 says parts 'MPI: not found; one process'
 cmake --build "$scratch/parts" --target CMakeFiles/trireme_parallel.dir/parallel/comm/mpi_stub.cpp.o >"$scratch/stub.txt" 2>&1 ||
   { echo "the build without MPI:"; cat "$scratch/stub.txt"; status=1; }
+
+configure cudnn-without-cuda 1 -DTRIREME_CUDNN=ON
+says cudnn-without-cuda 'TRIREME_CUDNN=ON, but cuDNN cannot be built in: the CUDA backend is off'
+if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+  mkdir -p "$scratch/cudnn" "$scratch/frontend" "$scratch/old-frontend"
+  printf '#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 19\n#define CUDNN_PATCHLEVEL 0\n' >"$scratch/cudnn/cudnn_version.h"
+  version() { printf '#define CUDNN_FRONTEND_%s_VERSION %s\n' MAJOR 1 MINOR "$1" PATCH 0; }
+  version 32 >"$scratch/frontend/cudnn_frontend_version.h"
+  version 18 >"$scratch/old-frontend/cudnn_frontend_version.h"
+  with_cuda=(-DTRIREME_CUDA=ON -DCUDNN_INCLUDE="$scratch/cudnn")
+  configure cudnn 0 "${with_cuda[@]}" -DCUDNN_FRONTEND_INCLUDE="$scratch/frontend" -DTRIREME_CUDNN=ON
+  says cudnn 'cuDNN: found'
+  configure old-frontend 0 "${with_cuda[@]}" -DCUDNN_FRONTEND_INCLUDE="$scratch/old-frontend"
+  says old-frontend 'cuDNN frontend 1.20 or newer is needed'
+  says old-frontend 'cuDNN: not found; attention on GPUs has the built-in kernels only'
+  configure off 0 "${with_cuda[@]}" -DTRIREME_CUDNN=OFF
+  says off 'cuDNN: not found; attention on GPUs'
+fi
 exit $status

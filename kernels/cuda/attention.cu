@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/vector.cuh"
 
 namespace trireme::cuda {
@@ -88,7 +89,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
 
 }  // namespace
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+void builtin_attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
   check("attention_forward", shape);
   if (qkv.numel() == 0) return;
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
@@ -99,13 +100,25 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
   });
 }
 
-void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv, const Tensor& workspace) {
+void builtin_attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                                const AttentionShape& shape, const Tensor& dqkv, const Tensor& workspace) {
   check("attention_backward", shape);
   if (qkv.numel() == 0) return;
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>(), workspace);
   });
+}
+
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+  const bool cudnn = ctx.gpu->options().cudnn_attention && qkv.numel() > 0;
+  if (!cudnn || !cudnn_attention_forward(ctx, qkv, shape, out, lse)) builtin_attention_forward(ctx, qkv, shape, out, lse);
+}
+
+void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
+                        const Tensor& dqkv, const Tensor& workspace) {
+  const bool cudnn = ctx.gpu->options().cudnn_attention && qkv.numel() > 0;
+  if (!cudnn || !cudnn_attention_backward(ctx, dout, qkv, out, lse, shape, dqkv, workspace))
+    builtin_attention_backward(ctx, dout, qkv, out, lse, shape, dqkv, workspace);
 }
 
 }  // namespace trireme::cuda

@@ -28,8 +28,12 @@ constexpr int64_t attention_workspace_bytes(const AttentionShape& shape, DType d
   return kTicketBytes + each * (fitting < 1 ? 1 : fitting < all ? fitting : all);
 }
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
+void builtin_attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
 /// Processes as many kv heads at a time as fit in `workspace`, 16-byte aligned.   Errors: InternalError if that is none.
+void builtin_attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                                const AttentionShape& shape, const Tensor& dqkv, const Tensor& workspace);
+/// These use cuDNN where GpuOptions::cudnn_attention is set and kernels/cuda/cudnn_attention.h has no objection, else the functions above.
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv, const Tensor& workspace);
 /// Runs on fp32 units, one block per row and query head.

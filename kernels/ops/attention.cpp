@@ -1,7 +1,11 @@
 #include "kernels/ops/attention.h"
 
+#include <algorithm>
+
+#include "kernels/core/gpu.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/attention.h"
 
@@ -42,7 +46,10 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 Tensor attention_workspace(Context& ctx, const AttentionShape& shape, DType dtype) {
   if (ctx.device != Device::kCuda && !(ctx.device == Device::kMeta && ctx.for_gpu)) return {};
   check("attention_workspace", shape);
-  const int64_t words = cuda::attention_workspace_bytes(shape, dtype) / static_cast<int64_t>(sizeof(float));
+  const cuda::GpuOptions options = ctx.device == Device::kCuda ? ctx.gpu->options() : cuda::GpuOptions{.cudnn_attention = ctx.cudnn_attention};
+  const int64_t of_cudnn = options.cudnn_attention ? cuda::cudnn_workspace_bytes(shape, dtype, options.cudnn_workspace) : 0;
+  const int64_t bytes = std::max(cuda::attention_workspace_bytes(shape, dtype), of_cudnn);
+  const int64_t words = (bytes + 3) / static_cast<int64_t>(sizeof(float));
   return Tensor::empty(ctx, {words}, DType::kF32, MemoryCategory::kWorkspace);
 }
 

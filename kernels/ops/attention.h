@@ -21,7 +21,7 @@ struct AttentionShape {
 /// Source: Dao 2023, arXiv:2307.08691 (the lse formulation).
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
 /// Memory in which a GPU works during attention_backward of this shape, or of no more rows in shorter sequences; undefined for other devices.
-/// On kMeta it is counted if Context::for_gpu.
+/// On kMeta it is counted if Context::for_gpu, with that of cuDNN if Context::cudnn_attention.
 Tensor attention_workspace(Context& ctx, const AttentionShape& shape, DType dtype);
 /// Overwrites dqkv.   dout, out [M,N*H], dqkv [M,(N+2K)H]. `workspace` is made for the call if undefined.
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,

@@ -6,6 +6,7 @@
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
+#include "trainer/loop/attention_kernels.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
@@ -55,7 +56,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
 
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const LoweredSchedule& schedule) {
   Arena arena(Device::kMeta);
-  Context ctx{.device = Device::kMeta, .arena = &arena, .for_gpu = config.run.device == "cuda"};
+  Context ctx{.device = Device::kMeta, .arena = &arena, .for_gpu = config.run.device == "cuda", .cudnn_attention = uses_cudnn_attention(config)};
   NullCommunicator world(rank, world_size, "world");
   Trainer trainer(ctx, world, config, true, recompute, schedule);
   trainer.initialise();
