@@ -284,6 +284,29 @@ TEST_CASE("inspect: files of other starts and damaged files do not count") {
   CHECK(has(before.ranks[2].problem, "no file "));  // rank 2 has not started again, so its newest file is the one of the first start
 }
 
+TEST_CASE("inspect: a black box that contradicts its name or the others is left out") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "logs");
+  const auto leave = [&](int rank, int world) {
+    kill_rank(start_rank(run, {rank, world, "s", "", ""}, [&](Progress& progress, BlackBox&) {
+      std::vector<int> all;
+      for (int r = 0; r < world; ++r) all.push_back(r);
+      const size_t group = progress.add_group("world", all);
+      progress.begin_wait({"barrier", group, progress.enter(group), {}});
+    }));
+  };
+  leave(1, 1000);  // ranks that the others do not have
+  leave(2, 3);
+  fs::copy_file(black_box_path(run, 2), black_box_path(run, 0));
+  leave(2, 3);
+  const Inspection inspection = inspect_run(run, false);
+  REQUIRE(inspection.ranks.size() == 3);
+  CHECK(has(inspection.ranks[0].problem, "rank-0000.blackbox: that of rank 2 of 3"));
+  CHECK(has(inspection.ranks[1].problem, "rank-0001.blackbox: that of rank 1 of 1000"));
+  CHECK(has(inspection_text(inspection), "barrier 1 of group world: rank 2 waits\n  rank 0 is missing, and where it is is not known: "));
+}
+
 TEST_CASE("inspect: the verdict about the newest start, and about no other") {
   const Scratch scratch;
   const fs::path run = scratch / "run";

@@ -25,7 +25,8 @@ using Life = RankState::Life;
 
 constexpr double kNanoseconds = 1e9;
 
-double seconds_between(int64_t from, int64_t to) { return static_cast<double>(to - from) / kNanoseconds; }
+/// The difference of two times from files, which may be any numbers.
+double seconds_between(int64_t from, int64_t to) { return (static_cast<double>(to) - static_cast<double>(from)) / kNanoseconds; }
 
 std::string utc_of(int64_t nanoseconds) {
   return utc_text(WallClock::time_point(std::chrono::duration_cast<WallClock::duration>(std::chrono::nanoseconds(nanoseconds))));
@@ -251,6 +252,9 @@ Inspection inspect_run(const fs::path& run_directory, bool previous) {
       inspection.ranks.push_back(without_box("no file " + path_of(r).string()));
     } else if (rank->second.box && rank->second.box->owner.session != newest->owner.session) {
       inspection.ranks.push_back(without_box(concat("its black box, of ", utc_of(rank->second.box->begun), ", is of another start")));
+    } else if (rank->second.box && (rank->second.box->owner.rank != r || rank->second.box->owner.world != newest->owner.world)) {
+      const BlackBoxOwner& owner = rank->second.box->owner;
+      inspection.ranks.push_back(without_box(concat(path_of(r).string(), ": that of rank ", owner.rank, " of ", owner.world)));
     } else {
       inspection.ranks.push_back(rank->second);
     }
