@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/core/check.h"
+#include "kernels/core/joined.h"
 #include "trainer/commands/finish_output.h"
 
 namespace trireme {
@@ -26,18 +27,12 @@ void collect(const CLI::App& app, const std::string& path, std::vector<Command>&
   }
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 /// For bash, and for zsh through its bashcompinit: the commands typed so far select the words that may follow; other words complete to files.
 std::string bash_script(const std::vector<Command>& commands) {
   std::string paths, cases;
   for (const Command& command : commands) {
     if (!command.path.empty()) paths += (paths.empty() ? "\"" : " | \"") + command.path + "\"";
-    cases += "    \"" + command.path + "\") words=\"" + joined(command.subcommands) + "\" options=\"" + joined(command.options) + "\" ;;\n";
+    cases += "    \"" + command.path + "\") words=\"" + joined(command.subcommands, " ") + "\" options=\"" + joined(command.options, " ") + "\" ;;\n";
   }
   return R"(# Completion of trireme for bash and zsh: source <(trireme completion bash)
 if [ -n "$ZSH_VERSION" ]; then autoload -U +X bashcompinit && bashcompinit; fi
@@ -72,7 +67,7 @@ std::string fish_script(const std::vector<Command>& commands) {
         begin = end + 1;
       }
     }
-    if (!command.subcommands.empty()) text += "complete -c trireme -f -n '" + condition + "' -a '" + joined(command.subcommands) + "'\n";
+    if (!command.subcommands.empty()) text += "complete -c trireme -f -n '" + condition + "' -a '" + joined(command.subcommands, " ") + "'\n";
     for (const std::string& option : command.options) text += "complete -c trireme -n '" + condition + "' -l " + option.substr(2) + "\n";
   }
   return text;

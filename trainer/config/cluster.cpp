@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/joined.h"
 #include "trainer/config/bind.h"
 #include "trainer/config/check_fields.h"
 #include "trainer/config/cluster_visit.h"
@@ -57,12 +58,6 @@ std::vector<std::string> complete(ClusterConfig& cluster) {
     if (figures[i].required && !*figures[i].value) missing.push_back(figures[i].path);
   }
   return missing;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 std::string nearest_type(const std::string& type) {

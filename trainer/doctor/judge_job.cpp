@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/core/counted.h"
+#include "kernels/core/joined.h"
 #include "trainer/doctor/judge.h"
 #include "trainer/files/table.h"
 #include "trainer/plan/text.h"
@@ -20,12 +21,6 @@ std::string pair_text(const JobFacts& job, const Link& link) {
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 bool starts_ranks(const JobFacts& job) { return job.needs && job.needs->ranks > 1; }

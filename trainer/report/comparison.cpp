@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "kernels/core/joined.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/config/fields.h"
 #include "trainer/data/dataset.h"

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "kernels/core/joined.h"
 #include "trainer/report/comparison_words.h"
 
 namespace trireme::report {

@@ -11,12 +11,6 @@ using nlohmann::ordered_json;
 
 std::string shown(const std::string& value) { return value.empty() ? "not set" : value; }
 
-std::string joined(const std::vector<std::string>& items, const std::string& separator) {
-  std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : separator) + item;
-  return text;
-}
-
 std::string arrow(const std::array<double, 2>& values) {
   for (int precision = 6; precision < 17; ++precision) {
     const std::string a = print("%.*g", precision, values[0]), b = print("%.*g", precision, values[1]);

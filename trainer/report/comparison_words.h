@@ -2,8 +2,8 @@
 // Differences in words, for the parts of a comparison, its cause and its text.
 #include <array>
 #include <string>
-#include <vector>
 
+#include "kernels/core/joined.h"
 #include "trainer/report/comparison.h"
 
 namespace trireme::report {
@@ -12,7 +12,6 @@ inline constexpr std::array kRunNames{"A", "B"};
 
 /// "not set" for an empty value.
 std::string shown(const std::string& value);
-std::string joined(const std::vector<std::string>& items, const std::string& separator);
 /// "5.60863 -> 5.61421", with as many digits as tell the two apart.
 std::string arrow(const std::array<double, 2>& values);
 /// "training.steps 6 -> 8 since step 5, by --change".
