@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <thread>
 
@@ -38,33 +37,13 @@ struct Attempt {
   bool greeted = false;
 };
 
-int start_connecting(const std::string& address) {
-  const size_t colon = address.find(':');
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  uint16_t port = 0;
-  if (colon == address.npos || std::from_chars(address.data() + colon + 1, address.data() + address.size(), port).ec != std::errc() ||
-      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1)
-    return -1;
-  at.sin_port = htons(port);
-  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (file < 0) return -1;
-  if (::connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 || errno == EINPROGRESS) return file;
-  ::close(file);
-  return -1;
-}
-
 /// One attempt for each address of each door.
 std::vector<Attempt> attempts_for(const std::vector<std::string>& doors) {
   std::vector<Attempt> attempts;
   for (size_t door = 0; door < doors.size(); ++door) {
-    const std::string& text = doors[door];
-    const size_t at = text.find('@');
-    for (size_t begin = at == text.npos ? text.size() : at + 1; begin < text.size();) {
-      const size_t end = std::min(text.find(',', begin), text.size());
-      if (const int file = start_connecting(text.substr(begin, end - begin)); file >= 0) attempts.push_back({door, file, text.substr(0, at)});
-      begin = end + 1;
-    }
+    const Endpoint endpoint = parse_endpoint(doors[door]);
+    for (const std::string& address : endpoint.addresses)
+      if (const int file = start_connecting(address); file >= 0) attempts.push_back({door, file, endpoint.token});
   }
   return attempts;
 }
@@ -81,9 +60,10 @@ class Door::Impl {
     if (listener_ < 0 || ::bind(listener_, reinterpret_cast<sockaddr*>(&at), size) != 0 || ::listen(listener_, SOMAXCONN) != 0 ||
         ::getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
       return;
-    std::vector<std::string> own = own_addresses(true);
-    own.pop_back();  // loopback, where every host finds itself
-    for (const std::string& address : own) address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
+    Endpoint endpoint{token_, own_addresses(true)};
+    endpoint.addresses.pop_back();  // loopback, where every host finds itself
+    for (std::string& address : endpoint.addresses) address += concat(":", ntohs(at.sin_port));
+    address_ = text_of(endpoint);
     thread_ = std::thread([this] { run(); });
   }
   ~Impl() {

@@ -3,10 +3,15 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "kernels/core/check.h"
@@ -38,6 +43,42 @@ std::string random_token() {
   std::string token;
   for (const unsigned char byte : bytes) token += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
   return token;
+}
+
+std::string text_of(const Endpoint& endpoint) {
+  std::string text;
+  for (const std::string& address : endpoint.addresses) text += (text.empty() ? endpoint.token + "@" : ",") + address;
+  return text;
+}
+
+Endpoint parse_endpoint(const std::string& text) {
+  const size_t at = std::min(text.find('@'), text.size());
+  Endpoint endpoint{text.substr(0, at), {}};
+  for (size_t begin = at + 1; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    endpoint.addresses.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return endpoint;
+}
+
+int start_connecting(const std::string& address) {
+  const size_t colon = address.find(':');
+  uint16_t port = 0;
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  if (colon == address.npos || std::from_chars(address.data() + colon + 1, address.data() + address.size(), port).ec != std::errc() ||
+      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1) {
+    errno = EINVAL;
+    return -1;
+  }
+  at.sin_port = htons(port);
+  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (file < 0 || ::connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 || errno == EINPROGRESS) return file;
+  const int error = errno;
+  ::close(file);
+  errno = error;
+  return -1;
 }
 
 }  // namespace trireme

@@ -10,4 +10,16 @@ std::vector<std::string> own_addresses(bool others);
 /// 32 random hexadecimal digits, which a process of another job cannot guess. Errors: IoError.
 std::string random_token();
 
+/// Where a process listens, and the token that it expects. As text: "TOKEN@ADDRESS:PORT,ADDRESS:PORT".
+struct Endpoint {
+  std::string token;
+  std::vector<std::string> addresses;  ///< "A.B.C.D:PORT"
+};
+std::string text_of(const Endpoint& endpoint);  ///< empty without an address
+/// A text without '@' is a token without an address.
+Endpoint parse_endpoint(const std::string& text);
+
+/// Starts to connect to "A.B.C.D:PORT". Returns a non-blocking socket that is connected or still connecting, or -1 with errno.
+int start_connecting(const std::string& address);
+
 }  // namespace trireme

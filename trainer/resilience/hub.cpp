@@ -62,8 +62,9 @@ class Hub::Impl {
       close_all();
       throw IoError(concat("cannot open a port for the job monitor: ", why));
     }
-    for (const std::string& address : own_addresses(!options.one_host))
-      address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
+    Endpoint endpoint{token_, own_addresses(!options.one_host)};
+    for (std::string& address : endpoint.addresses) address += concat(":", ntohs(at.sin_port));
+    address_ = text_of(endpoint);
     const std::string keeper = options.own_rank < 0 ? "the launcher" : concat("rank ", options.own_rank);
     welcome_ = {{"silence", options.silence_seconds},
                 {"keeper", concat(keeper, " (host ", host_name(), ", process ", ::getpid(), ")")},

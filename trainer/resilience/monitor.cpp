@@ -1,6 +1,5 @@
 #include "trainer/resilience/monitor.h"
 
-#include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -10,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -19,7 +17,9 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "kernels/core/joined.h"
 #include "trainer/loop/environment.h"
+#include "trainer/resilience/addresses.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 
@@ -40,28 +40,12 @@ int milliseconds_until(Clock::time_point time) {
 
 /// Returns a non-blocking socket connected to "A.B.C.D:PORT", or -1 with errno.
 int connect_to(const std::string& address, Clock::time_point deadline) {
-  const size_t colon = address.find(':');
-  uint16_t port = 0;
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  if (colon == address.npos || std::from_chars(address.data() + colon + 1, address.data() + address.size(), port).ec != std::errc() ||
-      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1) {
-    errno = EINVAL;
-    return -1;
-  }
-  at.sin_port = htons(port);
-  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  int error = 0;
-  if (file >= 0 && ::connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) error = errno;
-  if (error == EINPROGRESS) {
-    pollfd ready{file, POLLOUT, 0};
-    socklen_t size = sizeof error;
-    if (::poll(&ready, 1, milliseconds_until(deadline)) == 0) {
-      error = ETIMEDOUT;
-    } else {
-      ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size);
-    }
-  }
+  const int file = start_connecting(address);
+  if (file < 0) return -1;
+  pollfd ready{file, POLLOUT, 0};
+  int error = ETIMEDOUT;
+  socklen_t size = sizeof error;
+  if (::poll(&ready, 1, milliseconds_until(deadline)) != 0) ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size);
   if (error == 0) return file;
   ::close(file);
   errno = error;
@@ -113,14 +97,11 @@ class Monitor::Impl {
   /// Tries the hub's addresses in turn, each with its own timeout, because firewalls may drop packets to some. Stores the hub's limits from its
   /// welcome.
   LineSocket join(const std::string& hub_address) {
-    const size_t at = std::min(hub_address.find('@'), hub_address.size());
-    const json hello{{"token", hub_address.substr(0, at)}, {"rank", rank_}, {"host", host_name()}, {"pid", ::getpid()}};
+    const Endpoint hub = parse_endpoint(hub_address);
+    const json hello{{"token", hub.token}, {"rank", rank_}, {"host", host_name()}, {"pid", ::getpid()}};
     std::string why = "no address";
-    for (size_t begin = at + 1; begin < hub_address.size();) {
-      const size_t end = std::min(hub_address.find(',', begin), hub_address.size());
-      const std::string address = hub_address.substr(begin, end - begin);
-      begin = end + 1;
-      const bool is_last = begin >= hub_address.size();
+    for (const std::string& address : hub.addresses) {
+      const bool is_last = &address == &hub.addresses.back();
       const int file = connect_to(address, Clock::now() + std::chrono::seconds(2));
       if (file < 0) {
         why = concat(address, ": ", std::strerror(errno));
@@ -139,8 +120,7 @@ class Monitor::Impl {
       }
       why = concat(address, ": connection refused, the monitor belongs to another job");
     }
-    throw IoError(concat("rank ", rank_, " on host ", host_name(), " cannot connect to the job monitor at ",
-                         hub_address.substr(std::min(at + 1, hub_address.size())), " (", why,
+    throw IoError(concat("rank ", rank_, " on host ", host_name(), " cannot connect to the job monitor at ", joined(hub.addresses, ","), " (", why,
                          "): the hosts of a job must be able to connect to each other"));
   }
 
