@@ -19,6 +19,7 @@
 #include "kernels/core/check.h"
 #include "trainer/bench/measure.h"
 #include "trainer/doctor/bounded.h"
+#include "trainer/files/descriptor.h"
 #include "trainer/run/run_data.h"
 
 namespace fs = std::filesystem;
@@ -61,20 +62,6 @@ FileSystemKind kind_of(const std::string& path) {
   return {"another file system", false};
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int file) : file_(file) {}
-  ~Descriptor() {
-    if (file_ >= 0) ::close(file_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return file_; }
-
- private:
-  int file_;
-};
-
 /// Result of writing into a directory.
 struct Written {
   std::string error;
@@ -96,7 +83,7 @@ Written write_into(const std::string& directory, bool measure, double seconds) {
   constexpr int kSyncs = 7;
   std::string name = directory + "/.trireme-doctor-XXXXXX";
   const Descriptor file(::mkstemp(name.data()));
-  if (file.get() < 0) return {std::strerror(errno)};
+  if (file < 0) return {std::strerror(errno)};
   ::unlink(name.c_str());
   std::vector<char> block(kBlock);
   for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<char>(i * 2654435761U >> 13);  // not zeros, which a file system may not store
@@ -109,7 +96,7 @@ Written write_into(const std::string& directory, bool measure, double seconds) {
   std::vector<double> syncs;
   do {
     const auto start = Clock::now();
-    if (!write_block(file.get(), block, kSmall) || ::fsync(file.get()) != 0) return failed();
+    if (!write_block(file, block, kSmall) || ::fsync(file) != 0) return failed();
     syncs.push_back(since(start));
   } while (measure && syncs.size() < kSyncs && since(begin) < seconds / 4);
   if (!measure) return result;
@@ -117,10 +104,10 @@ Written write_into(const std::string& directory, bool measure, double seconds) {
   const auto start = Clock::now();
   size_t bytes = 0;
   while (bytes < kLarge && (bytes == 0 || since(start) < seconds / 4)) {
-    if (!write_block(file.get(), block, kBlock)) return failed();
+    if (!write_block(file, block, kBlock)) return failed();
     bytes += kBlock;
   }
-  if (::fsync(file.get()) != 0) return failed();
+  if (::fsync(file) != 0) return failed();
   result.rate = static_cast<double>(bytes) / since(start);
   return result;
 }
@@ -174,7 +161,7 @@ DirectoryFacts probe_directory(const std::string& path, bool measure, double sec
 std::string make_mark(const std::string& directory) {
   std::string name = directory + "/.trireme-doctor-XXXXXX";
   const Descriptor file(::mkstemp(name.data()));
-  return file.get() < 0 ? "" : fs::path(name).filename().string();
+  return file < 0 ? "" : fs::path(name).filename().string();
 }
 
 bool has_mark(const std::string& directory, const std::string& mark) {

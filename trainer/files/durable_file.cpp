@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/descriptor.h"
 
 namespace trireme {
 namespace {
@@ -16,23 +17,6 @@ namespace {
 [[noreturn]] void fail(const char* verb, const std::filesystem::path& path) {
   throw IoError(concat("cannot ", verb, " ", path.string(), ": ", std::strerror(errno)));
 }
-
-/// Owns a descriptor.
-class Descriptor {
- public:
-  Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {
-    if (value_ >= 0) return;
-    if (errno == ENOENT || errno == ENOTDIR) throw MissingFileError(concat(path.string(), " does not exist"));
-    fail("open", path);
-  }
-  ~Descriptor() { ::close(value_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  operator int() const { return value_; }
-
- private:
-  int value_;
-};
 
 }  // namespace
 
@@ -107,7 +91,10 @@ void write_durably(const std::filesystem::path& path, std::string_view text) {
 }
 
 void sync_directory(const std::filesystem::path& path) {
-  const Descriptor directory(path.empty() ? "." : path, O_RDONLY | O_DIRECTORY);
+  const std::filesystem::path name = path.empty() ? "." : path;
+  const Descriptor directory(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory < 0 && (errno == ENOENT || errno == ENOTDIR)) throw MissingFileError(concat(name.string(), " does not exist"));
+  if (directory < 0) fail("open", name);
   if (::fsync(directory) != 0 && errno != EINVAL) fail("sync", path);  // EINVAL: the file system does not support it
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/config/yaml.h"
 #include "trainer/files/clock_text.h"
+#include "trainer/files/descriptor.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/mapped_file.h"
 #include "trainer/files/strict_json.h"
@@ -30,9 +31,6 @@ class LineReader {
   static constexpr size_t kLongest = size_t{64} << 20;  ///< enough for the step times of a million ranks
 
   explicit LineReader(const std::string& path) : path_(path), file_(open_regular_file(path, Links::kFollow).descriptor) {}
-  ~LineReader() { ::close(file_); }
-  LineReader(const LineReader&) = delete;
-  LineReader& operator=(const LineReader&) = delete;
 
   /// False at the end. `whole` is false for a line without its newline and for the beginning of one that is too long.
   bool next(std::string& line, bool& whole) {
@@ -67,7 +65,7 @@ class LineReader {
   }
 
   std::string path_;
-  int file_;
+  Descriptor file_;
   std::string buffer_;
   size_t at_ = 0;
 };
