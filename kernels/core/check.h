@@ -9,7 +9,7 @@ namespace trireme {
 /// Exit codes of the binary (sysexits.h values, so that shell scripts and Slurm can tell them apart).
 enum class ExitCode : int {
   kOk = 0,
-  kFindings = 1,      ///< the command has done its work and found something bad
+  kFindings = 1,      ///< the command has done its work: it found a difference, as diff(1), or something bad
   kUsage = 64,        ///< bad usage or configuration; nothing was started or written
   kData = 65,         ///< bad data or checkpoint
   kMissingFile = 66,  ///< a file is missing

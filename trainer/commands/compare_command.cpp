@@ -12,8 +12,6 @@
 namespace trireme {
 namespace {
 
-constexpr int kRunsDiffer = 1;  ///< exit code, as of diff(1)
-
 struct CompareArguments {
   std::string first, second;
   bool json = false;
@@ -34,7 +32,7 @@ int compare_runs(const CompareArguments& arguments) {
   else
     std::cout << printable(report::comparison_text(result));
   finish_output();
-  return result.equal() ? static_cast<int>(ExitCode::kOk) : kRunsDiffer;
+  return static_cast<int>(result.equal() ? ExitCode::kOk : ExitCode::kFindings);
 }
 
 }  // namespace

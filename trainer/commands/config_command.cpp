@@ -13,8 +13,6 @@
 namespace trireme {
 namespace {
 
-constexpr int kDifferent = 1;  ///< exit code of `config diff`, as of diff(1)
-
 struct ConfigArguments {
   std::string config;
   std::vector<std::string> sets;
@@ -45,7 +43,7 @@ void add_diff(CLI::App& config, int& exit_code) {
   command->callback([files, &exit_code] {
     const std::string text = config_diff(resolved_file(files->first), resolved_file(files->second));
     print(text);
-    exit_code = text.empty() ? static_cast<int>(ExitCode::kOk) : kDifferent;
+    exit_code = static_cast<int>(text.empty() ? ExitCode::kOk : ExitCode::kFindings);
   });
 }
 
