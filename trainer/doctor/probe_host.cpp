@@ -42,9 +42,7 @@ double lower(double a, double b) { return a == kNone ? b : b == kNone ? a : std:
 
 /// Share of the usable cores that other processes use. Every rank of the host sleeps here at the same time, so that none counts as another process.
 double measure_load() {
-  const bench::CpuSeconds before = bench::read_cpu_seconds();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  return bench::foreign_share(before, bench::read_cpu_seconds(), usable_cores());
+  return bench::foreign_share_during([] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
 }
 
 CpuFacts probe_cpu(const RankPlace& place) {
