@@ -21,15 +21,15 @@ Hops tree_hops(const GroupPlacement& group) { return {group.per_node - 1, std::l
 /// Bandwidth of a tree relative to a ring.   Source: NCCL, src/graph/tuning.cc.
 constexpr double kTreeBandwidth = 0.92;
 
+/// The link that limits a group.
+const LinkConfig& link_of(const GroupPlacement& group, const ClusterConfig& cluster) { return group.nodes > 1 ? cluster.network : cluster.node_link; }
+
 double seconds(const GroupPlacement& group, double bytes, double passes, const Hops& hops, double bandwidth, const ClusterConfig& cluster) {
   if (group.size <= 1) return 0;
-  const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
+  const LinkConfig& link = link_of(group, cluster);
   const double latency = hops.within * *cluster.node_link.latency + hops.between * *cluster.network.latency;
   return passes * (latency + (group.size - 1) / group.size * bytes / bandwidth) + *link.ramp * bytes / (bytes + kHalfRamp);
 }
-
-/// The link whose measured ranges hold for a group.
-const LinkConfig& link_of(const GroupPlacement& group, const ClusterConfig& cluster) { return group.nodes > 1 ? cluster.network : cluster.node_link; }
 
 /// Time of an operation of `bytes` by its measured ranges: `steps` messages in sequence that send `wire` bytes in all.
 double measured_seconds(const LinkRanges& ranges, double bytes, double steps, double wire) {
@@ -135,7 +135,7 @@ double reduce_scatter_seconds(const GroupPlacement& group, double bytes, const C
 
 double all_to_all_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
   if (group.size <= 1) return 0;
-  const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
+  const LinkConfig& link = link_of(group, cluster);
   const double here = group.nodes > 1 ? group.per_node : group.size;  // the node with the fewest members sends the most to other nodes
   const double part = bytes / group.size, latency = (here - 1) * *cluster.node_link.latency + (group.size - here) * *cluster.network.latency;
   const double within = (here - 1) * part / *cluster.node_link.bandwidth;
