@@ -102,7 +102,7 @@ struct AttentionBackward {
   const float* delta;
   T* dqkv;
   int64_t first_pair, pairs;
-  QuerySums query_sums;  ///< of the flash kernels
+  QuerySums query_sums;  ///< used by the flash kernels only
 };
 
 /// Tensor-core kernels: T is bfloat16 or float16, H one of 32, 64, 96, 128, tensors 16-byte aligned.

@@ -132,8 +132,8 @@ class Library {
   const CublasLt& lt_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Product::Kind, PreparedMatmul> plans_;
-  ProductAlgorithms algorithms_;                     ///< of use()
-  std::optional<std::vector<ProductTimes>> timing_;  ///< within time()
+  ProductAlgorithms algorithms_;                     ///< set by use()
+  std::optional<std::vector<ProductTimes>> timing_;  ///< set while time() runs
 };
 
 /// Products of depth 0 are not the library's, which rejects empty matrices.

@@ -45,7 +45,7 @@ using ProductAlgorithms = std::map<std::string, std::string>;
 struct ProductTimes {
   std::string kind;
   std::vector<std::string> algorithms;  ///< in the heuristic's order; a known one alone
-  std::vector<double> seconds;          ///< of each algorithm, the shortest of three runs; 0 for a known one
+  std::vector<double> seconds;          ///< shortest of three runs of each algorithm; 0 for a known one
 };
 /// Runs `body` and returns an entry for each kind of product that it computes with cuBLASLt, in the order of first use. A kind is timed at its first
 /// use, by events on the compute stream and with the operands of that product, unless the heuristic still offers the algorithm that `known` has for it.

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T
 /// The sums over rows that a thread adds to, those of its own columns: in shared memory, or if the row is too long (C = 0) in the slice's result.
 template <int N, int C>
 struct ColumnSums {
-  float* memory;  ///< of the thread's row of the block, [sums, columns]
+  float* memory;  ///< belongs to the row of the block in which the thread is, [sums, columns]
   int columns;
 
   /// Place of element i of an access among the columns. In shared memory it is another element of the access in every group of 32 columns: then neither

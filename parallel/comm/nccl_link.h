@@ -50,7 +50,7 @@ class NcclLinks {
   std::vector<std::weak_ptr<NcclLink>> made_;
   std::vector<ncclComm_t> abandoned_;  ///< to be aborted
   std::vector<Tensor> buffers_;        ///< of abandoned operations
-  void* memory_ = nullptr;             ///< of allocate()
+  void* memory_ = nullptr;             ///< allocate() made it; null without
   int64_t bytes_ = 0;
   std::string refusal_;  ///< why allocate() has failed
   bool given_up_ = false;
