@@ -1,5 +1,6 @@
 #include "trainer/resilience/monitor.h"
 
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
