@@ -1,8 +1,10 @@
 // When and how wide a run prints: the clock, the interval of a log, the width of a terminal.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <limits>
 #include <sstream>
 
 #include "tests/support/catch.h"
@@ -120,8 +122,10 @@ TEST_CASE("console: the progress line leaves out what does not fit the terminal"
   event.fields["loss_scale"] = 65536;
   event.fields["mfu"] = 0.42;
   const auto line = [&](size_t columns) { return printed(600000, {}, {event}, [=] { return columns; }); };
-  CHECK(line(200) == "\r23:59:30  step 123456/600000  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  scale 65536  mfu 42.0%  left 5d12h\n");
-  CHECK(line(80) == "\rstep 123456/600000  loss 2.5000  grad_norm 0.500  64 tokens/s  left 5d12h\n");
+  CHECK(line(200) ==
+        "\r23:59:30  step 123456/600000  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  scale 65536  mfu 42.0%  left 5d12h"
+        "  [=======>                              ]\n");
+  CHECK(line(80) == "\rstep 123456/600000  loss 2.5000  64 tokens/s  left 5d12h  [===>               ]\n");
   CHECK(line(40) == "\rstep 123456/600000  loss 2.5000\n");
   CHECK(line(10) == "\rstep 1234\n");
   for (size_t columns = 1; columns < 130; ++columns) {
@@ -136,8 +140,72 @@ TEST_CASE("console: the progress line follows the width of the terminal") {
   const TerminalWidth shrinking = [&] { return columns -= 80; };  // 120, 40, and -40 is never asked for
   const std::string text = printed(99, 50, {events[0], events[1]}, shrinking);
   CHECK(text ==
-        "\rstep 1/99  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  left 1m38s"
-        "\rstep 2/99  loss 2.5000  left 1m37s     \n");
+        "\rstep 1/99   loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  left 1m38s  [>                                     ]"
+        "\rstep 2/99   loss 2.5000  left 1m37s    \n");
+}
+
+TEST_CASE("console: the fields of successive lines are aligned") {
+  Event narrow = step_at(9, {}), wide = step_at(1000, {});
+  wide.fields["loss"] = 11.25;
+  wide.fields["grad_norm"] = 123.4;
+  wide.fields["tokens_per_second"] = 12345.0;
+  CHECK(printed(1000, 1, {wide, narrow}) ==
+        "step 1000/1000  loss 11.2500  grad_norm 123.400  lr 0.001  12.3k tokens/s  left 0s\n"
+        "step 9/1000     loss 2.5000   grad_norm 0.500    lr 0.001  64 tokens/s     left 16m31s\n");
+}
+
+TEST_CASE("console: a terminal is drawn at most ten times a second, ends with the last step, and keeps a line every ten seconds") {
+  std::vector<Event> events;
+  for (int64_t step = 1; step <= 200; ++step) events.push_back(step_at(step, kEvening + step * milliseconds(150)));
+  const auto count = [](const std::string& text, char mark) { return std::count(text.begin(), text.end(), mark); };
+  const std::string slow = printed(200, {}, events, [] { return size_t{120}; });
+  CHECK(count(slow, '\n') == 3);  // two lines are kept in 30 s, and the last one
+  CHECK(count(slow, '\r') == 202);
+  for (Event& event : events) event.time = kEvening + *event.step * milliseconds(1);
+  const std::string fast = printed(200, {}, events, [] { return size_t{120}; });
+  CHECK(count(fast, '\r') == 3);
+  CHECK(fast.substr(fast.rfind("step ")).starts_with("step 200/200  "));
+  CHECK(fast.ends_with("=]\n"));
+}
+
+TEST_CASE("console: a progress bar") {
+  CHECK(progress_bar(0, 10) == "[>       ]");
+  CHECK(progress_bar(0.5, 10) == "[====>   ]");
+  CHECK(progress_bar(0.99, 10) == "[=======>]");
+  CHECK(progress_bar(1, 10) == "[========]");
+  CHECK(progress_bar(7, 10) == "[========]");  // a run that is extended has more steps than it was started with
+}
+
+TEST_CASE("console: the curve of losses at the end of a run on a terminal") {
+  LossCurve curve;
+  for (int64_t step = 1; step <= 40; ++step) curve.add(step, 4.0 - 0.05 * static_cast<double>(step));
+  curve.add(41, std::numeric_limits<double>::quiet_NaN());
+  curve.add_validation(20, 3.5);
+  CHECK(curve.text(48) ==
+        "loss of steps 1 to 40 (*), of validation (o)\n"
+        "3.95 |***\n"
+        "     |   ****\n"
+        "     |       ****        o\n"
+        "     |           *****\n"
+        "     |                ****\n"
+        "     |                     ****\n"
+        "     |                         *****\n"
+        "     |                              ****\n"
+        "     |                                  ****\n"
+        "   2 |                                      ** *\n"
+        "     +------------------------------------------\n"
+        "      1                                       40\n");
+  CHECK(curve.text(39).empty());
+  CHECK(LossCurve().text(80).empty());
+  LossCurve constant;
+  for (int64_t step = 5; step < 15; ++step) constant.add(step, 1.5);
+  CHECK(constant.text(80).find("1.5 |") != std::string::npos);
+  LossCurve endless;
+  for (int64_t step = 1; step <= 1'000'000; ++step) endless.add(step, step <= 500'000 ? 2.0 : 1.0);
+  const std::string text = endless.text(40);
+  INFO(text);
+  CHECK(text.find("2 |******************") != std::string::npos);
+  CHECK(text.starts_with("loss of steps 1 to 1000000 (*)\n"));
 }
 
 TEST_CASE("metrics: each line has the time in UTC") {

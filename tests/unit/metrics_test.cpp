@@ -196,8 +196,8 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
     console.write({"evaluation", 1, kTwoSets});
   });
   CHECK(log ==
-        "step 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 50s\nstep 1/100  validation loss 2.5000\n"
-        "step 1/100  validation loss 1.5000  prose 2.0000  code 1.0000\n");
+        "step 1/100    loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 50s\nstep 1/100    validation loss 2.5000\n"
+        "step 1/100    validation loss 1.5000  prose 2.0000  code 1.0000\n");
   CHECK(log_messages == "saved\n");
 
   const auto [screen, screen_messages] = printed([](std::FILE* out, std::FILE* messages) {
@@ -212,10 +212,10 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
     console.write({.kind = "", .text = "saved"});
     console.write(metrics_of(3));
   });
-  CHECK(screen ==
-        "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 33m00s"
-        "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s               \n"
-        "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\n");
+  CHECK(screen == "\rstep 1/100    loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 33m00s  " + progress_bar(0.01, 40) +
+                      "\rstep 2/100    loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s   left 49s     " + progress_bar(0.02, 40) +
+                      std::string(11, ' ') + "\n\rstep 3/100    loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s   left 49s     " +
+                      progress_bar(0.03, 40) + "\n");
   CHECK(screen_messages == "saved\n");
 }
 
@@ -227,12 +227,12 @@ TEST_CASE("console: a long evaluation shows how long it will take, once in a log
   const auto without_clock = [](const std::string& text) {
     return std::regex_replace(text, std::regex("(\\d+-\\d\\d-\\d\\d )?\\d\\d:\\d\\d:\\d\\d  "), "");
   };
-  const std::string result = "step 7/100  validation loss 2.5000\n";
+  const std::string result = "step 7/100    validation loss 2.5000\n";
   const auto [log, log_messages] = printed([&](std::FILE* out, std::FILE* messages) {
     ConsoleSink console(100, {}, nullptr, out, messages);
     for (const double seconds : {0.1, 4.0, 4.0}) evaluate(console, seconds);
   });
-  const std::string line = "step 7/100  evaluation batch 3 of 50  in 12s  left 3m08s\n";
+  const std::string line = "step 7/100    evaluation batch 3 of 50  in 12s  left 3m08s\n";
   CHECK(without_clock(log) == result + line + result + line + result);
   CHECK(log_messages.empty());
   const auto [screen, screen_messages] = printed([&](std::FILE* out, std::FILE* messages) {
@@ -241,7 +241,7 @@ TEST_CASE("console: a long evaluation shows how long it will take, once in a log
     for (int64_t done = 0; done < 4; ++done) console.evaluating(7, done, 50, 0.15 * static_cast<double>(done));
     console.write(evaluation_of(7, 2.5));
   });
-  CHECK(without_clock(screen) == "\rstep 7/100  evaluation batch 2 of 50  in 0s  left 7s\n" + result);
+  CHECK(without_clock(screen) == "\rstep 7/100    evaluation batch 2 of 50  in 0s  left 7s  [>          ]\n" + result);
   CHECK(screen_messages.empty());
 }
 

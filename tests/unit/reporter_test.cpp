@@ -168,10 +168,10 @@ TEST_CASE("reporter: exact text of metrics.jsonl and console output", "[metrics]
                             "\n");
   CHECK(text.out ==
         "step 1/9  loss 0.3000  grad_norm 0.333  lr 0.0003  256 tokens/s  left 4s\n"
-        "step 2/9  loss nan  grad_norm 0.000  lr 0.0003  256 tokens/s  left 4s\n"
-        "step 3/9  loss 2.0000  grad_norm nan  lr 0.001  512 tokens/s  left 3s\n"
-        "step 4/9  loss 2.0000  grad_norm nan  lr 0.001  512 tokens/s  left 2s\n"
-        "step 5/9  loss 2.0000  grad_norm nan  lr 0.001  512 tokens/s  scale 65536  left 2s\n"
+        "step 2/9  loss nan     grad_norm 0.000  lr 0.0003  256 tokens/s  left 4s\n"
+        "step 3/9  loss 2.0000  grad_norm nan    lr 0.001   512 tokens/s  left 3s\n"
+        "step 4/9  loss 2.0000  grad_norm nan    lr 0.001   512 tokens/s  left 2s\n"
+        "step 5/9  loss 2.0000  grad_norm nan    lr 0.001   512 tokens/s  scale 65536  left 2s\n"
         "step 5/9  validation loss 2.5000\n"
         "step 6/9  validation loss nan  prose 3.0000  code 2.0000\n");
   CHECK(text.messages ==
@@ -206,10 +206,11 @@ TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal",
                         "\n"
                         R"({"step":2,"validation_loss":2.5})"
                         "\n");
-  CHECK(text.out ==
-        "\rstep 1/2  loss 2.0000  grad_norm 1.000  lr 0.0003  256 tokens/s  scale 65536  mfu 19.2%  left 1s\n"
-        "\rstep 2/2  loss 1.5000  grad_norm 1.000  lr 0.0003  256 tokens/s  mfu 19.2%  left 0s\n"
-        "step 2/2  validation loss 2.5000\n");
+  CHECK(
+      text.out ==
+      "\rstep 1/2  loss 2.0000  grad_norm 1.000  lr 0.0003  256 tokens/s  scale 65536  mfu 19.2%  left 1s  [===================>                  ]\n"
+      "\rstep 2/2  loss 1.5000  grad_norm 1.000  lr 0.0003  256 tokens/s  mfu 19.2%  left 0s  [======================================]\n"
+      "step 2/2  validation loss 2.5000\n");
   CHECK(text.messages ==
         "pinned: llama with 123200 parameters, tensor 1 x pipeline 1 x data 1, ZeRO-0, fp32; 2 steps of 8 x 16 tokens\n"
         "between\n");

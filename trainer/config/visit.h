@@ -221,7 +221,7 @@ void visit(V& v, ObserveConfig& c) {
   v(operation_key(
         {.key = "print_every",
          .doc = "Steps between two lines of the log, where standard output is not a terminal. The first and the last step and every evaluation "
-                "are printed too. metrics.jsonl has every step, and so has the progress line of a terminal.",
+                "are printed too. A terminal has a progress line instead, and keeps a line every ten seconds. metrics.jsonl has every step.",
          .min = 1,
          .auto_rule = "1 up to 1,000 steps; in longer runs a round number that makes at most 1,000 lines, and a line at least once a minute"}),
     c.print_every);

@@ -30,6 +30,7 @@ ConsoleSink::ConsoleSink(int64_t total_steps, std::optional<int64_t> print_every
 ConsoleSink::~ConsoleSink() { end_progress_line(); }
 
 void ConsoleSink::end_progress_line() {
+  if (waiting_) draw(*waiting_, true);
   if (!progress_.empty()) std::fputc('\n', out_);
   progress_.keep();
   std::fflush(out_);
@@ -53,23 +54,73 @@ void ConsoleSink::step(const Event& event) {
   const double seconds = number("step_seconds");
   // Without the first step, which also warms up.
   smoothed_step_seconds_ = ++steps_seen_ <= 2 ? seconds : (1 - kSmoothing) * smoothed_step_seconds_ + kSmoothing * seconds;
+  curve_.add(*event.step, number("loss"));
   if (!width_ && !is_printed(event)) return;
   std::vector<ProgressField> fields = {
-      {concat("step ", *event.step, "/", total_steps_), 9},         {format("loss %.4f", number("loss")), 8},
-      {format("grad_norm %.3f", number("grad_norm")), 5},           {format("lr %.3g", number("learning_rate")), 2},
-      {format_count(number("tokens_per_second")) + " tokens/s", 6},
+      {step_text(*event.step), 9},
+      {format("loss %.4f", number("loss")), 8},
+      {format("grad_norm %.3f", number("grad_norm")), 4},
+      {format("lr %.3g", number("learning_rate")), 1},
+      {format_count(number("tokens_per_second")) + " tokens/s", 5},
   };
-  if (event.fields.contains("loss_scale")) fields.push_back({concat("scale ", event.fields["loss_scale"].get<int64_t>()), 1});
-  if (!event.fields.at("mfu").is_null()) fields.push_back({format("mfu %.1f%%", 100 * number("mfu")), 4});
+  if (event.fields.contains("loss_scale")) fields.push_back({concat("scale ", event.fields["loss_scale"].get<int64_t>()), 0});
+  if (!event.fields.at("mfu").is_null()) fields.push_back({format("mfu %.1f%%", 100 * number("mfu")), 3});
   fields.push_back({"left " + format_duration(smoothed_step_seconds_ * static_cast<double>(total_steps_ - *event.step)), 7});
-  show_progress(std::move(fields), event.time);
+  const Shown shown{aligned(std::move(fields)), static_cast<double>(*event.step) / static_cast<double>(total_steps_), event.time};
+  constexpr auto kKept = std::chrono::seconds(10);
+  if (width_ && !last_line_) last_line_ = event.time;
+  if (width_ && event.time && *event.time - *last_line_ >= kKept) {
+    draw(shown, false);
+    std::fputc('\n', out_);
+    progress_.keep();
+    last_line_ = event.time;
+    last_drawn_.reset();  // the progress line follows at once
+  }
+  show_progress(shown);
 }
 
-void ConsoleSink::show_progress(std::vector<ProgressField> fields, std::optional<WallClock::time_point> time) {
-  if (!width_) return print_line(time, fitting_line(std::move(fields), std::string::npos));
-  if (time) fields.insert(fields.begin(), {local_time(*time), 3});
+std::string ConsoleSink::step_text(int64_t step) const {
+  const std::string total = std::to_string(total_steps_), done = std::to_string(step);
+  return concat("step ", done, "/", total, std::string(total.size() - std::min(total.size(), done.size()), ' '));
+}
+
+std::vector<ProgressField> ConsoleSink::aligned(std::vector<ProgressField> fields) {
+  for (ProgressField& field : fields) {
+    size_t& width = widths_[static_cast<size_t>(field.importance)];
+    width = std::max(width, field.text.size());
+    field.text.resize(width, ' ');
+  }
+  return fields;
+}
+
+void ConsoleSink::show_progress(const Shown& shown) {
+  if (!width_) return print_line(shown.time, fitting_line(shown.fields, std::string::npos));
+  constexpr auto kPause = std::chrono::milliseconds(100);  // between two drawings, whatever is shown last
+  if (shown.time && last_drawn_ && *shown.time - *last_drawn_ < kPause)
+    waiting_ = shown;
+  else
+    draw(shown, true);
+}
+
+void ConsoleSink::draw(const Shown& shown, bool with_bar) {
+  constexpr size_t kBar = 10, kWidestBar = 40;
   const size_t columns = width_();
-  std::fputs(progress_.replace(fitting_line(std::move(fields), columns - 1), columns).c_str(), out_);
+  std::vector<ProgressField> fields = shown.fields;
+  if (shown.time) fields.insert(fields.begin(), {local_time(*shown.time), 2});
+  const std::string bar = progress_bar(shown.share, kBar);
+  if (with_bar) fields.push_back({bar, 6});
+  std::string line = fitting_line(std::move(fields), columns - 1);
+  if (line.ends_with(bar)) line.replace(line.size() - kBar, kBar, progress_bar(shown.share, std::min(kWidestBar, kBar + columns - 1 - line.size())));
+  std::fputs(progress_.replace(line, columns).c_str(), out_);
+  std::fflush(out_);
+  last_drawn_ = shown.time;
+  waiting_.reset();
+}
+
+void ConsoleSink::finish() {
+  if (!width_) return;
+  end_progress_line();
+  std::fputs(curve_.text(width_() - 1).c_str(), out_);
   std::fflush(out_);
 }
 
@@ -102,16 +153,18 @@ void ConsoleSink::evaluating(int64_t step, int64_t done, int64_t batches, double
   if (width_ ? seconds < evaluation_shown_ + kPause : seconds < kLong || evaluation_shown_ > 0) return;
   evaluation_shown_ = seconds;
   const double left = seconds / static_cast<double>(done) * static_cast<double>(batches - done);
-  show_progress({{concat("step ", step, "/", total_steps_), 9},
-                 {concat("evaluation batch ", done, " of ", batches), 8},
-                 {"in " + format_duration(seconds), 1},
-                 {"left " + format_duration(left), 7}},
-                WallClock::now());
+  show_progress({.fields = {{step_text(step), 9},
+                            {concat("evaluation batch ", done, " of ", batches), 8},
+                            {"in " + format_duration(seconds), 1},
+                            {"left " + format_duration(left), 7}},
+                 .share = static_cast<double>(done) / static_cast<double>(batches),
+                 .time = WallClock::now()});
 }
 
 void ConsoleSink::evaluation(const Event& event) {
-  std::string line = concat("step ", *event.step, "/", total_steps_, "  validation loss");
-  line += format(" %.4f", event.fields.at("validation_loss").get<double>());
+  const auto loss = event.fields.at("validation_loss").get<double>();
+  curve_.add_validation(*event.step, loss);
+  std::string line = concat(step_text(*event.step), "  validation loss", format(" %.4f", loss));
   if (event.fields.contains("validation"))
     for (const auto& [name, loss] : event.fields["validation"].items()) line += "  " + name + format(" %.4f", loss.get<double>());
   print_line(event.time, line);
@@ -121,9 +174,17 @@ std::string fitting_line(std::vector<ProgressField> fields, size_t columns) {
   for (;;) {
     std::string line;
     for (const ProgressField& field : fields) line += (line.empty() ? "" : "  ") + field.text;
+    line.erase(line.find_last_not_of(' ') + 1);
     if (line.size() <= columns || fields.size() == 1) return line;
     fields.erase(std::ranges::min_element(fields, {}, &ProgressField::importance));
   }
+}
+
+std::string progress_bar(double share, size_t width) {
+  const size_t inside = width - 2, full = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(inside));
+  std::string bar = "[" + std::string(full, '=') + std::string(inside - full, ' ') + "]";
+  if (full < inside) bar[1 + full] = '>';
+  return bar;
 }
 
 int64_t automatic_print_every(int64_t steps) {

@@ -29,6 +29,8 @@ class EventSink {
   virtual void write(const Event& event) = 0;
   /// Called before each batch of an evaluation: `done` of `batches` have taken `seconds`. Not a measurement; only a console shows it.
   virtual void evaluating(int64_t /*step*/, int64_t /*done*/, int64_t /*batches*/, double /*seconds*/) {}
+  /// Called once, before the last texts of a run that has ended as planned; only a console uses it.
+  virtual void finish() {}
   /// The error that keeps events from being written; empty if none are pending.
   virtual std::string write_error() const { return ""; }
   /// Flushes written events to stable storage. Thread-safe.

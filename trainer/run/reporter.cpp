@@ -97,6 +97,10 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
                percent(bytes, measured_bytes)));
 }
 
+void Reporter::finish() {
+  for (const auto& sink : sinks_) sink->finish();
+}
+
 void Reporter::event(const std::string& kind, std::optional<int64_t> step, const ordered_json& fields, const std::string& text) {
   const auto now = WallClock::now();
   for (const auto& sink : sinks_) sink->write({kind, step, fields, text, now});

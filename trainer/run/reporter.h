@@ -35,6 +35,8 @@ class Reporter {
   void memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured);
   /// Forecast and measurement at the end of a run: seconds per step, and peak bytes of the rank with the highest use.
   void forecast(int64_t step, double seconds, double measured_seconds, double bytes, double measured_bytes);
+  /// EventSink::finish.
+  void finish();
   void message(const std::string& text) { event("", {}, {}, text); }
   /// Sends an Event with these members.
   void event(const std::string& kind, std::optional<int64_t> step, const nlohmann::ordered_json& fields, const std::string& text = "");

@@ -200,6 +200,7 @@ ExitCode Run::loop() {
     progress_.act("writing the trace");
     tracer_->finish(reporter_);
   }
+  reporter_.finish();
   report_memory();
   if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume
     reporter_.message(concat("stopped on request after step ", done_, evaluated_ ? "" : " before the end of its evaluation",
