@@ -14,7 +14,7 @@ if [[ ${1:-} =~ ^[0-9]+$ ]]; then
   shift
 fi
 targets=("$@")
-all=(safetensors manifest tokens foreign_tokens tokenizer huggingface)
+all=(safetensors manifest tokens foreign_tokens tokenizer huggingface black_box)
 [[ $# -gt 0 ]] || targets=("${all[@]}")
 for target in "${targets[@]}"; do
   [[ -f tests/fuzz/fuzz_$target.cpp ]] || { echo "fuzz: $target: no such target; there are: ${all[*]}" >&2; exit 64; }
@@ -31,6 +31,7 @@ sources_of() {  # target -> the readers it links
     tokens) echo trainer/data/token_file.cpp ;;
     foreign_tokens) echo trainer/data/{token_file,token_source,foreign_tokens}.cpp ;;
     tokenizer) echo trainer/tokenizer/{added_tokens,byte_pair,merge_table,oniguruma,pretokenizer,sentencepiece_stub,tokenizer,tokenizer_json,utf8}.cpp ;;
+    black_box) echo trainer/resilience/black_box_decode.cpp parallel/comm/{black_box,progress}.cpp ;;
     huggingface) echo trainer/checkpoint/{box_copy,safetensors}.cpp trainer/huggingface/{config,names,reader}.cpp ;;
   esac
 }
@@ -51,7 +52,7 @@ trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 compile() {  # source -> object, where the source or a header is newer
   local object=$build/objects/${1//\//-}.o
-  local headers=(kernels/core/*.h parallel/param.h trainer/{checkpoint,config,data,files,huggingface,model,tokenizer}/*.h tests/fuzz/*.h)
+  local headers=(kernels/core/*.h parallel/param.h parallel/comm/{black_box,progress}.h trainer/resilience/black_box_file.h trainer/{checkpoint,config,data,files,huggingface,model,tokenizer}/*.h tests/fuzz/*.h)
   if [[ ! -f $object || -n $(find "$1" "${headers[@]}" -newer "$object" -print -quit) ]]; then
     echo "fuzz: compiling $1" >&2
     "$clang" "${flags[@]}" -c "$1" -o "$object"

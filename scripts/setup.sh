@@ -23,6 +23,7 @@ packages=(
   libdnnl-dev                  # matrix products
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libxxhash-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev  # tokenizers
+  libdw-dev                    # stacks of threads
   python3                      # unpacks the corpus of the quickstart
 )
 [ -z "$tests" ] || packages+=(catch2 libboost-context-dev)  # Boost: the threads of the simulated GPU

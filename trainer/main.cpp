@@ -14,6 +14,7 @@
 #include "trainer/commands/doctor_command.h"
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
+#include "trainer/commands/inspect_command.h"
 #include "trainer/commands/plan_command.h"
 #include "trainer/commands/report_command.h"
 #include "trainer/commands/tokenizer_command.h"
@@ -51,6 +52,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_verify_command(app, exit_code);
   trireme::add_report_command(app, exit_code);
   trireme::add_compare_command(app, exit_code);
+  trireme::add_inspect_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -12,7 +12,7 @@ class BlockingCommunicator final : public ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
 
  protected:
-  Work perform(Context& ctx, const char* /*verb*/, const Call& call) override {
+  Work perform(Context& ctx, const char* /*verb*/, int64_t /*bytes*/, const Call& call) override {
     call().wait(ctx);
     return {};
   }

@@ -37,8 +37,9 @@ class ForwardingCommunicator : public Communicator {
 
   Communicator& inner() const { return inner_; }
 
-  /// Starts the operation of a verb ("all_gather"). `call` calls the wrapped communicator and must be invoked once.
-  virtual Work perform(Context& /*ctx*/, const char* /*verb*/, const Call& call) { return call(); }
+  /// Starts the operation of a verb ("all_gather") on tensors of `bytes`, the full one where ranks have parts of it. `call` calls the wrapped
+  /// communicator and must be invoked once.
+  virtual Work perform(Context& /*ctx*/, const char* /*verb*/, int64_t /*bytes*/, const Call& call) { return call(); }
   /// What group() and host_group() return: `made` is the wrapped communicator's group of `ranks`.
   virtual std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) = 0;
 

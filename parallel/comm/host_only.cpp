@@ -12,7 +12,7 @@ class HostOnlyCommunicator final : public ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
 
  protected:
-  Work perform(Context& ctx, const char* verb, const Call& call) override {
+  Work perform(Context& ctx, const char* verb, int64_t /*bytes*/, const Call& call) override {
     TRIREME_CHECK(ctx.device != Device::kCuda, verb, " of group '", name(), "': this group carries tensors in host memory only");
     return call();
   }

@@ -1,6 +1,7 @@
 #pragma once
 // What a rank is doing, for a watchdog: written by the rank's main thread, read at any time by another thread. An update costs 0.1 to 0.3 us.
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -9,8 +10,16 @@
 
 namespace trireme {
 
+struct BlackBox;
+class BlackBoxWriter;
+
 class Progress {
  public:
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
   /// A communicator of this rank. Its collective operations are numbered from 1. The numbers agree on all its ranks, because all of them call the
   /// same verbs in the same order. Messages from one rank to another are numbered in the same way.
   struct Group {
@@ -31,31 +40,41 @@ class Progress {
     std::vector<Message> messages;  ///< of an exchange
   };
   struct Snapshot {
-    uint64_t count = 0;        ///< incremented by every update: a rank whose count does not change makes no progress
-    int64_t step = 0;          ///< current step, from 1; 0 before the first
-    std::string action;        ///< last action begun: "forward of micro-batch 3, blocks.2", "loading step-00000100"
-    double timeout = 0;        ///< seconds for which the count may stay unchanged; 0: unlimited
-    std::optional<Wait> wait;  ///< what the main thread is blocked in
+    uint64_t count = 0;                          ///< incremented by every update: a rank whose count does not change makes no progress
+    int64_t step = 0;                            ///< current step, from 1; 0 before the first
+    std::string action;                          ///< last action begun: "forward of micro-batch 3, blocks.2", "loading step-00000100"
+    int64_t microbatch = -1;                     ///< of that action; -1: none
+    int64_t memory_peak = 0, resident_peak = 0;  ///< bytes at the start of the step: of the arena, of the process
+    double timeout = 0;                          ///< seconds for which the count may stay unchanged; 0: unlimited
+    std::optional<Wait> wait;                    ///< what the main thread is blocked in
     std::vector<Group> groups;
   };
 
   /// Returns the index in Snapshot::groups.
   size_t add_group(std::string name, std::vector<int> ranks);
-  /// Records that a collective operation of a group begins; returns its number.
-  uint64_t enter(size_t group);
+  /// Records that a collective operation of a group begins; returns its number. `bytes`: of the tensor.
+  uint64_t enter(size_t group, const char* verb = "", int64_t bytes = 0);
   /// Records that a message to or from the rank at index `peer` of a group begins.
-  Message enter_message(size_t group, size_t peer, bool send);
+  Message enter_message(size_t group, size_t peer, bool send, int64_t bytes = 0);
+  /// Records that an operation or the messages of an exchange are over.
+  void finish(const Wait& operation);
   void begin_wait(Wait wait);
   void end_wait();
-  void act(std::string action);
-  void begin_step(int64_t step);
+  void act(std::string action, int64_t microbatch = -1);
+  /// `memory_peak`, `resident_peak`: as in Snapshot.
+  void begin_step(int64_t step, int64_t memory_peak = 0, int64_t resident_peak = 0);
   void set_timeout(double seconds);
+
+  /// Also writes everything into `box` from now on (null: no longer). Its header is complete, everything else is zero. `box` must outlive this object
+  /// or the next call.
+  void record(BlackBox* box);
 
   Snapshot snapshot() const;
 
  private:
   mutable std::mutex mutex_;
   Snapshot now_;
+  std::unique_ptr<BlackBoxWriter> box_;  ///< null: nothing is recorded
 };
 
 /// Records a wait for the lifetime of this object.

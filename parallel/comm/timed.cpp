@@ -65,7 +65,7 @@ class TimedCommunicator final : public ForwardingCommunicator {
   }
 
  protected:
-  Work perform(Context& ctx, const char* verb, const Call& call) override {
+  Work perform(Context& ctx, const char* verb, int64_t /*bytes*/, const Call& call) override {
     if (!log_.running()) return call();
     const DeviceClock::Moment begin = log_.clock().mark(ctx);
     Work work = call();

@@ -13,8 +13,11 @@ class WatchedOperation final : public Work::Operation {
  public:
   WatchedOperation(Work work, Progress& progress, Progress::Wait noted) : work_(std::move(work)), progress_(progress), noted_(std::move(noted)) {}
   void wait(Context& ctx) override {
-    const ScopedWait waiting(progress_, std::move(noted_));
-    work_.wait(ctx);
+    {
+      const ScopedWait waiting(progress_, noted_);
+      work_.wait(ctx);
+    }
+    progress_.finish(noted_);
   }
 
  private:
@@ -36,17 +39,22 @@ class WatchedCommunicator final : public ForwardingCommunicator {
     Progress::Wait noted{"exchange", group_, 0, {}};
     for (const PointToPoint& message : messages) {
       if (message.peer < 0 || message.peer >= size()) continue;  // the inner communicator refuses it
-      noted.messages.push_back(progress_.enter_message(group_, static_cast<size_t>(message.peer), message.kind == PointToPoint::Kind::kSend));
+      noted.messages.push_back(
+          progress_.enter_message(group_, static_cast<size_t>(message.peer), message.kind == PointToPoint::Kind::kSend, message.buffer.bytes()));
     }
     return note(std::move(noted), [&] { return inner().exchange(ctx, messages); });
   }
   void barrier() override {
-    const ScopedWait waiting(progress_, collective("barrier"));
-    inner().barrier();
+    const Progress::Wait noted = collective("barrier", 0);
+    {
+      const ScopedWait waiting(progress_, noted);
+      inner().barrier();
+    }
+    progress_.finish(noted);
   }
 
  protected:
-  Work perform(Context& /*ctx*/, const char* verb, const Call& call) override { return note(collective(verb), call); }
+  Work perform(Context& /*ctx*/, const char* verb, int64_t bytes, const Call& call) override { return note(collective(verb, bytes), call); }
   std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) override {
     if (made->size() == 1) return made;  // a single rank never waits
     std::vector<int> of_world;
@@ -55,7 +63,7 @@ class WatchedCommunicator final : public ForwardingCommunicator {
   }
 
  private:
-  Progress::Wait collective(const char* verb) { return {verb, group_, progress_.enter(group_), {}}; }
+  Progress::Wait collective(const char* verb, int64_t bytes) { return {verb, group_, progress_.enter(group_, verb, bytes), {}}; }
 
   /// A call may block before it returns (the verbs of a GPU's communicator that goes through host memory do), so it counts as waiting too.
   Work note(Progress::Wait noted, const Call& call) {
@@ -64,7 +72,10 @@ class WatchedCommunicator final : public ForwardingCommunicator {
       const ScopedWait waiting(progress_, noted);
       work = call();
     }
-    if (!work.pending()) return work;
+    if (!work.pending()) {
+      progress_.finish(noted);
+      return work;
+    }
     return Work(std::make_unique<WatchedOperation>(std::move(work), progress_, std::move(noted)));
   }
 

@@ -125,7 +125,7 @@ void Run::hand_over(const Action& action, Stage& stage) {
 }
 
 void Run::compute_part(const Action& action, Stage& stage, int part) {
-  if (progress_ != nullptr) progress_->act(describe(action, stage.part_name(part)));
+  if (progress_ != nullptr) progress_->act(describe(action, stage.part_name(part)), action.microbatch);
   const ProfilerRange range(ctx_, [&] { return stage.part_name(part); });
   if (action.type == ActionType::kForward) stage.forward(ctx_, action.microbatch, part);
   if (action.type == ActionType::kBackward) stage.backward(ctx_, action.microbatch, part);
@@ -179,7 +179,7 @@ PointToPoint Run::message(const Action& transfer) {
 
 /// A send is waited for when the next one of its type to the same peer is issued, so at most one send per type and peer keeps its buffer.
 void Run::exchange(const Action* first, const Action* last) {
-  if (progress_ != nullptr) progress_->act(describe(*first, ""));
+  if (progress_ != nullptr) progress_->act(describe(*first, ""), first->microbatch);
   const ProfilerRange range(ctx_, [&] { return to_string(*first); });
   const auto issued = std::make_shared<Exchange>();
   for (const Action* transfer = first; transfer != last; ++transfer) {

@@ -84,7 +84,7 @@ class StreamCommunicator final : public ForwardingCommunicator {
       : ForwardingCommunicator(inner), gpu_(gpu), stream_(gpu.make_stream()), operations_(operations) {}
 
  protected:
-  Work perform(Context& /*ctx*/, const char* /*verb*/, const Call& call) override {
+  Work perform(Context& /*ctx*/, const char* /*verb*/, int64_t /*bytes*/, const Call& call) override {
     static_cast<void>(call());
     const cuda::Event inputs = gpu_.record(gpu_.compute());
     gpu_.order_after(stream_, inputs);

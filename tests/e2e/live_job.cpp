@@ -40,11 +40,12 @@ bool is_zombie(pid_t process) {
 
 }  // namespace
 
-LiveJob::LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment)
+LiveJob::LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment,
+                 const std::string& program)
     : run_(directory / run),
       out_(directory / (run + ".out")),
       err_(directory / (run + ".err")),
-      process_(Arguments{"env"} + environment + Arguments{"sh", "-c", "exec \"$@\" >>\"$0.out\" 2>>\"$0.err\"", run, kBinary, "train", "run.yaml"} +
+      process_(Arguments{"env"} + environment + Arguments{"sh", "-c", "exec \"$@\" >>\"$0.out\" 2>>\"$0.err\"", run, program, "train", "run.yaml"} +
                    arguments + sets({"run.directory=" + run_.string()}),
                directory.path()) {
   std::ofstream(out_, std::ios::app).flush();

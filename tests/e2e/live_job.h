@@ -10,7 +10,8 @@ namespace trireme::test {
 /// any time.
 class LiveJob {
  public:
-  LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment = {});
+  LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment = {},
+          const std::string& program = kBinary);
 
   /// Waits until metrics.jsonl contains step `step` or a later one. Returns false if the job ends first.
   bool wait_for_step(size_t step);

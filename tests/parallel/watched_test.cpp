@@ -4,11 +4,14 @@
 #include <numeric>
 #include <thread>
 
+#include "parallel/comm/forwarding.h"
 #include "parallel/comm/self.h"
 #include "parallel/pipeline/executor.h"
 #include "tests/support/catch.h"
 #include "tests/support/comm_cases.h"
+#include "tests/support/scratch.h"
 #include "tests/support/thread_ranks.h"
+#include "trainer/resilience/black_box_file.h"
 #include "trainer/resilience/waits.h"
 
 using namespace trireme;
@@ -66,11 +69,31 @@ std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)
   return text;
 }
 
+/// Operations that are over only when they are waited for.
+class InFlightCommunicator final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+ protected:
+  Work perform(Context& /*ctx*/, const char* /*verb*/, int64_t /*bytes*/, const Call& call) override {
+    struct Later final : Work::Operation {
+      explicit Later(Work started) : work(std::move(started)) {}
+      void wait(Context& ctx) override { work.wait(ctx); }
+      Work work;
+    };
+    return Work(std::make_unique<Later>(call()));
+  }
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) override {
+    return std::make_unique<InFlightCommunicator>(std::move(made));
+  }
+};
+
 /// Records what a watcher would see while each method runs.
 class SeenStage final : public Stage {
  public:
   explicit SeenStage(const Progress& progress) : progress_(progress) {}
   std::vector<std::string> seen;
+  std::vector<int64_t> microbatches;
 
   int parts() const override { return 2; }
   std::string part_name(int part) const override { return part == 0 ? "embedding" : "head"; }
@@ -93,7 +116,11 @@ class SeenStage final : public Stage {
   void update(Context&, int) override { see(); }
 
  private:
-  void see() { seen.push_back(progress_.snapshot().action); }
+  void see() {
+    const Progress::Snapshot now = progress_.snapshot();
+    seen.push_back(now.action);
+    microbatches.push_back(now.microbatch);
+  }
   Tensor buffer(Context& ctx) {
     see();
     return buffer_ = Tensor::zeros(ctx, {1}, DType::kF32, MemoryCategory::kCommunication);
@@ -172,6 +199,44 @@ TEST_CASE("operations and messages have the same numbers on all ranks") {
   }
 }
 
+TEST_CASE("begin and end of every operation are recorded, with group, number, peer and bytes") {
+  // A communicator whose operations are over at once, and one whose operations are in flight until they are waited for.
+  for (const bool in_flight : {false, true}) {
+    CAPTURE(in_flight);
+    std::vector<std::vector<std::string>> seen(2);
+    run_ranks(2, [&](Communicator& inner) {
+      using enum PointToPoint::Kind;
+      WatchedHost host;
+      const test::Scratch scratch;
+      MappedBlackBox mapped(scratch / "box", {inner.rank(), 2, "", "", ""});
+      Progress progress;
+      InFlightCommunicator slow(inner);
+      const auto world = watched(in_flight ? slow : inner, progress);
+      progress.record(&mapped.box());
+      const Tensor whole = host.zeros(4), part = host.zeros(2);
+      world->all_gather(host.ctx, part, whole).wait(host.ctx);
+      world->reduce_scatter(host.ctx, whole, part, ReduceOp::kSum).wait(host.ctx);
+      world->all_reduce(host.ctx, part, ReduceOp::kSum).wait(host.ctx);
+      world->broadcast(host.ctx, part, 0).wait(host.ctx);
+      world->all_to_all(host.ctx, whole, host.zeros(4)).wait(host.ctx);
+      world->barrier();
+      const int other = 1 - world->rank();
+      world->exchange(host.ctx, std::vector<PointToPoint>{{kSend, part, other}, {kRecv, host.zeros(2), other}}).wait(host.ctx);
+      for (const auto& record : read_black_box(scratch / "box").records)
+        seen[static_cast<size_t>(inner.rank())].push_back(concat(record.kind == BlackBoxRecord::kBegun ? "+" : "-", record.words, " ", record.number,
+                                                                 " ", record.payload, record.peer < 0 ? "" : concat(" ", record.peer)));
+      progress.record(nullptr);
+    });
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string other = concat(" ", 1 - rank);
+      CHECK(seen[static_cast<size_t>(rank)] ==
+            std::vector<std::string>{"+all_gather 1 16", "-all_gather 1 0", "+reduce_scatter 2 16", "-reduce_scatter 2 0", "+all_reduce 3 8",
+                                     "-all_reduce 3 0", "+broadcast 4 8", "-broadcast 4 0", "+all_to_all 5 16", "-all_to_all 5 0", "+barrier 6 0",
+                                     "-barrier 6 0", "+send 1 8" + other, "+receive 1 8" + other, "-send 1 0" + other, "-receive 1 0" + other});
+    }
+  }
+}
+
 TEST_CASE("the verdict names the rank that leaves out a collective") {
   const std::string text = verdict_of(4, [](Communicator& world, Progress& progress) {
     WatchedHost host;
@@ -221,6 +286,7 @@ TEST_CASE("the executor reports every action before it begins") {
   executor.run(host.ctx, {{kUnshard, 0, -1, 4}, {kForward, 0, 3, -1, 1}});
   CHECK(stage.seen == std::vector<std::string>{"", ""});  // without a watcher
   stage.seen.clear();
+  stage.microbatches.clear();
   executor.watch(progress);
   executor.on_norm([&](Context&) { stage.seen.push_back(progress.snapshot().action); });
   executor.run(host.ctx, {{kUnshard, 0, -1, 4},
@@ -243,4 +309,5 @@ TEST_CASE("the executor reports every action before it begins") {
                                                "reducing the gradient of unit 1 over its replicas", "reducing the gradient of the tied unit 0",
                                                "waiting for the reduced gradient of unit 1", "summing partial gradients over tensor ranks",
                                                "gradient norm", "updating unit 1"});
+  CHECK(stage.microbatches == std::vector<int64_t>{-1, 3, 3, 3, 3, 5, -1, -1, -1, -1, -1, -1, -1});
 }

@@ -21,7 +21,7 @@ class OrderCommunicator final : public ForwardingCommunicator {
       : ForwardingCommunicator(inner), probe_(std::move(probe)), notes_(notes) {}
 
  protected:
-  Work perform(Context& /*ctx*/, const char* verb, const Call& call) override {
+  Work perform(Context& /*ctx*/, const char* verb, int64_t /*bytes*/, const Call& call) override {
     note(std::string("start ") + verb);
     return Work(std::make_unique<Noted>(*this, verb, call()));
   }

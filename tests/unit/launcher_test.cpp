@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -732,4 +733,28 @@ TEST_CASE("save request: set by SIGUSR2 until it is cleared, and no stop request
   ::poll(nullptr, 0, 200);
   const SaveRequest fresh;
   CHECK_FALSE(fresh.requested());
+}
+
+TEST_CASE("stack request: SIGQUIT calls the newest one, and does not end a process that is about to exit", "[launcher]") {
+  std::atomic<int> outer = 0, inner = 0;
+  const auto soon = [](const auto& condition) {
+    for (int tries = 0; tries < 500 && !condition(); ++tries) ::poll(nullptr, 0, 10);
+    return condition();
+  };
+  {
+    const StackRequest first([&] { ++outer; });
+    ::kill(::getpid(), SIGQUIT);
+    CHECK(soon([&] { return outer == 1; }));
+    {
+      const StackRequest second([&] { ++inner; });
+      ::kill(::getpid(), SIGQUIT);
+      CHECK(soon([&] { return inner == 1; }));
+    }
+    ::kill(::getpid(), SIGQUIT);
+    CHECK(soon([&] { return outer == 2; }));
+    CHECK(inner == 1);
+  }
+  ::kill(::getpid(), SIGQUIT);
+  ::poll(nullptr, 0, 200);
+  CHECK(outer == 2);
 }

@@ -21,6 +21,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/scratch.h"
 
 using namespace trireme;
 
@@ -116,10 +117,22 @@ class WatchedJob {
 
   WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000) {
     hub = std::make_unique<Child>([&] {
-      const Hub keeper({.ranks = n, .silence_seconds = silence_seconds},
-                       [&](const Verdict& verdict) { verdicts.say(concat(verdict.step, " ", verdict.text, "\n")); });
+      sigset_t request;
+      sigemptyset(&request);
+      sigaddset(&request, SIGUSR1);
+      ::sigprocmask(SIG_BLOCK, &request, nullptr);
+      Hub keeper({.ranks = n, .silence_seconds = silence_seconds},
+                 [&](const Verdict& verdict) { verdicts.say(concat(verdict.step, " ", verdict.text, "\n")); });
       address_.say(keeper.address() + "\n");
-      for (;;) ::pause();
+      for (;;) {
+        int signal = 0;
+        ::sigwait(&request, &signal);
+        keeper.request_stacks([&](const std::vector<RankState>& states, double) {
+          std::string text = concat(states.size(), " ranks; stacks:");
+          for (const RankState& state : states) text += " " + (state.stacks.empty() ? "none" : state.stacks);
+          requested.say(text + "\n");
+        });
+      }
       return 0;
     });
     address = address_.hear(10);
@@ -128,12 +141,14 @@ class WatchedJob {
     for (int rank = 0; rank < n; ++rank) {
       ranks.push_back(std::make_unique<Child>([&, rank] {
         ::dup2(errors.input(), STDERR_FILENO);
-        Progress progress;
+        RankRecord record(TRIREME_BINARY);
+        record.open(directory / "run", {rank, n, "session", "cpu", "shard 0"}, true);
+        Progress& progress = record.progress();
         const size_t world = progress.add_group("world", all(n));
         progress.begin_step(5);
         progress.act("forward of micro-batch 1, blocks.2");
         {
-          Monitor monitor(address, rank, progress);
+          Monitor monitor(address, rank, record);
           joined_.say("\n");
           body(rank, progress);
           progress.set_timeout(timeout);
@@ -162,7 +177,11 @@ class WatchedJob {
     for (size_t i = 0; i < ranks.size(); ++i) REQUIRE(::write(end_[1], "x", 1) == 1);
   }
 
-  Pipe verdicts, errors;
+  /// The log of a rank.
+  std::string log(int r) const { return test::slurp(directory / concat("run/logs/rank-000", r, ".log")); }
+
+  test::Scratch directory;
+  Pipe verdicts, errors, requested;
   std::string address;
   std::unique_ptr<Child> hub;
   std::vector<std::unique_ptr<Child>> ranks;
@@ -217,8 +236,8 @@ struct Keeper {
 
 /// Runs as a rank that reports to `address` until the process is killed.
 int be_rank(const std::string& address, int rank, const Pipe& joined) {
-  Progress progress;
-  const Monitor monitor(address, rank, progress);
+  RankRecord record;
+  const Monitor monitor(address, rank, record);
   joined.say("\n");
   for (;;) ::pause();
   return 0;
@@ -284,6 +303,35 @@ TEST_CASE("watch: a hung rank is detected although its process is alive") {
   CHECK(verdict.find("ranks 0, 2 wait for it in all_reduce 1 of group world (forward of micro-batch 1, blocks.2), which it never entered") !=
         std::string::npos);
   for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(2) == 70);
+  // Before it was ordered to exit it has left the stacks of its threads.
+  CHECK(verdict.find(concat("; stacks of its threads: ", job.directory / "run/logs/rank-0001.log", "\n")) != std::string::npos);
+  const std::string log = job.log(1);
+  INFO(log);
+  CHECK(log.find(concat("; it was in step 5, after: forward of micro-batch 1, blocks.2; ranks 0, 2 wait for it in all_reduce 1 of group world "
+                        "(forward of micro-batch 1, blocks.2), which it never entered; stacks of all threads:\n  thread ",
+                        job.rank(1).pid(), " ")) != std::string::npos);
+  CHECK((log.find("read") != std::string::npos && log.find("Monitor") != std::string::npos) == (log.find("no libdw") == std::string::npos));
+  CHECK(log.find("error    end: ordered to exit by the job monitor: rank 1 (") != std::string::npos);
+  CHECK(job.log(0).find("stacks") == job.log(0).find("stacks of its threads"));  // no other rank has been asked
+}
+
+TEST_CASE("watch: a request gets the stacks and the states of all ranks, and the job continues") {
+  WatchedJob job(3, 10, kNothing);
+  job.rank(2).signal(SIGSTOP);  // cannot answer, and does not delay the answer for long
+  const auto begin = Clock::now();
+  job.hub->signal(SIGUSR1);
+  const std::string answer = job.requested.hear(10);
+  const double seconds = since(begin);
+  INFO(answer << seconds);
+  CHECK(seconds < 6);
+  CHECK(answer == concat("3 ranks; stacks: ", job.directory / "run/logs/rank-0000.log", " ", job.directory / "run/logs/rank-0001.log", " none\n"));
+  job.rank(2).signal(SIGCONT);
+  CHECK(job.log(0).find("requested by SIGQUIT to the launcher; stacks of all threads:") != std::string::npos);
+  job.hub->signal(SIGUSR1);
+  CHECK(job.requested.hear(10).find(" none") == std::string::npos);
+  CHECK(job.verdicts.hear(0.1).empty());
+  job.let_ranks_end();
+  for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(5) == 0);
 }
 
 TEST_CASE("watch: no verdict after a pause of three seconds, nor after a normal end") {
@@ -432,8 +480,8 @@ TEST_CASE("watch: ranks continue if their hub ends normally") {
   std::string at = address.hear(5);
   at.pop_back();
   Child rank([&] {
-    Progress progress;
-    Monitor monitor(at, 0, progress);
+    RankRecord record;
+    Monitor monitor(at, 0, record);
     joined.say("\n");
     std::this_thread::sleep_for(milliseconds(700));
     return 3;
@@ -447,13 +495,13 @@ TEST_CASE("watch: invalid connections are refused without effect on the job") {
   const std::string token = job.address.substr(0, job.address.find('@'));
   CHECK(token.size() == 32);
   const std::string endpoint = job.address.substr(job.address.find('@') + 1);
-  Progress progress;
-  CHECK_THROWS_AS(Monitor("0123456789abcdef0123456789abcdef@" + endpoint, 1, progress), IoError);
-  CHECK_THROWS_AS(Monitor(job.address, 1, progress), IoError);  // rank 1 is already connected
-  CHECK_THROWS_AS(Monitor(job.address, 2, progress), IoError);
-  CHECK_THROWS_AS(Monitor(job.address, -1, progress), IoError);
-  CHECK_THROWS_WITH(Monitor(token + "@127.0.0.1:1", 0, progress), Catch::Matchers::Contains("cannot connect to the job monitor at 127.0.0.1:1"));
-  for (const char* address : {"", "@", "x@", "x@y", "x@127.0.0.1", "x@127.0.0.1:99999"}) CHECK_THROWS_AS(Monitor(address, 0, progress), IoError);
+  RankRecord record;
+  CHECK_THROWS_AS(Monitor("0123456789abcdef0123456789abcdef@" + endpoint, 1, record), IoError);
+  CHECK_THROWS_AS(Monitor(job.address, 1, record), IoError);  // rank 1 is already connected
+  CHECK_THROWS_AS(Monitor(job.address, 2, record), IoError);
+  CHECK_THROWS_AS(Monitor(job.address, -1, record), IoError);
+  CHECK_THROWS_WITH(Monitor(token + "@127.0.0.1:1", 0, record), Catch::Matchers::Contains("cannot connect to the job monitor at 127.0.0.1:1"));
+  for (const char* address : {"", "@", "x@", "x@y", "x@127.0.0.1", "x@127.0.0.1:99999"}) CHECK_THROWS_AS(Monitor(address, 0, record), IoError);
 
   const std::string hello = concat("{\"token\": \"", token, "\", \"rank\": ");
   const std::string lines[] = {std::string(65536, 'x'),
@@ -518,8 +566,8 @@ TEST_CASE("watch: a lost link is detected at both ends") {
     Hub hub({.ranks = 1, .silence_seconds = 2}, [&](const Verdict& verdict) { result.say(verdict.text + "\n"); });
     Child rank([&] {
       ::dup2(errors.input(), STDERR_FILENO);
-      Progress progress;
-      Monitor monitor(hub.address(), 0, progress);
+      RankRecord record;
+      Monitor monitor(hub.address(), 0, record);
       joined.say("\n");
       for (;;) ::pause();
       return 0;

@@ -12,13 +12,13 @@
 #include "trainer/bench/peak.h"
 #include "trainer/bench/phases.h"
 #include "trainer/bench/products.h"
-#include "trainer/bench/resident.h"
 #include "trainer/files/table.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
 #include "trainer/loop/plain_products.h"
 #include "trainer/loop/product_tuning.h"
+#include "trainer/loop/resident.h"
 #include "trainer/model/flops.h"
 
 namespace trireme::bench {

@@ -1,9 +1,12 @@
 #include "trainer/commands/train_command.h"
 
+#include <functional>
+
 #include "parallel/comm/watched.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
+#include "trainer/files/printable.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/mpirun_command.h"
 #include "trainer/job/stop_signals.h"
@@ -40,6 +43,18 @@ void refuse_restarts(const TrainArguments& arguments, const LaunchEnvironment& e
                            "can restart only ranks that it started; allowed 0, with restarts by that launcher (Slurm: sbatch --requeue)"));
 }
 
+/// Trains, and records how this rank ends.
+ExitCode train_recorded(RankRecord& record, const std::function<ExitCode()>& train) {
+  try {
+    const ExitCode code = train();
+    record.end(RankRecord::Level::kInfo, code == ExitCode::kOk ? "done" : "stopped on request");
+    return code;
+  } catch (const std::exception& error) {
+    record.end(RankRecord::Level::kError, concat("failed: ", printable(error)));
+    throw;
+  }
+}
+
 /// `loaded`: the configuration if it was already read; a pipe can be read only once.
 ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded) {
   return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
@@ -53,12 +68,14 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
     const bool one_host = place.local_size == world->size();
     // The machine outlives the watch, but is constructed under it, because opening GPUs may hang.
     Watch watch(*world, one_host, hang_seconds(config, may_use_gpus(config.run.device), one_host), environment.hub_address);
+    const StackRequest stacks([&] { watch.record().request_stacks("requested by SIGQUIT"); });
     machine.emplace(std::move(world), place, config);
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
     RunOptions options = arguments.options;
     options.ranks_per_host = place.local_size;
     options.environment = environment;
-    return run_training(machine->ctx(), *noted, config, options, watch.progress());
+    options.record = &watch.record();
+    return train_recorded(watch.record(), [&] { return run_training(machine->ctx(), *noted, config, options, watch.progress()); });
   });
 }
 
@@ -66,6 +83,7 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
 int train(const TrainArguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   const StopRequest stop;  // created first: a stop request during set-up takes effect before the first step
   const SaveRequest save;
+  const StackRequest stacks;
   ignore_closed_output();
   if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or the directory of a checkpoint or a run");
   if (arguments.options.resume == "never" && !arguments.options.change.empty())
@@ -88,6 +106,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       return launch(environment, ranks, words,
                     {.hosts_file = arguments.hosts,
                      .silence_seconds = hang_seconds(config, may_use_gpus(config.run.device), one_host),
+                     .run_directory = config.run.directory,
                      .output_is_log = true,
                      .restarts = restarts,
                      .continuation = RestartPlanner(config.run.directory, arguments.options.resume, words),

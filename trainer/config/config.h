@@ -218,6 +218,7 @@ struct PlanConfig {
 
 struct ObserveConfig {
   Auto<int64_t> print_every;  ///< steps between the lines of a log; auto: a rule of ConsoleSink
+  bool black_box = true;      ///< each rank keeps a file with what it is doing (MappedBlackBox)
   bool operator==(const ObserveConfig&) const = default;
 };
 

@@ -225,6 +225,11 @@ void visit(V& v, ObserveConfig& c) {
          .min = 1,
          .auto_rule = "1 up to 1,000 steps; in longer runs a round number that makes at most 1,000 lines, and a line at least once a minute"}),
     c.print_every);
+  v(operation_key(
+        {.key = "black_box",
+         .doc = "Each rank keeps RUN/logs/rank-NNNN.blackbox, a file of 71 KiB mapped into memory, with what it is doing, for trireme inspect. "
+                "false: for file systems where mapped files are slow."}),
+    c.black_box);
 }
 
 template <class V>
@@ -238,7 +243,7 @@ void visit(V& v, Config& c) {
   v.section("resilience", "Detection of ranks that die, hang or disagree, and restarts.", c.resilience);
   v.section("kernels", "Choice of compute kernels.", c.kernels);
   v.section("plan", "Forecast of memory and time before the first step.", c.plan);
-  v.section("observe", "What a run prints.", c.observe);
+  v.section("observe", "What a run prints and records.", c.observe);
 }
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/comm/mpi.h"
+#include "trainer/files/printable.h"
 #include "trainer/job/job_directory.h"
 #include "trainer/job/launch_limits.h"
 #include "trainer/job/loopback_only.h"
@@ -14,6 +15,7 @@
 #include "trainer/job/mpirun_job.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/environment.h"
+#include "trainer/resilience/inspect.h"
 #include "trainer/resilience/restart_policy.h"
 
 namespace trireme {
@@ -36,12 +38,24 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }
+  // Before the job, whose end may also be requested: SIGQUIT to mpirun would end it.
+  std::optional<StackRequest> stacks;
+  if (hub)
+    stacks.emplace(
+        [&] { hub->request_stacks([](const std::vector<RankState>& states, double now) { say(inspection_text(inspected(states, now))); }); });
   const JobDirectory directory(environment, one_host);
   MpirunJob job(mpirun_command(environment, ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
                 {.resumable = options.resumable, .has_findings = options.has_findings});
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
+  if (options.run_directory && job.reported_verdict()) {
+    try {
+      write_verdict(*options.run_directory, *job.reported_verdict());
+    } catch (const Error& error) {  // it has been printed
+      say(printable(error));
+    }
+  }
   return {code, hub ? hub->furthest_step() : 0};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // Starts the ranks of a run from one command, restarts them after a failure, and stops them on request.
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ struct LaunchOptions {
   std::optional<std::string> hosts_file = {};  ///< an mpirun hostfile; without it all ranks run on this host, or in the Slurm allocation
   /// If set, every rank creates a Watch, and a hub in the launcher detects ranks that die, hang, or are silent for this many seconds.
   std::optional<double> silence_seconds = {};
+  std::optional<std::filesystem::path> run_directory = {};  ///< whose logs get the verdict about ranks that died or hang
   /// True: the output of the ranks is a log, of which lines may be dropped, so an unread log never blocks the job. False: the output is kept until it
   /// is read; if it cannot be written, the job ends.
   bool output_is_log = false;
@@ -41,6 +43,8 @@ struct LaunchOptions {
 ///   - mpirun's notice about a rank's exit code is dropped, unless the code is not an ExitCode (a crash) and there is no verdict of a hub;
 ///   - a job that exits with 0 without announce_start() of any rank has failed: the program found as mpirun is not Open MPI's;
 ///   - a dead or hung rank is named on standard error, and all ranks are ended;
+///   - with a hub, SIGQUIT makes the ranks write the stacks of their threads to their logs, prints where each rank is to standard error, and the job
+///     continues;
 ///   - if this process dies, mpirun and its ranks end within seconds; if mpirun hangs after the last rank has ended, it is killed.
 /// Only ExitCode::kInternal is a failure that is retried, unless continuation() gives a no_retry_reason. A stop request between two attempts, or
 /// before the ranks are ready, returns kRequeue. OMP_NUM_THREADS, if unset, becomes cores / ranks of a host.

@@ -263,7 +263,8 @@ void MpirunJob::tell_verdict() {
     write_all(STDERR_FILENO, first + "\n");
     first_end_told_ = true;
   }
-  write_all(STDERR_FILENO, final_verdict().text + "\n");
+  reported_ = final_verdict();
+  write_all(STDERR_FILENO, reported_->text + "\n");
   verdict_.reset();
 }
 

@@ -56,6 +56,8 @@ class MpirunJob {
   /// ExitCode and any rank has run; else ExitCode::kInternal, with the reason on standard error: the verdict, or mpirun's own notices.
   int wait();
   pid_t mpirun() const { return mpirun_; }
+  /// The verdict that wait() has reported, if any.
+  const std::optional<Verdict>& reported_verdict() const { return reported_; }
 
  private:
   using Clock = StopRequest::Clock;
@@ -94,6 +96,7 @@ class MpirunJob {
   std::optional<Clock::time_point> end_requested_;  ///< time of a second stop request, or of one before there was anything to save
   std::optional<Clock::time_point> condemned_;
   std::optional<Verdict> verdict_;  ///< not yet reported
+  std::optional<Verdict> reported_;
   bool first_end_told_ = false;
   bool told_to_end_ = false;
   Clock::time_point next_look_ = Clock::now() + std::chrono::seconds(1);

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "kernels/core/check.h"
 
@@ -30,6 +32,7 @@ sigset_t awaited_signals() {
   sigemptyset(&set);
   for (const int signal : kStopSignals) sigaddset(&set, signal);
   sigaddset(&set, SIGUSR2);
+  sigaddset(&set, SIGQUIT);
   return set;
 }
 
@@ -63,6 +66,15 @@ class SignalThread {
     const std::lock_guard lock(mutex_);
     if (--savers_ == 0) saving_finished_ = true;
   }
+  void add_answer(const std::function<void()>& answer) {
+    const std::lock_guard lock(mutex_);
+    answers_.push_back(&answer);
+  }
+  void remove_answer(const std::function<void()>& answer) {
+    const std::lock_guard lock(mutex_);
+    std::erase(answers_, &answer);
+    answering_finished_ = answers_.empty();
+  }
   bool save_requested() const { return save_requested_; }
   void clear_save_request() { save_requested_ = false; }
   int first_signal() const { return first_signal_; }
@@ -73,7 +85,7 @@ class SignalThread {
   SignalThread() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0) throw IoError(concat("cannot set up signal handling: ", std::strerror(errno)));
     // Ignored signals would not stay pending for sigwaitinfo(), and with SIGCHLD ignored exit codes of children are lost.
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU, SIGUSR2, SIGCHLD}) {
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU, SIGUSR2, SIGQUIT, SIGCHLD}) {
       struct sigaction before {
       }, standard{};
       standard.sa_handler = SIG_DFL;
@@ -107,6 +119,13 @@ class SignalThread {
       if (savers_ > 0)
         save_requested_ = true;
       else if (!saving_finished_ && !ignored)
+        end_by(signal);
+      return;
+    }
+    if (signal == SIGQUIT) {
+      if (!answers_.empty())
+        (*answers_.back())();
+      else if (!answering_finished_ && !ignored)
         end_by(signal);
       return;
     }
@@ -151,6 +170,8 @@ class SignalThread {
   int savers_ = 0;
   bool saving_finished_ = false;  ///< the last saver has left
   std::atomic<bool> save_requested_ = false;
+  std::vector<const std::function<void()>*> answers_;  ///< to SIGQUIT; the last one is called
+  bool answering_finished_ = false;                    ///< the last of them has been removed
   std::atomic<int> first_signal_ = 0;
   std::atomic<bool> insisted_ = false;
   Clock::time_point first_request_;
@@ -182,6 +203,10 @@ SaveRequest::SaveRequest() { SignalThread::get().add_saver(); }
 SaveRequest::~SaveRequest() { SignalThread::get().remove_saver(); }
 
 bool SaveRequest::requested() const { return SignalThread::get().save_requested(); }
+
+StackRequest::StackRequest(std::function<void()> answer) : answer_(std::move(answer)) { SignalThread::get().add_answer(answer_); }
+
+StackRequest::~StackRequest() { SignalThread::get().remove_answer(answer_); }
 
 void SaveRequest::clear() { SignalThread::get().clear_save_request(); }
 

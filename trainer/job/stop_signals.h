@@ -4,13 +4,14 @@
 // else.
 #include <chrono>
 #include <csignal>
+#include <functional>
 
 namespace trireme {
 
 /// Blocks signals in the calling thread, and therefore in all threads started later, and starts the signal thread. Must be the first call in main();
 /// later calls do nothing. The signal thread records stop requests (SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, which batch systems send when the
-/// time limit is reached) while a StopRequest exists, and SIGUSR2 while a SaveRequest exists; before the first such object these signals end the
-/// process as by default. All other signals keep their default action; handlers that a library has installed run on the signal thread. Signals raised
+/// time limit is reached) while a StopRequest exists, SIGUSR2 while a SaveRequest exists, and SIGQUIT while a StackRequest exists; before the first such
+/// object these signals end the process as by default. All other signals keep their default action; handlers that a library has installed run on the signal thread. Signals raised
 /// by a fault (SIGSEGV etc.) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
 void start_signal_thread();
 
@@ -27,6 +28,21 @@ class SaveRequest {
   /// True after a SIGUSR2 to this process, until clear().
   bool requested() const;
   void clear();
+};
+
+/// While an object of this class exists, SIGQUIT calls a function on the signal thread instead of ending the process, as other runtimes print the stacks
+/// of their threads on it. Of several objects the newest is called. After the last one is destroyed SIGQUIT is ignored, so that a finished process is
+/// not killed while it exits.
+class StackRequest {
+ public:
+  /// `answer` must return soon, and must not create or destroy such objects. Errors: IoError.
+  explicit StackRequest(std::function<void()> answer = [] {});
+  ~StackRequest();
+  StackRequest(const StackRequest&) = delete;
+  StackRequest& operator=(const StackRequest&) = delete;
+
+ private:
+  std::function<void()> answer_;
 };
 
 /// Blocks SIGPIPE permanently in the calling thread, so that a closed log does not end a run. The mask is never restored, because that would deliver

@@ -1,6 +1,7 @@
 #include "trainer/resilience/hub.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,6 +14,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "kernels/core/check.h"
@@ -29,7 +32,11 @@ using nlohmann::json;
 
 constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
 constexpr double kHelloTimeout = 5;
+constexpr double kStackSeconds = 3;                     ///< for the ranks to write their stacks
+constexpr size_t kMostReasons = 2000;                   ///< bytes of a verdict that the ranks are told: less than a Monitor's longest line
 constexpr int kMostStrangers = 128, kMostAccepts = 64;  // limits per turn, so that a flood of connections cannot block the ranks
+
+bool is_hang(Verdict::Kind kind) { return kind == Verdict::Kind::kHung || kind == Verdict::Kind::kDeadlock || kind == Verdict::Kind::kDisagreement; }
 
 struct Connection {
   LineSocket socket;
@@ -81,6 +88,11 @@ class Hub::Impl {
 
   const std::string& address() const { return address_; }
   int64_t furthest_step() const { return furthest_step_; }
+  void request_stacks(Answer done) {
+    const std::lock_guard lock(request_mutex_);
+    if (!request_) request_ = std::move(done);
+    ::eventfd_write(wake_, 1);
+  }
 
  private:
   void run() {
@@ -95,16 +107,64 @@ class Hub::Impl {
         next_beat_ = now_ + heartbeat_interval(options_.silence_seconds);
         tell_ranks({{"beat", true}});
       }
-      const std::optional<Verdict> verdict = judged_ ? std::nullopt : judge(ranks_, now_, limits_);
-      if (!verdict) continue;
+      if (judged_) continue;
+      serve_request();
+      if (!verdict_) {
+        verdict_ = judge(ranks_, now_, limits_);
+        if (verdict_ && is_hang(verdict_->kind)) ask_for_stacks(verdict_->ranks, verdict_->text);
+      }
+      if (!verdict_ || !have_answered()) continue;
       judged_ = true;
-      tell_ranks({{"leave", true}});
-      on_verdict_(*verdict);
+      if (is_hang(verdict_->kind)) verdict_->text += place_of_stacks(verdict_->ranks);
+      tell_ranks({{"leave", verdict_->text.substr(0, kMostReasons)}});
+      on_verdict_(*verdict_);
     }
     tell_ranks({{"bye", true}});
     for (Connection& connection : connections_) connection.socket.finish();
     // Wait until the peers close: a connection closed with unread bytes is reset, and the last line may be lost.
     for (const double until = now_ + 0.2; !connections_.empty() && now_ < until;) turn(20);
+  }
+
+  /// Begins what request_stacks() has asked for, and ends it.
+  void serve_request() {
+    const std::lock_guard lock(request_mutex_);
+    if (!request_) return;
+    if (!std::exchange(serves_request_, true)) {
+      std::vector<int> all(ranks_.size());
+      std::iota(all.begin(), all.end(), 0);
+      ask_for_stacks(all, "requested by SIGQUIT to the launcher");
+    }
+    if (!have_answered()) return;
+    (*request_)(ranks_, now_);
+    request_.reset();
+    serves_request_ = false;
+  }
+
+  void ask_for_stacks(const std::vector<int>& ranks, const std::string& why) {
+    asked_ = ranks;
+    asked_until_ = now_ + kStackSeconds;
+    for (const int rank : asked_) ranks_[static_cast<size_t>(rank)].stacks.clear();
+    for (Connection& connection : connections_)
+      if (connection.joined && !connection.over && std::find(ranks.begin(), ranks.end(), connection.rank) != ranks.end())
+        connection.socket.send({{"stacks", why.substr(0, kMostReasons)}});
+  }
+
+  /// True if every rank that was asked for its stacks has written them, or cannot, or has had enough time.
+  bool have_answered() const {
+    return now_ >= asked_until_ || std::all_of(asked_.begin(), asked_.end(), [&](int rank) {
+             const RankState& state = ranks_[static_cast<size_t>(rank)];
+             return state.life != RankState::Life::kAlive || !state.stacks.empty();
+           });
+  }
+
+  /// "; stacks of its threads: runs/a/logs/rank-0003.log"; empty if none of the ranks has written any.
+  std::string place_of_stacks(const std::vector<int>& ranks) const {
+    std::vector<std::string> files;
+    for (const int rank : ranks)
+      if (const std::string& file = ranks_[static_cast<size_t>(rank)].stacks; !file.empty()) files.push_back(file);
+    if (files.empty()) return "";
+    return concat("; stacks of ", ranks.size() == 1 ? "its" : "their", " threads: ", files.front(),
+                  files.size() == 1 ? "" : concat(" and the logs of ", files.size() - 1, " more"));
   }
 
   /// Waits for events, handles them, and advances the clock.
@@ -114,6 +174,7 @@ class Hub::Impl {
       sources.push_back({connection.socket.file(), static_cast<short>(connection.socket.unsent() ? POLLIN | POLLOUT : POLLIN), 0});
     ::poll(sources.data(), sources.size(), milliseconds);
     now_ = clock_.tick();
+    if (eventfd_t count = 0; sources[0].revents != 0 && !stop_) ::eventfd_read(wake_, &count);
     for (size_t i = 2; i < sources.size(); ++i) {
       if (sources[i].revents != 0) serve(connections_[i - 2]);
     }
@@ -161,6 +222,7 @@ class Hub::Impl {
       furthest_step_ = std::max<int64_t>(furthest_step_, report.step);
       note_report(ranks_, rank, std::move(report), now_);
     }
+    if (line.contains("stacks") && line["stacks"].is_string()) ranks_[rank].stacks = line["stacks"].get<std::string>();
     if (!line.contains("goodbye")) return;
     connection.over = true;
     end(connection.rank, line["goodbye"] == "failed" ? RankState::Life::kFailed : RankState::Life::kLeft);
@@ -232,7 +294,13 @@ class Hub::Impl {
   int listener_ = -1, wake_ = -1;
   RunningClock clock_;
   double now_ = 0, next_beat_ = 0, next_ask_ = 0, ask_until_ = 0;
+  std::optional<Verdict> verdict_;  ///< found, and told once judged_
   bool judged_ = false;
+  std::vector<int> asked_;  ///< ranks that were asked for their stacks last
+  double asked_until_ = 0;
+  std::mutex request_mutex_;
+  std::optional<Answer> request_;
+  bool serves_request_ = false;
   std::atomic<bool> stop_ = false;
   std::atomic<int64_t> furthest_step_ = 0;
   std::thread thread_;
@@ -241,6 +309,7 @@ class Hub::Impl {
 Hub::Hub(const HubOptions& options, std::function<void(const Verdict&)> on_verdict) : impl_(std::make_unique<Impl>(options, std::move(on_verdict))) {}
 Hub::~Hub() = default;
 std::string Hub::address() const { return impl_->address(); }
+void Hub::request_stacks(Answer done) { impl_->request_stacks(std::move(done)); }
 int64_t Hub::furthest_step() const { return impl_->furthest_step(); }
 
 }  // namespace trireme

@@ -25,7 +25,8 @@ struct HubOptions {
 class Hub {
  public:
   /// `on_verdict` is called at most once, from the hub's thread, after an order to exit was sent to every reachable rank. The orders may still be in
-  /// the kernel's buffers, so a process that ends immediately may lose them. Errors: IoError.
+  /// the kernel's buffers, so a process that ends immediately may lose them. Before a verdict about hung ranks, these ranks get some seconds to write
+  /// the stacks of their threads to their logs, which the verdict's text names. Errors: IoError.
   Hub(const HubOptions& options, std::function<void(const Verdict&)> on_verdict);
   ~Hub();
   Hub(const Hub&) = delete;
@@ -33,6 +34,10 @@ class Hub {
 
   /// Address for Monitor: "TOKEN@ADDRESS:PORT,ADDRESS:PORT". The token is random, so that a rank of another or an earlier job cannot join.
   std::string address() const;
+  using Answer = std::function<void(const std::vector<RankState>& ranks, double now)>;
+  /// Asks all ranks to write the stacks of their threads to their logs. `done` is called from the hub's thread once they have, at the latest after a few
+  /// seconds, with the last reports and the current time. Thread-safe; no effect while an earlier request is being served, or after a verdict.
+  void request_stacks(Answer done);
   /// The highest step that a rank has reported.
   int64_t furthest_step() const;
 

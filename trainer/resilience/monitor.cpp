@@ -79,7 +79,7 @@ void end_with_link(int file, double seconds) {
 
 class Monitor::Impl {
  public:
-  Impl(const std::string& hub_address, int rank, const Progress& progress) : rank_(rank), progress_(progress), socket_(join(hub_address)) {
+  Impl(const std::string& hub_address, int rank, RankRecord& record) : rank_(rank), record_(record), socket_(join(hub_address)) {
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_ < 0) throw IoError(concat("rank ", rank_, ": cannot create an eventfd for the job monitor: ", std::strerror(errno)));
     report({});  // immediately, because the hub counts a rank as joined from its first report on
@@ -111,7 +111,7 @@ class Monitor::Impl {
       LineSocket socket(file);
       socket.send(hello);
       const json welcome = parse_line(await_line(socket, Clock::now() + std::chrono::seconds(is_last ? 10 : 3)));
-      if (welcome.contains("leave")) ::_exit(kLeaveCode);
+      if (welcome.contains("leave")) leave(welcome);
       if (welcome.contains("silence") && welcome["silence"].is_number() && welcome.contains("keeper") && welcome["keeper"].is_string()) {
         silence_seconds_ = welcome["silence"].get<double>();
         keeper_ = welcome["keeper"].get<std::string>();
@@ -138,6 +138,7 @@ class Monitor::Impl {
       const double now = clock.tick();
       if (std::exchange(beat_, false)) beaten = now;
       if (keeper_is_rank_ && !released_ && !stop_ && now - beaten >= silence_seconds_) lose_hub(true);
+      if (const auto stacks = record_.take_stacks()) report({{"stacks", *stacks}});
       if (!asked && Clock::now() < next_report) continue;
       next_report = Clock::now() + kReportInterval;
       // A suspended hub does not read: reports would fill the kernel's buffers.
@@ -152,7 +153,8 @@ class Monitor::Impl {
     const bool open = socket_.receive(lines, kLongestLine);
     for (const std::string& text : lines) {
       const json line = parse_line(text);
-      if (line.contains("leave")) ::_exit(kLeaveCode);
+      if (line.contains("leave")) leave(line);
+      if (line.contains("stacks") && line["stacks"].is_string()) record_.request_stacks(line["stacks"].get<std::string>());
       released_ = released_ || line.contains("bye");
       asked = asked || line.contains("report");
     }
@@ -161,7 +163,7 @@ class Monitor::Impl {
   }
 
   void report(const json& more) {
-    const Progress::Snapshot now = progress_.snapshot();
+    const Progress::Snapshot now = record_.progress().snapshot();
     json line = encode_report(now, groups_known_);
     if (!more.is_null()) line.update(more);
     if (socket_.send(line)) groups_known_ = now.groups.size();
@@ -179,6 +181,12 @@ class Monitor::Impl {
     }
   }
 
+  [[noreturn]] void leave(const json& line) {
+    const std::string why = line["leave"].is_string() ? line["leave"].get<std::string>() : "";
+    record_.end_in_time(concat("ordered to exit by the job monitor", why.empty() ? "" : ": ", why));
+    ::_exit(kLeaveCode);
+  }
+
   [[noreturn]] void lose_hub(bool silent) {
     silent = silent || socket_.error() == ETIMEDOUT || socket_.error() == EHOSTUNREACH || socket_.error() == ENETUNREACH;
     // Staggered by rank: the first rank that exits usually ends the others, and one message is enough.
@@ -187,6 +195,7 @@ class Monitor::Impl {
                                     silent ? concat(" has not responded for ", silence_seconds_, " s") : std::string(" has died"), "; exiting\n");
     const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
     (void)written;  // an error cannot be reported any more
+    record_.end_in_time(concat("lost the job monitor, because ", keeper_, silent ? " has not responded" : " has died"));
     end_orphaned_daemon();
     ::_exit(kLeaveCode);
   }
@@ -200,7 +209,7 @@ class Monitor::Impl {
   }
 
   int rank_;
-  const Progress& progress_;
+  RankRecord& record_;
   double silence_seconds_ = 10;
   std::string keeper_;
   bool keeper_is_rank_ = false;
@@ -215,7 +224,7 @@ class Monitor::Impl {
   std::thread thread_;
 };
 
-Monitor::Monitor(const std::string& hub_address, int rank, const Progress& progress) : impl_(std::make_unique<Impl>(hub_address, rank, progress)) {}
+Monitor::Monitor(const std::string& hub_address, int rank, RankRecord& record) : impl_(std::make_unique<Impl>(hub_address, rank, record)) {}
 Monitor::~Monitor() = default;
 
 }  // namespace trireme

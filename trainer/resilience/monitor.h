@@ -2,19 +2,19 @@
 #include <memory>
 #include <string>
 
-#include "parallel/comm/progress.h"
+#include "trainer/resilience/rank_record.h"
 
 namespace trireme {
 
-/// A rank's end of the side channel: a thread with all signals blocked that reports `progress` to the hub. It ends this process immediately with
-/// ExitCode::kInternal, whatever blocks the main thread, if the hub orders it to exit, if the hub's process has died, or if the hub's host is
+/// A rank's end of the side channel: a thread with all signals blocked that reports the progress of `record` to the hub, and has the stacks of all
+/// threads written into the record when the hub asks for them. It ends this process immediately with ExitCode::kInternal, whatever blocks the main thread, if the hub orders it to exit, if the hub's process has died, or if the hub's host is
 /// unreachable for ten seconds (the hub's limit); in the last two cases it first prints the reason to standard error. A hub in a stopped launcher is
 /// waited for without a limit, one in a stopped rank only up to the hub's limit. The destructor says goodbye: the rank exits normally, or, during
 /// stack unwinding, has an error to report.
 class Monitor {
  public:
-  /// Errors: IoError if the hub cannot be reached. `progress` must outlive it.
-  Monitor(const std::string& hub_address, int rank, const Progress& progress);
+  /// Errors: IoError if the hub cannot be reached. `record` must outlive it.
+  Monitor(const std::string& hub_address, int rank, RankRecord& record);
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;

@@ -63,6 +63,7 @@ struct RankState {
   double moved = 0;                    ///< time when the count last grew, or a timeout of any rank was shortened
   double ended = 0;                    ///< kLeft, kFailed, kDead: when that was detected
   double died_after = 0, died_by = 0;  ///< kDead: bounds of the time of death
+  std::string stacks;                  ///< the file with the stacks of its threads since the hub last asked for them; empty: none
 };
 
 struct Limits {

@@ -80,6 +80,29 @@ std::vector<int> ranks_not_entered(const std::vector<RankState>& ranks, int wait
   return missing;
 }
 
+std::vector<Blockage> blockages(const std::vector<RankState>& ranks) {
+  // A collective is the same operation on all its ranks; an exchange is a different one on each.
+  using Place = std::tuple<std::string, std::vector<int>, size_t, int>;
+  std::map<Place, Blockage> found;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const Group* const group = group_of(ranks[r]);
+    if (group == nullptr) continue;
+    const auto rank = static_cast<int>(r);
+    BlockedOperation operation = blocked_in(ranks[r]);
+    const Wait& wait = *ranks[r].last.wait;
+    const Place place{operation.text, group->ranks, earlier_twins(ranks[r], *wait.group), wait.messages.empty() ? -1 : rank};
+    Blockage& blockage = found.try_emplace(place, Blockage{std::move(operation), group->ranks, ranks_not_entered(ranks, rank)}).first->second;
+    blockage.operation.waiting.push_back(rank);
+  }
+  std::vector<Blockage> all;
+  for (auto& [place, blockage] : found) all.push_back(std::move(blockage));
+  const auto is_cause = [&](const Blockage& blockage) {
+    return std::any_of(blockage.missing.begin(), blockage.missing.end(), [&](int rank) { return ranks_not_entered(ranks, rank).empty(); });
+  };
+  std::stable_partition(all.begin(), all.end(), is_cause);
+  return all;
+}
+
 std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank) {
   std::vector<int> waiters;
   for (size_t other = 0; other < ranks.size(); ++other) {

@@ -9,6 +9,15 @@ namespace trireme {
 /// Ranks that have not entered the operation in which `waiter` waits; empty if it does not wait for an operation.
 std::vector<int> ranks_not_entered(const std::vector<RankState>& ranks, int waiter);
 
+/// An operation in which ranks are blocked, and the ranks that they wait for.
+struct Blockage {
+  BlockedOperation operation;  ///< `action`: of the first of the waiting ranks
+  std::vector<int> members;    ///< ranks of the group
+  std::vector<int> missing;    ///< those that have not entered it, ascending; empty: all have
+};
+/// Every operation in which ranks are blocked. Those with a missing rank that is not itself waiting for others come first: they are the cause.
+std::vector<Blockage> blockages(const std::vector<RankState>& ranks);
+
 /// Ranks that wait in an operation in which `rank` participates.
 std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank);
 

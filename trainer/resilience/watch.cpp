@@ -17,10 +17,11 @@ namespace {
 constexpr int kUnwatchedExitCode = static_cast<int>(ExitCode::kInternal);
 
 /// Verdict handler in rank 0, whose own Monitor receives no order to exit.
-void report_and_leave(const Verdict& verdict) {
+void report_and_leave(const Verdict& verdict, RankRecord& record) {
   const std::string line = verdict.text + "\n";
   const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   (void)written;
+  record.end_in_time(concat("ended by the job monitor: ", verdict.text));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the others have read the order to exit
   ::_exit(kUnwatchedExitCode);
 }
@@ -33,10 +34,10 @@ Watch::Watch(Communicator& world, bool one_host, double silence_seconds, const s
   std::string address = launchers_hub.value_or("");
   if (!launchers_hub) {
     const HubOptions options{.ranks = world.size(), .one_host = one_host, .silence_seconds = silence_seconds, .own_rank = 0};
-    if (world.rank() == 0) hub_ = std::make_unique<Hub>(options, report_and_leave);
+    if (world.rank() == 0) hub_ = std::make_unique<Hub>(options, [this](const Verdict& verdict) { report_and_leave(verdict, record_); });
     address = all_gather_strings(world, hub_ ? hub_->address() : "")[0];
   }
-  monitor_ = std::make_unique<Monitor>(address, world.rank(), progress_);
+  monitor_ = std::make_unique<Monitor>(address, world.rank(), record_);
 }
 
 void die_with_parent() {

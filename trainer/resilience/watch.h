@@ -17,10 +17,11 @@ class Watch {
   /// `launchers_hub`: address of the launcher's hub, on every rank, if there is one. Errors: IoError.
   Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub);
 
-  Progress& progress() { return progress_; }
+  RankRecord& record() { return record_; }
+  Progress& progress() { return record_.progress(); }
 
  private:
-  Progress progress_;
+  RankRecord record_;
   std::unique_ptr<Hub> hub_;
   std::unique_ptr<Monitor> monitor_;
 };

@@ -35,8 +35,8 @@ class CheckpointManager {
   void finish();
   /// Reports a save that has finished in the background, if any.
   void poll();
-  /// True if share_failures() must be called: a save failed on this rank, and other ranks may not know it.
-  bool has_unshared_failure() const { return !failure_to_tell_.empty(); }
+  /// Not empty if share_failures() must be called: why a save failed on this rank, which other ranks may not know.
+  const std::string& unshared_failure() const { return failure_to_tell_; }
   /// Exchanges failures between ranks without using the disk, so that rank 0 stops waiting for a part that cannot be written. Collective; errors as
   /// above.
   void share_failures();

@@ -40,6 +40,8 @@ class Run {
   void sweep_finished();
   std::vector<std::string> candidates();
   void open_directory(const Resumed& resumed);
+  void open_record();
+  void log(RankRecord::Level level, const std::string& text);
   void report_change(const Resumed& resumed);
   void make_trainer();
   void tune();

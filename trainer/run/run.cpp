@@ -8,14 +8,20 @@
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/loop/plain_products.h"
+#include "trainer/loop/resident.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
 
 namespace trireme {
 
+/// Writes to this rank's own log.
+void Run::log(RankRecord::Level level, const std::string& text) {
+  if (options_.record != nullptr) options_.record->write(level, text);
+}
+
 /// On a GPU the results of a step are read while the next one runs, unless one of both is traced; on a CPU they are available immediately.
 void Run::start_step(int64_t step) {
-  progress_.begin_step(step);
+  progress_.begin_step(step, ctx_.arena->peak_bytes(), peak_resident_bytes());
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
   const bool traced = tracer_ && tracer_->traces(step);
   if (traced) {
@@ -125,6 +131,7 @@ void Run::end_if_diverged() {
 /// The check comes first, so that no inconsistent state replaces the good ones.
 void Run::save(int64_t step) {
   if (config_.resilience.replica_check_every > 0) check_replicas(step);
+  log(RankRecord::Level::kInfo, concat("saving step ", step));
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
   checkpoints_->save(step, rejected_.count(), stopper_.state());
@@ -162,12 +169,15 @@ ExitCode Run::loop() {
     return ExitCode::kRequeue;
   }
   last_report_ = std::chrono::steady_clock::now();
+  log(RankRecord::Level::kInfo, concat("training from step ", done_ + 1, " to ", last));
   for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
     start_step(step);
     constexpr double kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
     const double request = stop_.requested() ? kStop : reports() && save_request_.requested() ? kSave : 0;
-    const double news = all_reduce_scalar(world_, checkpoints_->has_unshared_failure() ? kSaveFailed : request, ReduceOp::kMax);
+    const std::string& failure = checkpoints_->unshared_failure();
+    if (!failure.empty()) log(RankRecord::Level::kError, concat("this rank's part of a checkpoint was not saved: ", failure));
+    const double news = all_reduce_scalar(world_, failure.empty() ? request : kSaveFailed, ReduceOp::kMax);
     stopped = news == kStop;
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     if (news == kSaveFailed) checkpoints_->share_failures();

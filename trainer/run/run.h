@@ -5,6 +5,7 @@
 
 #include "parallel/comm/progress.h"
 #include "trainer/job/launch_environment.h"
+#include "trainer/resilience/rank_record.h"
 #include "trainer/run/tracer.h"
 
 namespace trireme {
@@ -15,6 +16,7 @@ struct RunOptions {
   std::optional<int64_t> max_steps;   ///< save a checkpoint and stop after this step; the learning-rate schedule remains that of the complete run
   std::optional<StepRange> trace_steps = {};
   std::optional<int> ranks_per_host = {};  ///< nullopt: all ranks are on one host
+  RankRecord* record = nullptr;            ///< gets its files once this job owns the run directory; null: this rank leaves none
   LaunchEnvironment environment = {};      ///< which launcher started the ranks, and whether standard output is a terminal
 };
 

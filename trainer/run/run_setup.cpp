@@ -156,8 +156,27 @@ void Run::resume() {
         throw IoError(
             concat("run.directory=", directory().string(), ": created by rank 0, but not visible on this rank; it must be shared by all ranks"));
     });
+    open_record();
     return;
   }
+}
+
+/// A rank without a black box or a log trains as well; one message says so.
+void Run::open_record() {
+  if (options_.record == nullptr) return;
+  const MeshShape& shape = trainer_->mesh().shape;
+  std::string coordinate;
+  for (const MeshAxisRow& axis : shown_axes(shape))
+    coordinate += concat(coordinate.empty() ? "" : ", ", axis.name, " ", trainer_->mesh().at.*axis.index);
+  const std::string device = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : concat("cpu, ", counted(ctx_.threads, "thread"));
+  const BlackBoxOwner owner{world_.rank(), world_.size(), session_, device, coordinate};
+  const std::string problem = options_.record->open(directory(), owner, config_.observe.black_box);
+  const std::vector<std::string> problems = all_gather_strings(world_, problem);
+  const auto first = std::ranges::find_if(problems, [](const std::string& each) { return !each.empty(); });
+  if (first == problems.end()) return;
+  const auto more = std::ranges::count_if(problems, [](const std::string& each) { return !each.empty(); }) - 1;
+  reporter_.message(concat("warning: ", *first, more > 0 ? concat("; the same on ", counted(more, "other rank")) : "",
+                           "; trireme inspect will not know where it is. Training continues"));
 }
 
 /// Does not change a finished run, except that it removes unpublished leftovers of a kill at its very end.

@@ -1,11 +1,11 @@
-#include "trainer/bench/resident.h"
+#include "trainer/loop/resident.h"
 
 #include <malloc.h>
 
 #include <fstream>
 #include <string>
 
-namespace trireme::bench {
+namespace trireme {
 namespace {
 
 int64_t status_bytes(const std::string& key) {
@@ -26,4 +26,4 @@ bool reset_peak_resident() {
   return static_cast<bool>(clear << "5" << std::flush);  // proc(5): resets the peak
 }
 
-}  // namespace trireme::bench
+}  // namespace trireme

@@ -1,0 +1,362 @@
+#include "trainer/resilience/inspect.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "kernels/core/check.h"
+#include "kernels/core/counted.h"
+#include "trainer/files/clock_text.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
+#include "trainer/files/strict_json.h"
+#include "trainer/files/table.h"
+#include "trainer/resilience/waits.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using nlohmann::ordered_json;
+using Life = RankState::Life;
+
+constexpr double kNanoseconds = 1e9;
+
+/// The difference of two times from files, which may be any numbers.
+double seconds_between(int64_t from, int64_t to) { return (static_cast<double>(to) - static_cast<double>(from)) / kNanoseconds; }
+
+std::string utc_of(int64_t nanoseconds) {
+  return utc_text(WallClock::time_point(std::chrono::duration_cast<WallClock::duration>(std::chrono::nanoseconds(nanoseconds))));
+}
+
+/// "0.3 s", "12 s", "5 min", "3 h", "2 d".
+std::string duration_text(double seconds) {
+  if (seconds < 9.95) return concat(std::round(std::max(seconds, 0.0) * 10) / 10, " s");
+  if (seconds < 600) return concat(std::lround(seconds), " s");
+  if (seconds < 36'000) return concat(std::lround(seconds / 60), " min");
+  return seconds < 864'000 ? concat(std::lround(seconds / 3600), " h") : concat(std::lround(seconds / 86'400), " d");
+}
+
+Life life_of_process(const InspectedRank& rank) {
+  if (!rank.box) return Life::kAbsent;
+  if (rank.process == "ended") return rank.box->end == "done" || rank.box->end == "stopped on request" ? Life::kLeft : Life::kFailed;
+  return rank.process == "dead" ? Life::kDead : Life::kAlive;
+}
+
+std::string process_of(const BlackBoxContents& box) {
+  if (box.ended != 0) return "ended";
+  switch (life_of(box)) {
+    case ProcessLife::kAlive: return "alive";
+    case ProcessLife::kStopped: return "stopped";
+    case ProcessLife::kGone: return "dead";
+    case ProcessLife::kUnknown: break;
+  }
+  return "unknown";
+}
+
+bool may_run(const InspectedRank& rank) { return rank.process == "alive" || rank.process == "stopped" || rank.process == "unknown"; }
+
+InspectedRank without_box(const std::string& problem) {
+  InspectedRank rank;
+  rank.process = "no black box";
+  rank.problem = problem;
+  return rank;
+}
+
+InspectedRank read_rank(const fs::path& path) {
+  InspectedRank rank;
+  try {
+    rank.box = read_black_box(path);
+  } catch (const Error& error) {
+    return without_box(error.what());
+  }
+  rank.process = process_of(*rank.box);
+  rank.state.host = rank.box->host;
+  rank.state.pid = rank.box->pid;
+  rank.state.last = rank.box->last;
+  rank.state.life = life_of_process(rank);
+  return rank;
+}
+
+int64_t last_sign(const BlackBoxContents& box) { return std::max(box.moved, box.ended); }
+
+/// What the rank is blocked in; empty if it does not wait.
+std::string operation_of(const RankState& rank) { return rank.last.wait ? blocked_in(rank).text : ""; }
+
+/// The rows of `cells` with aligned columns. Columns in `right` are aligned to the right.
+std::string aligned(const std::vector<std::vector<std::string>>& cells, const std::vector<bool>& right) {
+  std::vector<size_t> widths(right.size());
+  for (const auto& row : cells)
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string text;
+  for (const auto& row : cells) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      line += concat(c == 0 ? "" : "  ", right[c] ? padding + row[c] : row[c] + padding);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string table_of_ranks(const Inspection& inspection) {
+  std::vector<std::vector<std::string>> cells{{"rank", "host", "pid", "process", "step", "action", "waits in", "for"}};
+  for (size_t r = 0; r < inspection.ranks.size(); ++r) {
+    const InspectedRank& rank = inspection.ranks[r];
+    const bool known = rank.state.life != Life::kAbsent;
+    const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : printable(text); };
+    cells.push_back({std::to_string(r), or_dash(rank.state.host), known ? std::to_string(rank.state.pid) : "-", rank.process,
+                     known ? std::to_string(rank.state.last.step) : "-", or_dash(rank.state.last.action), or_dash(operation_of(rank.state)),
+                     known ? duration_text(rank.still) : "-"});
+  }
+  return aligned(cells, {true, false, true, false, true, false, false, true});
+}
+
+/// "rank 3 (host n1, process 4245), stopped, never entered it: step 12, backward of micro-batch 1, blocks.2, for 12 s".
+std::string instead(const Inspection& inspection, const std::vector<RankState>& states, int rank, bool entered) {
+  const InspectedRank& missing = inspection.ranks[static_cast<size_t>(rank)];
+  const RankState& state = missing.state;
+  if (state.life == Life::kAbsent)
+    return concat("rank ", rank, " is missing, and where it is is not known: ", missing.problem.empty() ? missing.process : missing.problem);
+  std::string text = concat("rank ", rank, " (host ", state.host, ", process ", state.pid, ")");
+  if (missing.process != "alive") text += concat(", ", missing.process, ",");
+  text += entered ? " has entered it and not left it" : " never entered it";
+  if (const std::string other = operation_of(state); !entered && !other.empty()) {
+    text += concat(" and waits in ", other);
+    if (const std::vector<int> others = ranks_not_entered(states, rank); !others.empty()) text += concat(", for ", list_ranks(others));
+  }
+  return concat(text, ": step ", state.last.step, ", ", state.last.action.empty() ? "before its first action" : state.last.action, ", for ",
+                duration_text(missing.still));
+}
+
+std::vector<RankState> states_of(const Inspection& inspection) {
+  std::vector<RankState> states;
+  for (const InspectedRank& rank : inspection.ranks) states.push_back(rank.state);
+  return states;
+}
+
+/// Of an operation that all its ranks have entered: those that can no longer leave it.
+std::vector<int> stuck_in(const Inspection& inspection, const Blockage& blockage) {
+  std::vector<int> stuck;
+  for (const int member : blockage.members) {
+    if (!blockage.missing.empty() || static_cast<size_t>(member) >= inspection.ranks.size()) continue;
+    const std::string& process = inspection.ranks[static_cast<size_t>(member)].process;
+    if (process == "dead" || process == "stopped" || process == "silent") stuck.push_back(member);
+  }
+  return stuck;
+}
+
+std::string blockages_text(const Inspection& inspection) {
+  constexpr size_t kMostOperations = 16, kMostRanks = 8;
+  const std::vector<RankState> states = states_of(inspection);
+  const std::vector<Blockage> all = blockages(states);
+  std::string text;
+  for (size_t i = 0; i < std::min(all.size(), kMostOperations); ++i) {
+    const Blockage& blockage = all[i];
+    const auto& waiting = blockage.operation.waiting;
+    const bool entered = blockage.missing.empty();
+    text += concat(printable(blockage.operation.text), ": ", list_ranks(waiting), waiting.size() == 1 ? " waits" : " wait",
+                   entered ? "; all its ranks have entered it" : "", "\n");
+    const std::vector<int> named = entered ? stuck_in(inspection, blockage) : blockage.missing;
+    for (size_t m = 0; m < std::min(named.size(), kMostRanks); ++m) text += "  " + printable(instead(inspection, states, named[m], entered)) + "\n";
+    if (named.size() > kMostRanks) text += concat("  and ", named.size() - kMostRanks, " more ranks\n");
+  }
+  if (all.size() > kMostOperations) text += concat("and ", all.size() - kMostOperations, " more operations (--json lists them)\n");
+  return text;
+}
+
+/// "ranks 0, 1 ended: done".
+std::string ends_text(const Inspection& inspection) {
+  std::map<std::string, std::vector<int>> ends;
+  for (size_t r = 0; r < inspection.ranks.size(); ++r) {
+    const auto& box = inspection.ranks[r].box;
+    if (box && box->ended != 0) ends[box->end].push_back(static_cast<int>(r));
+  }
+  std::string text;
+  for (const auto& [how, ranks] : ends) text += concat(list_ranks(ranks), " ended: ", printable(how), "\n");
+  return text;
+}
+
+fs::path verdict_path(const fs::path& run_directory) { return run_directory / "logs" / "verdict.json"; }
+
+/// The verdict about the start `session`; nullopt if there is none, or the file is damaged.
+std::optional<RecordedVerdict> read_verdict(const fs::path& run_directory, const std::string& session) {
+  constexpr int64_t kMostBytes = 1 << 20;
+  const std::string where = verdict_path(run_directory).string();
+  try {
+    const nlohmann::json file = parse_object(read_text(where, kMostBytes), where);
+    if (string_member(file, "session", where) != session) return std::nullopt;
+    RecordedVerdict verdict{{}, string_member(file, "text", where)};
+    for (const auto& rank : array_member(file, "ranks", where)) verdict.ranks.push_back(static_cast<int>(integer(rank, where, 0, 1 << 20)));
+    return verdict;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+ordered_json rank_json(const InspectedRank& rank, size_t number) {
+  const RankState& state = rank.state;
+  ordered_json row{{"rank", number}, {"process", rank.process}};
+  if (!rank.problem.empty()) row["problem"] = rank.problem;
+  if (state.life == Life::kAbsent) return row;
+  const Progress::Snapshot& last = state.last;
+  row.update({{"host", state.host},
+              {"pid", state.pid},
+              {"step", last.step},
+              {"micro_batch", last.microbatch < 0 ? ordered_json() : ordered_json(last.microbatch)},
+              {"action", last.action},
+              {"operation", last.wait ? ordered_json(operation_of(state)) : ordered_json()},
+              {"still_seconds", rank.still}});
+  if (!rank.box) return row;
+  row.update({{"device", rank.box->owner.device},
+              {"coordinate", rank.box->owner.coordinate},
+              {"memory_peak_bytes", last.memory_peak},
+              {"resident_peak_bytes", last.resident_peak},
+              {"started", utc_of(rank.box->begun)},
+              {"last_progress", utc_of(rank.box->moved)},
+              {"ended", rank.box->ended == 0 ? ordered_json() : ordered_json(utc_of(rank.box->ended))},
+              {"end", rank.box->ended == 0 ? ordered_json() : ordered_json(rank.box->end)}});
+  return row;
+}
+
+}  // namespace
+
+Inspection inspect_run(const fs::path& run_directory, bool previous) {
+  const auto path_of = [&](int rank) {
+    const fs::path path = black_box_path(run_directory, rank);
+    return previous ? previous_black_box(path) : path;
+  };
+  // Another start may have had more ranks: those of the newest one count.
+  std::map<fs::path, InspectedRank> found;
+  const BlackBoxContents* newest = nullptr;
+  std::error_code error;
+  for (fs::directory_iterator each(run_directory / "logs", error), end; !error && each != end; each.increment(error)) {
+    const fs::path& path = each->path();
+    if (path.extension() != ".blackbox" || (path.stem().extension() == ".previous") != previous) continue;
+    const InspectedRank& rank = found.emplace(path, read_rank(path)).first->second;
+    if (rank.box && (newest == nullptr || rank.box->begun > newest->begun)) newest = &*rank.box;
+  }
+  if (newest == nullptr)
+    throw MissingFileError(concat(run_directory.string(), ": no black box of ", previous ? "an earlier start" : "a rank", " (", path_of(0).string(),
+                                  "); allowed the directory of a run that has started to train"));
+  Inspection inspection{
+      .run = run_directory.string(), .session = newest->owner.session, .verdict = read_verdict(run_directory, newest->owner.session)};
+  for (int r = 0; r < newest->owner.world; ++r) {
+    const auto rank = found.find(path_of(r));
+    if (rank == found.end()) {
+      inspection.ranks.push_back(without_box("no file " + path_of(r).string()));
+    } else if (rank->second.box && rank->second.box->owner.session != newest->owner.session) {
+      inspection.ranks.push_back(without_box(concat("its black box, of ", utc_of(rank->second.box->begun), ", is of another start")));
+    } else if (rank->second.box && (rank->second.box->owner.rank != r || rank->second.box->owner.world != newest->owner.world)) {
+      const BlackBoxOwner& owner = rank->second.box->owner;
+      inspection.ranks.push_back(without_box(concat(path_of(r).string(), ": that of rank ", owner.rank, " of ", owner.world)));
+    } else {
+      inspection.ranks.push_back(rank->second);
+    }
+  }
+  int64_t as_of = wall_nanoseconds();
+  if (std::ranges::none_of(inspection.ranks, may_run)) {
+    int64_t last = 0;
+    for (const InspectedRank& rank : inspection.ranks)
+      if (rank.box) last = std::max(last, last_sign(*rank.box));
+    inspection.age = seconds_between(last, as_of);
+    as_of = last;
+  }
+  for (InspectedRank& rank : inspection.ranks)
+    if (rank.box) rank.still = seconds_between(rank.box->moved, as_of);
+  return inspection;
+}
+
+Inspection inspected(const std::vector<RankState>& ranks, double now) {
+  Inspection inspection;
+  for (const RankState& state : ranks) {
+    InspectedRank& rank = inspection.ranks.emplace_back();
+    rank.state = state;
+    switch (state.life) {
+      case Life::kAbsent: rank.process = "not started"; break;
+      case Life::kAlive: rank.process = now - state.heard > 2 ? "silent" : "alive"; break;
+      case Life::kDead: rank.process = "dead"; break;
+      case Life::kLeft:
+      case Life::kFailed: rank.process = "ended"; break;
+    }
+    rank.still = now - state.moved;
+  }
+  return inspection;
+}
+
+void write_verdict(const fs::path& run_directory, const Verdict& verdict) {
+  std::string session;
+  try {
+    session = inspect_run(run_directory, false).session;
+  } catch (const MissingFileError&) {
+    return;
+  }
+  const ordered_json file{{"session", session}, {"ranks", verdict.ranks}, {"text", verdict.text}};
+  write_durably(verdict_path(run_directory), file.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+std::string inspection_text(const Inspection& inspection) {
+  std::map<std::string, int64_t> processes;
+  for (const InspectedRank& rank : inspection.ranks) ++processes[rank.process];
+  std::string text = concat(inspection.run.empty() ? "" : inspection.run + ": ", counted(inspection.ranks.size(), "rank"));
+  for (const auto& [process, count] : processes) text += concat(", ", count, " ", process);
+  if (inspection.age > 0) text += concat("; as of ", duration_text(inspection.age), " ago");
+  text += "\n" + table_of_ranks(inspection);
+  const std::string verdict = inspection.verdict ? concat("the job monitor found: ", printable(inspection.verdict->text), "\n") : "";
+  for (const std::string& part : {verdict, ends_text(inspection), blockages_text(inspection)})
+    if (!part.empty()) text += "\n" + part;
+  for (size_t r = 0; r < inspection.ranks.size(); ++r)
+    if (const std::string& problem = inspection.ranks[r].problem; !problem.empty()) text += concat("rank ", r, ": ", printable(problem), "\n");
+  return text;
+}
+
+ordered_json inspection_json(const Inspection& inspection) {
+  ordered_json json{{"run", inspection.run},
+                    {"age_seconds", inspection.age},
+                    {"verdict", nullptr},
+                    {"ranks", ordered_json::array()},
+                    {"operations", ordered_json::array()}};
+  if (const auto& verdict = inspection.verdict) json["verdict"] = {{"ranks", verdict->ranks}, {"text", verdict->text}};
+  for (size_t r = 0; r < inspection.ranks.size(); ++r) json["ranks"].push_back(rank_json(inspection.ranks[r], r));
+  for (const Blockage& blockage : blockages(states_of(inspection)))
+    json["operations"].push_back({{"operation", blockage.operation.text},
+                                  {"verb", blockage.operation.verb},
+                                  {"group", blockage.operation.group},
+                                  {"number", blockage.operation.number},
+                                  {"members", blockage.members},
+                                  {"waiting", blockage.operation.waiting},
+                                  {"missing", blockage.missing},
+                                  {"stuck", stuck_in(inspection, blockage)}});
+  return json;
+}
+
+std::string history_text(const BlackBoxContents& box) {
+  std::vector<std::vector<std::string>> cells;
+  for (const BlackBoxContents::Record& record : box.records) {
+    std::string what;
+    const std::string group = record.group < box.last.groups.size() ? box.last.groups[record.group].name : "?";
+    switch (record.kind) {
+      case BlackBoxRecord::kStep: what = concat("step ", record.number); break;
+      case BlackBoxRecord::kAction: what = record.words; break;
+      case BlackBoxRecord::kBegun:
+        what = concat("begins ", record.words, " ", record.number, " of group ", group,
+                      record.peer < 0 ? "" : concat(record.words == "send" ? " to rank " : " from rank ", record.peer), ", ",
+                      binary_bytes_text(static_cast<double>(record.payload)));
+        break;
+      case BlackBoxRecord::kFinished:
+        what = concat("ends ", record.words, " ", record.number, " of group ", group,
+                      record.peer < 0 ? "" : concat(record.words == "send" ? " to rank " : " from rank ", record.peer));
+        break;
+      default: what = concat("record of kind ", record.kind);
+    }
+    cells.push_back({utc_of(record.time), printable(what)});
+  }
+  return aligned(cells, {false, false});
+}
+
+}  // namespace trireme

@@ -1,0 +1,52 @@
+#pragma once
+// Where every rank of a run is, and which operation misses whom: from the black boxes of a run directory, or from the reports of a live job.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/resilience/black_box_file.h"
+#include "trainer/resilience/verdict.h"
+
+namespace trireme {
+
+struct InspectedRank {
+  RankState state;                      ///< host, pid and last are set
+  std::string process;                  ///< "alive", "stopped", "dead", "ended" (it has said how), "unknown" (not on this host), "no black box"
+  double still = 0;                     ///< seconds since it last made progress, up to Inspection::as_of
+  std::optional<BlackBoxContents> box;  ///< nullopt: from a report, or there is none
+  std::string problem;                  ///< why its black box cannot be read
+};
+
+/// What the launcher found out about the job, which may be gone by the time of an inspection: mpirun kills all ranks when one has died.
+struct RecordedVerdict {
+  std::vector<int> ranks = {};  ///< Verdict::ranks
+  std::string text = {};        ///< Verdict::text
+};
+
+struct Inspection {
+  std::string run = {};  ///< the run directory; empty: a live job
+  std::vector<InspectedRank> ranks = {};
+  std::string session = {};  ///< BlackBoxOwner::session; empty: a live job
+  std::optional<RecordedVerdict> verdict = {};
+  double age = 0;  ///< seconds between the newest sign of any rank and now, if none is alive; else 0
+};
+
+/// Reads the black boxes of the last start of a run, or of the start before with `previous`. Errors: MissingFileError if it has none.
+Inspection inspect_run(const std::filesystem::path& run_directory, bool previous);
+/// The same from the states that a hub has.
+Inspection inspected(const std::vector<RankState>& ranks, double now);
+
+/// Records a verdict about the newest start of a run in RUN/logs/verdict.json, for inspect_run(). No effect if that start has left no black boxes.
+/// Errors: IoError.
+void write_verdict(const std::filesystem::path& run_directory, const Verdict& verdict);
+
+/// A table of the ranks, and every operation in which ranks wait, with the ranks that are missing and what they do instead.
+std::string inspection_text(const Inspection& inspection);
+nlohmann::ordered_json inspection_json(const Inspection& inspection);
+
+/// The records of a black box, oldest first, a line each.
+std::string history_text(const BlackBoxContents& box);
+
+}  // namespace trireme
