@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-constexpr uint64_t kMostRanks = 1 << 20;  // bounds what a malformed file makes a reader allocate
+constexpr uint64_t kLargestWorld = 1 << 20;  // bounds what a malformed file makes a reader allocate
 
 template <size_t N>
 std::string text_of(const std::array<char, N>& text) {
@@ -101,7 +101,7 @@ BlackBoxContents decode_black_box(std::string_view bytes, const std::string& whe
   if (header.bytes != sizeof(BlackBox) || bytes.size() != sizeof(BlackBox))
     refuse(where, concat("damaged black box: ", bytes.size(), " bytes; allowed ", sizeof(BlackBox)));
   if (header.world == 0) refuse(where, "damaged black box: a world of 0 ranks");
-  bounded(header.world, kMostRanks, where, "the number of ranks");
+  bounded(header.world, kLargestWorld, where, "the number of ranks");
   bounded(header.rank, header.world - 1, where, "the rank");
 
   BlackBoxContents contents;

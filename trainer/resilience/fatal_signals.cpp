@@ -17,8 +17,8 @@ namespace trireme {
 namespace {
 
 constexpr std::array kFatal{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-constexpr std::array kNames{"Segmentation fault", "Bus error", "Floating point exception", "Illegal instruction", "Aborted"};
-constexpr int kStackSeconds = 10;
+constexpr std::array kSignalNames{"Segmentation fault", "Bus error", "Floating point exception", "Illegal instruction", "Aborted"};
+constexpr int kCrashStackSeconds = 10;
 
 struct Recorder {
   int log;
@@ -94,13 +94,13 @@ void record_fatal_signal(int signal, siginfo_t* info, void* /*context*/) {
   while (kFatal[place] != signal) ++place;
   if (now != nullptr) {
     FixedText what;
-    what << "fatal signal " << static_cast<uint64_t>(signal) << " (" << kNames[place] << ") in thread "
+    what << "fatal signal " << static_cast<uint64_t>(signal) << " (" << kSignalNames[place] << ") in thread "
          << static_cast<uint64_t>(::syscall(SYS_gettid));
     FixedText line;
     line.utc(WallClock::now()) << " error    " << what.text() << "; stacks of all threads:\n";
     write_text(now->log, line.text());
     if (now->box != nullptr) write_end(*now->box, what.text());
-    now->writer->write(now->log, kStackSeconds);
+    now->writer->write(now->log, kCrashStackSeconds);
     ::sigaction(signal, &now->before[place], nullptr);
   } else {
     ::signal(signal, SIG_DFL);

@@ -32,7 +32,7 @@ using nlohmann::json;
 
 constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
 constexpr double kHelloTimeout = 5;
-constexpr double kStackSeconds = 3;                     ///< for the ranks to write their stacks
+constexpr double kAskedStackSeconds = 3;                ///< for the ranks to write their stacks
 constexpr size_t kMostReasons = 2000;                   ///< bytes of a verdict that the ranks are told: less than a Monitor's longest line
 constexpr int kMostStrangers = 128, kMostAccepts = 64;  // limits per turn, so that a flood of connections cannot block the ranks
 
@@ -142,7 +142,7 @@ class Hub::Impl {
 
   void ask_for_stacks(const std::vector<int>& ranks, const std::string& why) {
     asked_ = ranks;
-    asked_until_ = now_ + kStackSeconds;
+    asked_until_ = now_ + kAskedStackSeconds;
     for (const int rank : asked_) ranks_[static_cast<size_t>(rank)].stacks.clear();
     for (Connection& connection : connections_)
       if (connection.joined && !connection.over && std::find(ranks.begin(), ranks.end(), connection.rank) != ranks.end())

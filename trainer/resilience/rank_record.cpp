@@ -23,11 +23,11 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-constexpr int kStackSeconds = 20;
+constexpr int kRequestStackSeconds = 20;
 
 std::string line_of(RankRecord::Level level, const std::string& text) {
-  constexpr std::array kNames{"info   ", "warning", "error  "};
-  std::string line = concat(utc_text(WallClock::now()), " ", kNames[static_cast<size_t>(level)], "  ");
+  constexpr std::array kLevelNames{"info   ", "warning", "error  "};
+  std::string line = concat(utc_text(WallClock::now()), " ", kLevelNames[static_cast<size_t>(level)], "  ");
   for (const char c : printable(text)) line += c == '\n' ? std::string("\n  ") : std::string(1, c);
   return line + "\n";
 }
@@ -107,7 +107,7 @@ void RankRecord::write_stacks(const std::string& why) {
   ::pthread_sigmask(SIG_SETMASK, &all, nullptr);  // the signal thread, which may have started this one, accepts signals
   write(Level::kWarning, concat(why, "; stacks of all threads:"));
   const int log = log_;
-  const bool read = stack_writer_.write(log >= 0 ? log : STDERR_FILENO, kStackSeconds);
+  const bool read = stack_writer_.write(log >= 0 ? log : STDERR_FILENO, kRequestStackSeconds);
   write(Level::kInfo, read ? "end of the stacks" : "the stacks could not be read");
   const std::lock_guard lock(stack_mutex_);
   stacks_ = log_path_;

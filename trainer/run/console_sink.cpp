@@ -166,7 +166,7 @@ void ConsoleSink::evaluation(const Event& event) {
   curve_.add_validation(*event.step, loss);
   std::string line = concat(step_text(*event.step), "  validation loss", format(" %.4f", loss));
   if (event.fields.contains("validation"))
-    for (const auto& [name, loss] : event.fields["validation"].items()) line += "  " + name + format(" %.4f", loss.get<double>());
+    for (const auto& [name, loss_of_set] : event.fields["validation"].items()) line += "  " + name + format(" %.4f", loss_of_set.get<double>());
   print_line(event.time, line);
 }
 
