@@ -34,11 +34,22 @@ const TypedAttention<float>& of_type(const AttentionKernels& kernels, float) { r
 const TypedAttention<bfloat16>& of_type(const AttentionKernels& kernels, bfloat16) { return kernels.bf16; }
 const TypedAttention<float16>& of_type(const AttentionKernels& kernels, float16) { return kernels.f16; }
 
-AttentionSizes sizes_of(const AttentionShape& shape) {
-  return {shape.sequence, shape.heads, shape.kv_heads, shape.head_size, shape.band().within(shape.sequence)};
-}
+int64_t blocks_of(int64_t length) { return (length + kAttentionBlock - 1) / kAttentionBlock; }
 
-int64_t blocks_of(const AttentionShape& shape) { return (shape.sequence + kAttentionBlock - 1) / kAttentionBlock; }
+/// Calls body(sizes, count) for each run of `count` consecutive documents of equal length, which the kernels process like a batch of sequences.
+template <class Body>
+void for_each_run(const AttentionShape& shape, const Documents& documents, Body&& body) {
+  const auto run = [&](int64_t first_row, int64_t length, int64_t count) {
+    body(AttentionSizes{length, shape.heads, shape.kv_heads, shape.head_size, shape.band().within(length), first_row, shape.sequence}, count);
+  };
+  if (!documents.defined()) return run(0, shape.sequence, shape.batch);
+  const auto length_at = [&](int64_t row) { return documents.ends.data<int32_t>()[row] - documents.starts.data<int32_t>()[row]; };
+  for (int64_t row = 0, rows = shape.batch * shape.sequence; row < rows;) {
+    const int64_t first_row = row, length = length_at(row);
+    while (row < rows && length_at(row) == length) row += length;
+    run(first_row, length, (row - first_row) / length);
+  }
+}
 
 /// Runs `kernel` on items [0, count), which have about equal cost, with one contiguous range per thread.
 template <class Arguments>
@@ -64,46 +75,53 @@ const TypedAttention<T>& attention_kernels(Isa isa) {
 }
 
 template <class T>
-void attention_forward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
-                       const Tensor& lse) {
-  const AttentionForward<T> arguments{.qkv = qkv.data<T>(), .sizes = sizes_of(shape), .out = out.data<T>(), .lse = lse.data<float>()};
-  run_items(ctx, kernels.forward, kernels.forward_workspace, arguments, shape.batch * shape.kv_heads * ((blocks_of(shape) + 1) / 2));
+void attention_forward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& qkv, const AttentionShape& shape, const Documents& documents,
+                       const Tensor& out, const Tensor& lse) {
+  for_each_run(shape, documents, [&](const AttentionSizes& sizes, int64_t count) {
+    const AttentionForward<T> arguments{.qkv = qkv.data<T>(), .sizes = sizes, .out = out.data<T>(), .lse = lse.data<float>()};
+    run_items(ctx, kernels.forward, kernels.forward_workspace, arguments, count * shape.kv_heads * ((blocks_of(sizes.sequence) + 1) / 2));
+  });
 }
 
 template <class T>
 void attention_backward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                        const AttentionShape& shape, const Tensor& dqkv) {
-  const int64_t tasks = shape.batch * shape.kv_heads;
-  // A pair of blocks takes five matrix products, or seven with `split`. Splitting is faster if threads would otherwise be idle for whole tasks.
-  const int64_t rounds = (tasks + ctx.threads - 1) / ctx.threads;
-  const bool split = blocks_of(shape) > 1 && 5 * rounds * ctx.threads > 7 * tasks;
-  const AttentionBackward<T> arguments{.dout = dout.data<T>(),
-                                       .qkv = qkv.data<T>(),
-                                       .out = out.data<T>(),
-                                       .lse = lse.data<float>(),
-                                       .sizes = sizes_of(shape),
-                                       .split = split,
-                                       .dqkv = dqkv.data<T>()};
-  run_items(ctx, kernels.backward, kernels.backward_workspace, arguments, blocks_of(shape) == 0 ? 0 : tasks * (split ? blocks_of(shape) : 1));
+                        const AttentionShape& shape, const Documents& documents, const Tensor& dqkv) {
+  for_each_run(shape, documents, [&](const AttentionSizes& sizes, int64_t count) {
+    const int64_t tasks = count * shape.kv_heads, blocks = blocks_of(sizes.sequence);
+    // A pair of blocks takes five matrix products, or seven with `split`. Splitting is faster if threads would otherwise be idle for whole tasks.
+    const int64_t rounds = (tasks + ctx.threads - 1) / ctx.threads;
+    const bool split = blocks > 1 && 5 * rounds * ctx.threads > 7 * tasks;
+    const AttentionBackward<T> arguments{.dout = dout.data<T>(),
+                                         .qkv = qkv.data<T>(),
+                                         .out = out.data<T>(),
+                                         .lse = lse.data<float>(),
+                                         .sizes = sizes,
+                                         .split = split,
+                                         .dqkv = dqkv.data<T>()};
+    run_items(ctx, kernels.backward, kernels.backward_workspace, arguments, blocks == 0 ? 0 : tasks * (split ? blocks : 1));
+  });
 }
 
-#define TRIREME_INSTANCE(T)                                                                                                                   \
-  template const TypedAttention<T>& attention_kernels<T>(Isa);                                                                                \
-  template void attention_forward<T>(Context&, const TypedAttention<T>&, const Tensor&, const AttentionShape&, const Tensor&, const Tensor&); \
-  template void attention_backward<T>(Context&, const TypedAttention<T>&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,         \
-                                      const AttentionShape&, const Tensor&)
+#define TRIREME_INSTANCE(T)                                                                                                                     \
+  template const TypedAttention<T>& attention_kernels<T>(Isa);                                                                                  \
+  template void attention_forward<T>(Context&, const TypedAttention<T>&, const Tensor&, const AttentionShape&, const Documents&, const Tensor&, \
+                                     const Tensor&);                                                                                            \
+  template void attention_backward<T>(Context&, const TypedAttention<T>&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,           \
+                                      const AttentionShape&, const Documents&, const Tensor&)
 TRIREME_INSTANCE(float);
 TRIREME_INSTANCE(bfloat16);
 TRIREME_INSTANCE(float16);
 #undef TRIREME_INSTANCE
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
-  dispatch_type(qkv.dtype(), [&]<class T>(T) { attention_forward(ctx, attention_kernels<T>(ctx.isa), qkv, shape, out, lse); });
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Documents& documents, const Tensor& out,
+                       const Tensor& lse) {
+  dispatch_type(qkv.dtype(), [&]<class T>(T) { attention_forward(ctx, attention_kernels<T>(ctx.isa), qkv, shape, documents, out, lse); });
 }
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv) {
-  dispatch_type(qkv.dtype(), [&]<class T>(T) { attention_backward(ctx, attention_kernels<T>(ctx.isa), dout, qkv, out, lse, shape, dqkv); });
+                        const Documents& documents, const Tensor& dqkv) {
+  dispatch_type(qkv.dtype(),
+                [&]<class T>(T) { attention_backward(ctx, attention_kernels<T>(ctx.isa), dout, qkv, out, lse, shape, documents, dqkv); });
 }
 
 void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,

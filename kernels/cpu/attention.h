@@ -14,9 +14,10 @@ namespace trireme::cpu {
 template <class T>
 const TypedAttention<T>& attention_kernels(Isa isa);
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Documents& documents, const Tensor& out,
+                       const Tensor& lse);
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv);
+                        const Documents& documents, const Tensor& dqkv);
 
 /// Threads share the query heads.
 void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
@@ -24,10 +25,10 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
 
 /// The same with the given kernels.
 template <class T>
-void attention_forward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
-                       const Tensor& lse);
+void attention_forward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& qkv, const AttentionShape& shape, const Documents& documents,
+                       const Tensor& out, const Tensor& lse);
 template <class T>
 void attention_backward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                        const AttentionShape& shape, const Tensor& dqkv);
+                        const AttentionShape& shape, const Documents& documents, const Tensor& dqkv);
 
 }  // namespace trireme::cpu

@@ -6,7 +6,7 @@ namespace trireme::cpu {
 namespace {
 
 /// Rotates by direction * angle: the backward of a rotation is its inverse.
-void rotate(const Context& ctx, const Tensor& table, int64_t heads, float direction, const Tensor& qkv) {
+void rotate(const Context& ctx, const Tensor& table, int64_t heads, float direction, const int32_t* starts, const Tensor& qkv) {
   const int64_t head_size = table.dim(1);
   dispatch_type(qkv.dtype(), [&]<class T>(T) {
     const Rope<T> arguments{.table = table.data<float>(),
@@ -15,6 +15,7 @@ void rotate(const Context& ctx, const Tensor& table, int64_t heads, float direct
                             .heads = heads,
                             .columns = qkv.dim(1),
                             .direction = direction,
+                            .starts = starts,
                             .qkv = qkv.data<T>()};
     run_kernel(ctx, typed_kernels<T>(ctx).rope, arguments, qkv.dim(0), grain_of(heads * head_size));
   });
@@ -22,8 +23,12 @@ void rotate(const Context& ctx, const Tensor& table, int64_t heads, float direct
 
 }  // namespace
 
-void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) { rotate(ctx, table, heads, 1.0f, qkv); }
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& qkv) {
+  rotate(ctx, table, heads, 1.0f, starts, qkv);
+}
 
-void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv) { rotate(ctx, table, heads, -1.0f, dqkv); }
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& dqkv) {
+  rotate(ctx, table, heads, -1.0f, starts, dqkv);
+}
 
 }  // namespace trireme::cpu

@@ -4,7 +4,8 @@
 
 namespace trireme::cpu {
 
-void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv);
-void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv);
+/// `starts`: of Documents, or null.
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& qkv);
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& dqkv);
 
 }  // namespace trireme::cpu

@@ -50,9 +50,8 @@ void check(const char* operation, const AttentionShape& shape) {
 }
 
 template <class T>
-void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const float* lse, const AttentionShape& shape, T* dqkv,
-              const Tensor& workspace) {
-  const AttentionLayout layout(shape);
+void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const float* lse, const AttentionShape& shape, const AttentionLayout& layout,
+              T* dqkv, const Tensor& workspace) {
   const bool flash = uses_flash(shape, dout, qkv, dqkv);
   const bool vectors = shape.head_size % kVector<T> == 0 && aligned_16(dout, out);
   const int64_t group = layout.group, stride = statistics_stride(shape.sequence);
@@ -74,7 +73,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
     launch(ctx, vectors ? query_statistics_kernel<kVector<T>, T> : query_statistics_kernel<1, T>,
            {dim3(static_cast<unsigned>(ceil_div(items * kLanes, kThreads))), dim3(kThreads)}, dout, out, lse, layout, static_cast<int>(pair * group),
            static_cast<int>(pairs * group), flash ? kLog2E : 1, lse_of, delta_of);
-    const AttentionBackward<T> tensors{dout, qkv, lse_of, delta_of, dqkv, pair, pairs, sums};
+    const AttentionBackward<T> tensors{layout, dout, qkv, lse_of, delta_of, dqkv, pair, pairs, sums};
     if constexpr (kIs16Bit<T>) {
       if (flash) {
         ctx.gpu->fill_bytes(sums.counters, 0, (rows / kCountedQueries + 1) * static_cast<int64_t>(sizeof(uint32_t)));  // and the ticket behind them
@@ -88,23 +87,26 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
 
 }  // namespace
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Documents& documents, const Tensor& out,
+                       const Tensor& lse) {
   check("attention_forward", shape);
   if (qkv.numel() == 0) return;
+  const AttentionLayout layout(shape, documents);
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     if constexpr (kIs16Bit<T>) {
-      if (uses_flash(shape, qkv.data<T>(), out.data<T>())) return flash_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
+      if (uses_flash(shape, qkv.data<T>(), out.data<T>())) return flash_forward(ctx, qkv.data<T>(), shape, layout, out.data<T>(), lse.data<float>());
     }
-    plain_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
+    plain_forward(ctx, qkv.data<T>(), shape, layout, out.data<T>(), lse.data<float>());
   });
 }
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv, const Tensor& workspace) {
+                        const Documents& documents, const Tensor& dqkv, const Tensor& workspace) {
   check("attention_backward", shape);
   if (qkv.numel() == 0) return;
+  const AttentionLayout layout(shape, documents);
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
-    backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>(), workspace);
+    backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, layout, dqkv.data<T>(), workspace);
   });
 }
 

@@ -2,6 +2,7 @@
 // GPU implementation of kernels/ops/attention.h. bf16 and fp16 with head size 32, 64, 96 or 128 and 16-byte aligned tensors use flash attention on
 // tensor cores; everything else up to head size 256 uses a tiled kernel on fp32 units. No T x T matrix is stored. The backward is deterministic:
 // blocks that add to the same sums do so in a fixed order.
+// Documents change neither the launches nor their shapes: a block reads the bounds of its tokens and skips the tiles outside of their documents.
 // Errors: InternalError for a larger head size.
 #include "kernels/core/tensor.h"
 #include "kernels/ops/attention.h"
@@ -28,10 +29,11 @@ constexpr int64_t attention_workspace_bytes(const AttentionShape& shape, DType d
   return kTicketBytes + each * (fitting < 1 ? 1 : fitting < all ? fitting : all);
 }
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Documents& documents, const Tensor& out,
+                       const Tensor& lse);
 /// Processes as many kv heads at a time as fit in `workspace`, 16-byte aligned.   Errors: InternalError if that is none.
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv, const Tensor& workspace);
+                        const Documents& documents, const Tensor& dqkv, const Tensor& workspace);
 /// Runs on fp32 units, one block per row and query head.
 void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
                       const Tensor& out);

@@ -48,27 +48,39 @@ struct BackwardMemory {
   int64_t from_queries, from_douts;
   int from_rows, pair, first_key;
 };
+/// The same if queries attend to less than all keys before them.
+template <int H, int kKeys, int kQueries>
+struct BoundedBackwardMemory : BackwardMemory<H, kKeys, kQueries> {
+  int ends[kKeys];  ///< of each key: the query behind the last one that attends to it, counted from the first key of the warp's scores
+  int end_before;   ///< that query of the last key of the block of lower keys
+};
 
-/// scores -> probabilities, which are zero outside each query's band. `ahead` = first row - first key of the fragments.
-template <int kM, int kN, class Band>
-__device__ inline void probabilities_of(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead, int lane, Band band) {
+/// scores -> probabilities, which are zero where a query does not attend to a key. `ahead` = first row - first key of the fragments. `ends`: of the
+/// keys, null if not bounded.
+template <int kM, int kN, bool kBounded>
+__device__ inline void probabilities_of(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead, const int* ends, int lane) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[m][n][i] = exp2_fast(fmaf(scores[m][n][i], scale_log2, -lse[16 * m + i / 2 * 8 + lane / 4]));
-  if (ahead >= 8 * kN - 1 && !band.beyond(ahead + 16 * kM - 1)) return;
-  ahead += lane / 4 - lane % 4 * 2;
+  if (ahead >= 8 * kN - 1 && (!kBounded || ahead + 16 * kM <= ends[0])) return;
+  ahead += lane / 4;
 #pragma unroll
-  for (int m = 0; m < kM; ++m)
+  for (int n = 0; n < kN; ++n)
 #pragma unroll
-    for (int n = 0; n < kN; ++n)
+    for (int column = 0; column < 2; ++column) {
+      const int key = 8 * n + lane % 4 * 2 + column, end = kBounded ? ends[key] : 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = 8 * n + i % 2 - 16 * m - i / 2 * 8;
-        if (key > ahead || band.beyond(ahead - key)) scores[m][n][i] = 0;
-      }
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int query = ahead + 16 * m + 8 * half;
+          const bool later = kBounded && query >= end;
+          if ((key > query) | later) scores[m][n][2 * half + column] = 0;
+        }
+    }
 }
 
 /// ds = p (dp - delta), of the n-tiles of p from `first` on.
@@ -98,10 +110,10 @@ __device__ inline void store_sums(const Fragments<kM, kN>& from, float* sums) {
     for (int n = 0; n < kN; ++n) store_vector(sums + ((m * kN + n) * kThreads + static_cast<int>(threadIdx.x)) * 4, from[m][n]);
 }
 
-template <class T, int H, int kKeys, int kQueries, class Band>
+template <class T, int H, int kKeys, int kQueries, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
-                          AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv, QuerySums shared, Band band) {
+                          AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv, QuerySums shared) {
   using Loader = TileLoader<T, H, kThreads>;
   using Grid = Warps<H, kKeys, kQueries>;
   using Scores = typename Grid::Scores;
@@ -111,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kPart = H == 64 && kSN == 8 ? 4 : kSN;  // n-tiles of gradients of scores at a time: all would not fit in registers
   constexpr int kKM = std::extent_v<KeyGradients, 0>, kKN = std::extent_v<KeyGradients, 1>;
   constexpr int kQM = std::extent_v<QueryGradients, 0>, kQN = std::extent_v<QueryGradients, 1>;
-  using Memory = BackwardMemory<H, kKeys, kQueries>;
+  using Memory = std::conditional_t<kBounded, BoundedBackwardMemory<H, kKeys, kQueries>, BackwardMemory<H, kKeys, kQueries>>;
   TRIREME_DYNAMIC_SHARED(Memory, memory);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
   if (thread == 0) {
@@ -143,7 +155,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   const T* const from_keys = Loader::begin(qkv + layout.key(memory->pair) + first_key * layout.columns, layout.columns);
   Loader::template load<kKeys>(memory->keys, from_keys, layout.columns, sequence - first_key);
   Loader::template load<kKeys>(memory->values, from_keys + layout.to_values, layout.columns, sequence - first_key);
-  const int last_query = band.last_query(first_key + kKeys - 1, sequence) / kQueries * kQueries;
+  int end = sequence;  // of the queries that attend to any of the keys
+  if constexpr (kBounded) {
+    const int b = memory->pair / layout.kv_heads;
+    end = layout.end_of_queries(b, first_key + kKeys - 1);
+    constexpr int kOfWarp = 8 * kSN;
+    if (thread < kKeys) memory->ends[thread] = layout.end_of_queries(b, first_key + thread) - first_key - thread / kOfWarp * kOfWarp;
+    if (thread == kKeys) memory->end_before = first_key == 0 ? 0 : layout.end_of_queries(b, first_key - 1);
+  }
+  const int last_query = (end - 1) / kQueries * kQueries;
   load(0, 0, last_query);
 
   // A warp's rows and columns in each product. The columns of gradients are blocks of 16, dealt to the warps of a row in turn: the swizzle of a block
@@ -161,12 +181,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int query = last_query; query >= first_key; query -= kQueries)
     for (int head = 0; head < layout.group; ++head, buffer ^= 1) {
       const int row = row_of(head, query);
-      const bool first = band.first_key(query) >= first_key, last = query < first_key + kKeys;  // of the blocks that add to these queries
       cp_async_wait<0>();
       __syncthreads();  // this step's tiles have arrived, and all threads have ended the previous step
+      // Whether this is the first or the last of the blocks that add to these queries.
+      const auto is_first = [&] {
+        if constexpr (kBounded) return memory->end_before <= query;
+        return first_key == 0;
+      };
+      const bool last = query < first_key + kKeys;
       // Both take as long as an access to the L2 cache. The other warps compute scores meanwhile.
       if (thread == 0 && added >= 0) release_value(shared.counters + added, static_cast<uint32_t>(first_key / kKeys + 1));
-      if (thread == kWarp && !first) wait_for_value(shared.counters + row / kCountedQueries, static_cast<uint32_t>(first_key / kKeys));
+      if (thread == kWarp && !is_first()) wait_for_value(shared.counters + row / kCountedQueries, static_cast<uint32_t>(first_key / kKeys));
       const bool other_head = head + 1 < layout.group;
       if (other_head || query > first_key) load(buffer ^ 1, other_head ? head + 1 : 0, other_head ? query : query - kQueries);
 
@@ -174,7 +199,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       Scores p;
       multiply_rows<T, H, kSM, kSN>(p, memory->queries[buffer] + score_row * Tile<H>::kRowBytes, memory->keys + score_column * Tile<H>::kRowBytes,
                                     again);
-      probabilities_of<kSM, kSN>(p, memory->lse[buffer] + score_row, layout.scale_log2, query + score_row - first_key - score_column, again, band);
+      const int* ends = nullptr;
+      if constexpr (kBounded) ends = memory->ends + score_column;
+      probabilities_of<kSM, kSN, kBounded>(p, memory->lse[buffer] + score_row, layout.scale_log2, query + score_row - first_key - score_column, ends,
+                                           again);
       put_rows<T, kKeys, kSM, kSN, 1>(probabilities + score_row * Tile<kKeys>::kRowBytes, p, score_column / 16, one);
 #pragma unroll
       for (int n = 0; n < kSN; n += kPart) {
@@ -188,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       __syncthreads();  // probabilities and their gradients are complete, and so are the sums of the blocks before
       float* const sums = shared.sums + int64_t{row} * H;
       QueryGradients dqueries;
-      if (first) {
+      if (is_first()) {
         clear<kQM, kQN>(dqueries);
       } else {
         load_sums<kQM, kQN>(dqueries, sums);
@@ -241,13 +269,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class T, int H, int kKeys, int kQueries>
 void launch_kernel(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
-  const AttentionLayout layout(shape);
   // All pairs at once, whatever they take of the cache: the fewer blocks of one pair start together, the less they wait for each other. Its blocks are
   // at the same queries at the same time, so the cache need not hold all of a pair.
   const BlockOrder order(t.pairs, ceil_div(shape.sequence, kKeys), 0);
-  dispatch_band(layout, [&]<class Band>(Band band) {
-    launch(ctx, flash_backward_kernel<T, H, kKeys, kQueries, Band>, {order.grid(), dim3(kThreads), sizeof(BackwardMemory<H, kKeys, kQueries>)},
-           t.dout, t.qkv, t.lse, t.delta, layout, order, static_cast<int>(t.first_pair), t.dqkv, t.query_sums, band);
+  dispatch_bounded(t.layout, [&](auto bounded) {
+    const int64_t shared = bounded ? sizeof(BoundedBackwardMemory<H, kKeys, kQueries>) : sizeof(BackwardMemory<H, kKeys, kQueries>);
+    launch(ctx, flash_backward_kernel<T, H, kKeys, kQueries, bounded>, {order.grid(), dim3(kThreads), shared}, t.dout, t.qkv, t.lse, t.delta,
+           t.layout, order, static_cast<int>(t.first_pair), t.dqkv, t.query_sums);
   });
 }
 
@@ -259,7 +287,7 @@ void backward(const Context& ctx, const AttentionBackward<T>& t, const Attention
   constexpr int kFewerKeys = H <= 64 ? 128 : 64, kFewerQueries = H <= 96 ? 64 : 32;
   int available = 0;
   check(cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerBlockOptin, ctx.gpu->index()), "cudaDeviceGetAttribute");
-  if (available >= static_cast<int>(sizeof(BackwardMemory<H, kKeys, kQueries>))) return launch_kernel<T, H, kKeys, kQueries>(ctx, t, shape);
+  if (available >= static_cast<int>(sizeof(BoundedBackwardMemory<H, kKeys, kQueries>))) return launch_kernel<T, H, kKeys, kQueries>(ctx, t, shape);
   launch_kernel<T, H, kFewerKeys, kFewerQueries>(ctx, t, shape);
 }
 

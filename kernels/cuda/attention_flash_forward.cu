@@ -23,6 +23,11 @@ struct ForwardMemory {
   unsigned char ring[3 * kTileBytes];
   int head, first_row;  // kept here until the end to save registers
 };
+/// The same if queries attend to less than all keys before them.
+template <int H>
+struct BoundedForwardMemory : ForwardMemory<H> {
+  int reach[kRows];  ///< of each query: keys that it attends to before the first query of its warp; negative if its first key is a later token
+};
 
 /// Running maximum (of raw scores) and sum of the exponentials of a lane's rows. The sum covers only the lane's own keys until the end.
 struct SoftmaxRows {
@@ -77,32 +82,37 @@ __device__ inline void online_softmax(Fragments<kM, kN>& scores, Fragments<kM, H
     }
 }
 
-/// Masks the keys outside each query's band. `ahead` = first row - first key of the fragments.
-template <int kN, class Band>
-__device__ inline void mask(Fragments<kM, kN>& scores, int ahead, Band band) {
+/// Masks the keys that a query does not attend to. `ahead` = first row - first key of the fragments. `reach`: of the rows, null if not bounded.
+template <int kN, bool kBounded>
+__device__ inline void mask(Fragments<kM, kN>& scores, int ahead, const int* reach) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  ahead += lane / 4 - lane % 4 * 2;
+  ahead -= lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
-    for (int n = 0; n < kN; ++n)
+    for (int half = 0; half < 2; ++half) {
+      const int row = 16 * m + 8 * half + lane / 4, first = kBounded ? ahead - reach[row] : 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = 8 * n + i % 2 - 16 * m - i / 2 * 8;
-        if (key > ahead || band.beyond(ahead - key)) scores[m][n][i] = -INFINITY;
-      }
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = 8 * n + i;
+          if (key > ahead + row || (kBounded && key < first)) scores[m][n][2 * half + i] = -INFINITY;
+        }
+    }
 }
 
-template <class T, int H, class Band>
-__global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order,
-                                                                    T* __restrict__ out, float* __restrict__ lse, Band band) {
+template <class T, int H, bool kBounded>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order, T* __restrict__ out, float* __restrict__ lse) {
   using Loader = TileLoader<T, H, kThreads>;
-  constexpr int kN = kKeys<H> / 8, kTileBytes = ForwardMemory<H>::kTileBytes;
-  TRIREME_DYNAMIC_SHARED(ForwardMemory<H>, memory);
+  using Memory = std::conditional_t<kBounded, BoundedForwardMemory<H>, ForwardMemory<H>>;
+  constexpr int kN = kKeys<H> / 8, kTileBytes = Memory::kTileBytes;
+  TRIREME_DYNAMIC_SHARED(Memory, memory);
   const auto [head, place] = order.place();
   const int pair = head / layout.group, first_row = (order.tiles - 1 - place) * kRows, sequence = layout.sequence;
   const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
-  const int first_key = band.first_key(first_row);
+  const int first_key = kBounded ? layout.first_key(head / layout.heads, first_row) : 0;
   int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys visible to any row, from this step's first key on
   int ahead = first_row + warp_rows - first_key;                                         // the warp's first row - the step's first key
 
@@ -121,25 +131,32 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __r
   load_keys(0, left);
   load_values(kTileBytes, left);
   if (thread == 0) memory->head = head, memory->first_row = first_row;
+  const int* reach = nullptr;  // of the warp's rows
+  if constexpr (kBounded) {
+    static_assert(kRows == kThreads);
+    memory->reach[thread] = first_row + warp_rows - layout.first_key(head / layout.heads, first_row + thread);
+    reach = memory->reach + warp_rows;
+  }
 
   Fragments<kM, H / 8> sums;
   clear<kM, H / 8>(sums);
   SoftmaxRows rows;
 #pragma unroll
-  for (int m = 0; m < kM; ++m) rows.highest[m][0] = rows.highest[m][1] = band.first_maximum(), rows.sum[m][0] = rows.sum[m][1] = 0;
+  for (int m = 0; m < kM; ++m)
+    rows.highest[m][0] = rows.highest[m][1] = AttentionLayout::first_maximum(kBounded), rows.sum[m][0] = rows.sum[m][1] = 0;
   const auto after = [](int at) { return at == 2 * kTileBytes ? 0 : at + kTileBytes; };
   const auto before = [](int at) { return at == 0 ? 2 * kTileBytes : at - kTileBytes; };
   int slot = 0;  // byte offset of the current tile in the ring; the tile before it is loaded next
   unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
   for (; left > 0; left -= kKeys<H>, ahead -= kKeys<H>) {
-    const bool visible = ahead > -16 * kM && !band.beyond(ahead - (kKeys<H> - 1));  // to any row of this warp
     Fragments<kM, kN> scores;
     cp_async_wait<1>();
     __syncthreads();  // the keys have arrived, and no thread still reads the tile that is overwritten next
+    const bool visible = ahead > -16 * kM && (!kBounded || ahead - reach[0] < kKeys<H>);  // to any row of this warp
     load_keys(before(slot), left - kKeys<H>);
     if (visible) {
       multiply_rows<T, H, kM, kN>(scores, queries, memory->ring + slot);
-      if (ahead < kKeys<H> - 1 || band.beyond(ahead + 16 * kM - 1)) mask<kN>(scores, ahead, band);
+      if (ahead < kKeys<H> - 1 || (kBounded && ahead > reach[16 * kM - 1])) mask<kN, kBounded>(scores, ahead, reach);
       online_softmax<H, kN>(scores, sums, rows, layout.scale_log2);
     }
     slot = after(slot);
@@ -169,26 +186,26 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __r
 }
 
 template <class T, int H>
-void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse) {
+void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse) {
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 * shape.kv_heads / shape.heads);
-  const AttentionLayout layout(shape);
-  dispatch_band(layout, [&]<class Band>(Band band) {
-    launch(ctx, flash_forward_kernel<T, H, Band>, {order.grid(), dim3(kThreads), sizeof(ForwardMemory<H>)}, qkv, layout, order, out, lse, band);
+  dispatch_bounded(layout, [&](auto bounded) {
+    const int64_t shared = bounded ? sizeof(BoundedForwardMemory<H>) : sizeof(ForwardMemory<H>);
+    launch(ctx, flash_forward_kernel<T, H, bounded>, {order.grid(), dim3(kThreads), shared}, qkv, layout, order, out, lse);
   });
 }
 
 }  // namespace
 
 template <class T>
-void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse) {
+void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse) {
   switch (shape.head_size) {
-    case 32: return forward<T, 32>(ctx, qkv, shape, out, lse);
-    case 64: return forward<T, 64>(ctx, qkv, shape, out, lse);
-    case 96: return forward<T, 96>(ctx, qkv, shape, out, lse);
-    default: return forward<T, 128>(ctx, qkv, shape, out, lse);
+    case 32: return forward<T, 32>(ctx, qkv, shape, layout, out, lse);
+    case 64: return forward<T, 64>(ctx, qkv, shape, layout, out, lse);
+    case 96: return forward<T, 96>(ctx, qkv, shape, layout, out, lse);
+    default: return forward<T, 128>(ctx, qkv, shape, layout, out, lse);
   }
 }
-template void flash_forward(const Context&, const bfloat16*, const AttentionShape&, bfloat16*, float*);
-template void flash_forward(const Context&, const float16*, const AttentionShape&, float16*, float*);
+template void flash_forward(const Context&, const bfloat16*, const AttentionShape&, const AttentionLayout&, bfloat16*, float*);
+template void flash_forward(const Context&, const float16*, const AttentionShape&, const AttentionLayout&, float16*, float*);
 
 }  // namespace trireme::cuda

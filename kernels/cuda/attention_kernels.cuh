@@ -15,7 +15,7 @@ constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
 struct AttentionLayout {
-  explicit AttentionLayout(const AttentionShape& shape)
+  explicit AttentionLayout(const AttentionShape& shape, const Documents& documents = {})
       : sequence(static_cast<int>(shape.sequence)),
         heads(static_cast<int>(shape.heads)),
         kv_heads(static_cast<int>(shape.kv_heads)),
@@ -26,36 +26,48 @@ struct AttentionLayout {
         to_values(shape.kv_heads * shape.head_size),
         scale(static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_size)))),
         scale_log2(scale * kLog2E),
-        band{static_cast<int>(shape.band().within(shape.sequence).window)} {}
+        band{static_cast<int>(shape.band().within(shape.sequence).window)},
+        starts(documents.starts_or_null()),
+        ends(documents.ends_or_null()) {}
 
   /// Offset of the first element of a head or pair at token 0: its query, key and value in qkv, and its output in out.
   __device__ int64_t query(int head) const { return int64_t{head / heads} * sequence * columns + head % heads * head_size; }
   __device__ int64_t key(int pair) const { return int64_t{pair / kv_heads} * sequence * columns + (heads + pair % kv_heads) * head_size; }
   __device__ int64_t value(int pair) const { return key(pair) + to_values; }
   __device__ int64_t output(int head) const { return int64_t{head / heads} * sequence * out_columns + head % heads * head_size; }
-  __device__ bool sees(int query, int key) const { return key <= query && !band.beyond(query - key); }
+
+  /// Whether queries attend to less than all keys before them: with a window, or to the keys of their document only.
+  __host__ __device__ bool bounded() const { return band.window != 0 || starts != nullptr; }
+  /// First key that a query of sequence b attends to. It ascends with the query; queries beyond the sequence count as its last one.
+  __device__ int first_key(int b, int query) const {
+    query = query < sequence ? query : sequence - 1;
+    const int in_band = band.first_key(query), start = starts == nullptr ? 0 : starts[int64_t{b} * sequence + query];
+    return in_band > start ? in_band : start;
+  }
+  /// The query behind the last one that attends to a key of sequence b. It ascends with the key; keys beyond the sequence count as its last one.
+  __device__ int end_of_queries(int b, int key) const {
+    key = key < sequence ? key : sequence - 1;
+    const int in_band = band.last_query(key, sequence) + 1, end = ends == nullptr ? sequence : ends[int64_t{b} * sequence + key];
+    return in_band < end ? in_band : end;
+  }
+  /// Initial value of a running maximum of scores, as AttentionBand::first_maximum: the first tile may also lie before the document of a query.
+  static constexpr float first_maximum(bool of_bounded) { return AttentionBand<int>{of_bounded ? 1 : 0}.first_maximum(); }
 
   int sequence, heads, kv_heads, head_size;
-  int group;                ///< query heads per kv head
-  int64_t columns;          ///< elements between rows of qkv
-  int64_t out_columns;      ///< elements between rows of out
-  int64_t to_values;        ///< elements from a key to its value
-  float scale, scale_log2;  ///< 1/sqrt(H), and that times log2(e) for exp2
-  AttentionBand<int> band;  ///< limited to the sequence
+  int group;                     ///< query heads per kv head
+  int64_t columns;               ///< elements between rows of qkv
+  int64_t out_columns;           ///< elements between rows of out
+  int64_t to_values;             ///< elements from a key to its value
+  float scale, scale_log2;       ///< 1/sqrt(H), and that times log2(e) for exp2
+  AttentionBand<int> band;       ///< limited to the sequence
+  const int32_t *starts, *ends;  ///< of Documents, or null
 };
 
-/// Compile-time AttentionBand without a window (full causal attention): masks and tile bounds then cost nothing.
-struct FullCausalBand {
-  static constexpr int first_key(int) { return 0; }
-  static constexpr int last_query(int, int sequence) { return sequence - 1; }
-  static constexpr bool beyond(int) { return false; }
-  static constexpr float first_maximum() { return AttentionBand<int>{0}.first_maximum(); }
-};
-/// Calls body(band) with the layout's band as one of the two types.
+/// Calls body(std::bool_constant<layout.bounded()>). Full causal attention has kernels of its own, in which masks and bounds of tiles cost nothing.
 template <class Body>
-void dispatch_band(const AttentionLayout& layout, Body&& body) {
-  if (layout.band.window == 0) return body(FullCausalBand{});
-  return body(layout.band);
+void dispatch_bounded(const AttentionLayout& layout, Body&& body) {
+  if (layout.bounded()) return body(std::true_type{});
+  return body(std::false_type{});
 }
 
 /// Order of the blocks of a grid over items (heads or pairs) and tiles of a sequence. Causal tiles differ in length: the longest tiles of many items
@@ -96,6 +108,7 @@ struct QuerySums {
 /// [heads, statistics_stride(T)] and are zero from token T on. lse is in base 2 for the flash kernels, in base e otherwise.
 template <class T>
 struct AttentionBackward {
+  AttentionLayout layout;
   const T* dout;
   const T* qkv;
   const float* lse;
@@ -107,14 +120,14 @@ struct AttentionBackward {
 
 /// Tensor-core kernels: T is bfloat16 or float16, H one of 32, 64, 96, 128, tensors 16-byte aligned.
 template <class T>
-void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);
+void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse);
 template <class T>
 void flash_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape);
 
 /// fp32-unit kernels: any alignment, H up to kPlainHeadSize; T may also be float.
 constexpr int64_t kPlainHeadSize = 256;
 template <class T>
-void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);
+void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse);
 template <class T>
 void plain_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape);
 

@@ -15,9 +15,11 @@ constexpr int kColumns = kWarp;
 /// Floats between rows of a tile: odd, so that lanes that read one column of different rows have no bank conflicts.
 __host__ __device__ constexpr int tile_stride(int head_size) { return head_size | 1; }
 
-/// Shared memory for kRows rows of one or two tensors, kColumns rows of two others, and the weights of the second products.
+/// Shared memory for kRows rows of one or two tensors, kColumns rows of two others, the weights of the second products, and for each of the kRows
+/// rows the first key of a query or the end of the queries of a key.
 constexpr int64_t shared_bytes(int64_t head_size, int row_tensors) {
-  return ((row_tensors * kRows + 2 * kColumns) * tile_stride(static_cast<int>(head_size)) + kRows * kColumns) * static_cast<int64_t>(sizeof(float));
+  return ((row_tensors * kRows + 2 * kColumns) * tile_stride(static_cast<int>(head_size)) + kRows * kColumns + kRows) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 /// All threads of the block copy `rows` rows to a tile, with zeros from row `there` on.
@@ -94,16 +96,18 @@ __global__ void __launch_bounds__(kThreads, 3)
   float* const values = keys + kColumns * stride;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp_rows = static_cast<int>(threadIdx.x) / kWarp * kWarpRows;
   float* const weights = values + kColumns * stride + warp_rows * kColumns;
+  int* const bounds = reinterpret_cast<int*>(values + kColumns * stride + kRows * kColumns);
   const auto [head, place] = order.place();
-  const int first_row = (order.tiles - 1 - place) * kRows, row = first_row + warp_rows, pair = head / layout.group;
+  const int first_row = (order.tiles - 1 - place) * kRows, row = first_row + warp_rows, pair = head / layout.group, b = head / layout.heads;
   load_rows(queries, kRows, qkv + layout.query(head) + first_row * layout.columns, layout.columns, layout.sequence - first_row, head_size);
 
+  if (threadIdx.x < kRows) bounds[threadIdx.x] = layout.first_key(b, first_row + static_cast<int>(threadIdx.x));
   RowSums<kPieces> sums;
   clear<kPieces>(sums);
   float highest[kWarpRows], total[kWarpRows];  // `total` covers only this lane's keys
 #pragma unroll
-  for (int r = 0; r < kWarpRows; ++r) highest[r] = layout.band.first_maximum(), total[r] = 0;
-  for (int key = layout.band.first_key(first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
+  for (int r = 0; r < kWarpRows; ++r) highest[r] = layout.first_maximum(layout.bounded()), total[r] = 0;
+  for (int key = layout.first_key(b, first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
     __syncthreads();
     load_rows(keys, kColumns, qkv + layout.key(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
     load_rows(values, kColumns, qkv + layout.value(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
@@ -112,7 +116,8 @@ __global__ void __launch_bounds__(kThreads, 3)
     multiply(queries + warp_rows * stride, keys + lane * stride, head_size, p);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
-      const float score = layout.sees(row + r, key + lane) ? p[r] * layout.scale : -INFINITY;
+      const bool seen = key + lane <= row + r && key + lane >= bounds[warp_rows + r];
+      const float score = seen ? p[r] * layout.scale : -INFINITY;
       const float maximum = fmaxf(highest[r], warp_max(score)), factor = expf(highest[r] - maximum);  // finite from the first step on
       highest[r] = maximum;
       p[r] = expf(score - maximum);
@@ -142,15 +147,18 @@ __global__ void __launch_bounds__(kThreads, 3)
   float* const values = keys + kColumns * stride;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp_rows = static_cast<int>(threadIdx.x) / kWarp * kWarpRows;
   float* const weights = values + kColumns * stride + warp_rows * kColumns;
+  int* const bounds = reinterpret_cast<int*>(values + kColumns * stride + kRows * kColumns);
   const auto [item, place] = order.place();
-  const int first_row = (order.tiles - 1 - place) * kRows, row = first_row + warp_rows, head = first_head + item, pair = head / layout.group;
+  const int first_row = (order.tiles - 1 - place) * kRows, row = first_row + warp_rows;
+  const int head = first_head + item, pair = head / layout.group, b = head / layout.heads;
   load_rows(queries, kRows, qkv + layout.query(head) + first_row * layout.columns, layout.columns, layout.sequence - first_row, head_size);
   load_rows(douts, kRows, dout + layout.output(head) + first_row * layout.out_columns, layout.out_columns, layout.sequence - first_row, head_size);
 
+  if (threadIdx.x < kRows) bounds[threadIdx.x] = layout.first_key(b, first_row + static_cast<int>(threadIdx.x));
   RowSums<kPieces> sums;
   clear<kPieces>(sums);
   const int64_t statistics = item * statistics_stride(layout.sequence) + row;
-  for (int key = layout.band.first_key(first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
+  for (int key = layout.first_key(b, first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
     __syncthreads();
     load_rows(keys, kColumns, qkv + layout.key(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
     load_rows(values, kColumns, qkv + layout.value(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
@@ -160,7 +168,8 @@ __global__ void __launch_bounds__(kThreads, 3)
     multiply(douts + warp_rows * stride, values + lane * stride, head_size, ds);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
-      const float p = layout.sees(row + r, key + lane) ? expf(scores[r] * layout.scale - lse[statistics + r]) : 0;
+      const bool seen = key + lane <= row + r && key + lane >= bounds[warp_rows + r];
+      const float p = seen ? expf(scores[r] * layout.scale - lse[statistics + r]) : 0;
       ds[r] = p * (ds[r] - delta[statistics + r]);
     }
     add_product<kPieces>(sums, ds, weights, keys, head_size);
@@ -183,32 +192,35 @@ __global__ void __launch_bounds__(kThreads, 3)
   float* const douts = queries + kColumns * stride;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp_rows = static_cast<int>(threadIdx.x) / kWarp * kWarpRows;
   float* const weights = douts + kColumns * stride + warp_rows * kColumns;
+  int* const bounds = reinterpret_cast<int*>(douts + kColumns * stride + kRows * kColumns);
   const auto [item, tile] = order.place();
-  const int pair = first_pair + item, first_key = tile * kRows, row = first_key + warp_rows;
-  const int last_query = layout.band.last_query(first_key + kRows - 1, sequence);
+  const int pair = first_pair + item, first_key = tile * kRows, row = first_key + warp_rows, b = pair / layout.kv_heads;
+  const int end = layout.end_of_queries(b, first_key + kRows - 1);
   load_rows(keys, kRows, qkv + layout.key(pair) + first_key * layout.columns, layout.columns, sequence - first_key, head_size);
   load_rows(values, kRows, qkv + layout.value(pair) + first_key * layout.columns, layout.columns, sequence - first_key, head_size);
 
+  if (threadIdx.x < kRows) bounds[threadIdx.x] = layout.end_of_queries(b, first_key + static_cast<int>(threadIdx.x));
   RowSums<kPieces> dkeys, dvalues;
   clear<kPieces>(dkeys);
   clear<kPieces>(dvalues);
   for (int member = 0; member < layout.group; ++member) {
     const int head = pair * layout.group + member;
     const int64_t statistics = (item * layout.group + member) * statistics_stride(sequence);
-    for (int first = first_key; first <= last_query; first += kColumns) {
+    for (int first = first_key; first < end; first += kColumns) {
       __syncthreads();
-      load_rows(queries, kColumns, qkv + layout.query(head) + first * layout.columns, layout.columns, sequence - first, head_size);
-      load_rows(douts, kColumns, dout + layout.output(head) + first * layout.out_columns, layout.out_columns, sequence - first, head_size);
+      load_rows(queries, kColumns, qkv + layout.query(head) + first * layout.columns, layout.columns, end - first, head_size);
+      load_rows(douts, kColumns, dout + layout.output(head) + first * layout.out_columns, layout.out_columns, end - first, head_size);
       __syncthreads();
       const int query = first + lane;
-      const bool there = query < sequence;
+      const bool there = query < end;
       const float query_lse = there ? lse[statistics + query] : 0, query_delta = there ? delta[statistics + query] : 0;
       float p[kWarpRows], ds[kWarpRows];
       multiply(keys + warp_rows * stride, queries + lane * stride, head_size, p);
       multiply(values + warp_rows * stride, douts + lane * stride, head_size, ds);
 #pragma unroll
       for (int r = 0; r < kWarpRows; ++r) {
-        p[r] = there && layout.sees(query, row + r) ? expf(p[r] * layout.scale - query_lse) : 0;
+        const bool seen = query >= row + r && query < bounds[warp_rows + r];
+        p[r] = seen ? expf(p[r] * layout.scale - query_lse) : 0;
         ds[r] = p[r] * (ds[r] - query_delta);
       }
       add_product<kPieces>(dvalues, p, weights, douts, head_size);
@@ -234,8 +246,7 @@ void dispatch_pieces(int64_t head_size, Body&& body) {
 }  // namespace
 
 template <class T>
-void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse) {
-  const AttentionLayout layout(shape);
+void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse) {
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, kRows), 2 * shape.sequence * shape.head_size * sizeof(T) / layout.group);
   dispatch_pieces(shape.head_size, [&](auto pieces) {
     launch(ctx, plain_forward_kernel<pieces, T>, {order.grid(), dim3(kThreads), shared_bytes(shape.head_size, 1)}, qkv, layout, order, out, lse);
@@ -244,7 +255,7 @@ void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape
 
 template <class T>
 void plain_backward(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
-  const AttentionLayout layout(shape);
+  const AttentionLayout& layout = t.layout;
   const int64_t tiles = ceil_div(shape.sequence, kRows), bytes = 2 * shape.sequence * shape.head_size * static_cast<int64_t>(sizeof(T));
   const BlockOrder keys(t.pairs, tiles, bytes * layout.group), queries(t.pairs * layout.group, tiles, bytes / layout.group);
   const int64_t shared = shared_bytes(shape.head_size, 2);
@@ -256,9 +267,9 @@ void plain_backward(const Context& ctx, const AttentionBackward<T>& t, const Att
   });
 }
 
-template void plain_forward(const Context&, const float*, const AttentionShape&, float*, float*);
-template void plain_forward(const Context&, const bfloat16*, const AttentionShape&, bfloat16*, float*);
-template void plain_forward(const Context&, const float16*, const AttentionShape&, float16*, float*);
+template void plain_forward(const Context&, const float*, const AttentionShape&, const AttentionLayout&, float*, float*);
+template void plain_forward(const Context&, const bfloat16*, const AttentionShape&, const AttentionLayout&, bfloat16*, float*);
+template void plain_forward(const Context&, const float16*, const AttentionShape&, const AttentionLayout&, float16*, float*);
 template void plain_backward(const Context&, const AttentionBackward<float>&, const AttentionShape&);
 template void plain_backward(const Context&, const AttentionBackward<bfloat16>&, const AttentionShape&);
 template void plain_backward(const Context&, const AttentionBackward<float16>&, const AttentionShape&);

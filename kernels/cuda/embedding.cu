@@ -76,14 +76,15 @@ struct Hit {
   int token;  ///< within the tile
 };
 
-/// Lists the tokens of this warp's part whose rows the block owns. Returns their number, to all lanes.
-__device__ __forceinline__ int list_hits(const int32_t* tokens, int64_t count, int64_t first_row, int64_t rows, Hit* hits) {
+/// Lists the tokens of this warp's part with 0 <= row_of(token) < rows. Returns their number, to all lanes. The tile has `count` tokens.
+template <class RowOf>
+__device__ __forceinline__ int list_hits(RowOf&& row_of, int64_t count, int64_t rows, Hit* hits) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, part = static_cast<int>(threadIdx.x) / kWarp * kPart;
-  int64_t row[kScan];
+  decltype(row_of(0)) row[kScan];
 #pragma unroll
   for (int s = 0; s < kScan; ++s) {
     const int token = part + s * kWarp + lane;
-    row[s] = token < count ? tokens[token] - first_row : -1;
+    row[s] = token < count ? row_of(token) : -1;
   }
   int listed = 0;
 #pragma unroll
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kBlock) embedding_backward_kernel(const int32_
   const int64_t column = (int64_t{blockIdx.y} * kBlock + threadIdx.x) * N;
   const int64_t first = blockIdx.x * rows_each, owned = first + rows_each < vocab_rows ? rows_each : vocab_rows - first;
   for (int64_t tile = 0; tile < rows; tile += kTile) {
-    const int count = list_hits(tokens + tile, rows - tile, vocab_begin + first, owned, hits[warp]);
+    const int count = list_hits([&](int token) { return tokens[tile + token] - (vocab_begin + first); }, rows - tile, owned, hits[warp]);
     if (lane == 0) listed[warp] = count;
     __syncthreads();
     if (column < columns) {
@@ -151,7 +152,112 @@ __global__ void __launch_bounds__(kBlock) embedding_backward_kernel(const int32_
   }
 }
 
+// ---- positions that restart in each document ----
+// A thread owns N columns at kPositions consecutive positions and visits the rows at them, one document after another, so that it accesses its part of
+// the table once. For that each block lists the first rows of the documents in shared memory, one tile of rows at a time.
+
+constexpr int kPositions = 4;  // with fewer there are more blocks, each of which loads all starts
+
+struct DocumentRows {
+  const int32_t* starts;    ///< of Documents
+  uint32_t first_position;  ///< place of row 0 in its sequence
+  uint32_t sequence_length;
+  int64_t rows;
+
+  /// Calls body(row, end) for each document, in order: its row at position p is row + p - `position`, of which those in [0, end) exist here. All
+  /// threads of a block call it.
+  template <class Body>
+  __device__ __forceinline__ void for_each_document(int64_t position, Body&& body) const {
+    TRIREME_SHARED(Hit[kWarps][kPart], hits);
+    TRIREME_SHARED(int[kWarps], listed);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    int64_t first = int64_t{starts[0]} - first_position;  // of the document; negative if it begins before the rows
+    for (int64_t tile = 0; tile < rows; tile += kTile) {
+      const auto position_of = [&](int token) {
+        return static_cast<int>(static_cast<uint32_t>(first_position + tile + token) % sequence_length) - starts[tile + token];
+      };
+      const int count = list_hits(position_of, rows - tile, 1, hits[warp]);
+      if (lane == 0) listed[warp] = count;
+      __syncthreads();
+      for (int part = 0; part < kWarps; ++part) {
+        for (int h = 0; h < listed[part]; ++h) {
+          const int64_t next = tile + hits[part][h].token;
+          body(first + position, next);
+          first = next;
+        }
+      }
+      __syncthreads();  // before the next tile overwrites the lists
+    }
+    body(first + position, rows);
+  }
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock)
+    document_position_forward_kernel(const T* __restrict__ w, DocumentRows documents, T* __restrict__ y, uint32_t row_accesses, int64_t columns) {
+  const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
+  const int64_t position = int64_t{access / row_accesses} * kPositions, column = int64_t{access % row_accesses} * N;
+  Packed<T, N> added[kPositions];
+  bool loaded[kPositions] = {};  // no thread loads positions that no document has
+  documents.for_each_document(position, [&](int64_t row, int64_t end) {
+    Packed<T, N> values[kPositions];
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      if (row + i < 0 || row + i >= end) continue;
+      values[i].load(y + (row + i) * columns + column);
+      if (!loaded[i]) added[i].load(w + (position + i) * columns + column);
+      loaded[i] = true;
+    }
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      if (row + i < 0 || row + i >= end) continue;
+      float sum[N], term[N];
+      values[i].get(sum);
+      added[i].get(term);
+#pragma unroll
+      for (int n = 0; n < N; ++n) sum[n] += term[n];
+      store_vector(y + (row + i) * columns + column, sum);
+    }
+  });
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock) document_position_backward_kernel(const T* __restrict__ dy, DocumentRows documents, float* __restrict__ dw,
+                                                                            uint32_t row_accesses, int64_t columns) {
+  const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
+  const int64_t position = int64_t{access / row_accesses} * kPositions, column = int64_t{access % row_accesses} * N;
+  float sums[kPositions][N];
+  bool loaded[kPositions] = {};
+  documents.for_each_document(position, [&](int64_t row, int64_t end) {
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      if (row + i < 0 || row + i >= end) continue;
+      float gradient[N];
+      load_vector(dy + (row + i) * columns + column, gradient);
+      if (!loaded[i]) load_vector(dw + (position + i) * columns + column, sums[i]);
+      loaded[i] = true;
+#pragma unroll
+      for (int n = 0; n < N; ++n) sums[i][n] += gradient[n];
+    }
+  });
+#pragma unroll
+  for (int i = 0; i < kPositions; ++i) {
+    if (loaded[i]) store_vector(dw + (position + i) * columns + column, sums[i]);
+  }
+}
+
 unsigned blocks_of(int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kBlock)); }
+
+/// Grid of the kernels of DocumentRows.
+Shape3 document_positions(int64_t sequence_length, int64_t row_accesses) {
+  const int64_t threads = ceil_div(sequence_length, kPositions) * row_accesses;
+  TRIREME_CHECK(threads <= INT32_MAX, sequence_length, " positions of ", row_accesses, " accesses are too many");
+  return {dim3(blocks_of(threads)), dim3(kBlock)};
+}
+DocumentRows document_rows(const int32_t* starts, int64_t first_row, int64_t sequence_length, int64_t rows) {
+  TRIREME_CHECK(rows + sequence_length <= UINT32_MAX, rows, " rows in sequences of ", sequence_length, " are too many");
+  return {starts, static_cast<uint32_t>(first_row % sequence_length), static_cast<uint32_t>(sequence_length), rows};
+}
 
 }  // namespace
 
@@ -187,7 +293,7 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   });
 }
 
-void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
+void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const int32_t* starts, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   TRIREME_CHECK(sequence_length <= UINT32_MAX, sequence_length, " positions are too many");
   dispatch_gpu_float(y.dtype(), [&]<class T>(T) {
@@ -195,6 +301,12 @@ void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t 
     T* const out = y.data<T>();
     const bool aligned = aligned_rows(columns, table, out);
     const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
+    if (starts != nullptr) {
+      if (y.numel() == 0) return;
+      const auto kernel = aligned ? document_position_forward_kernel<T, kVector<T>> : document_position_forward_kernel<T, 1>;
+      return launch(ctx, kernel, document_positions(sequence_length, row_accesses), table, document_rows(starts, first_row, sequence_length, rows),
+                    out, row_accesses, columns);
+    }
     const auto kernel = aligned ? position_forward_kernel<T, kVector<T>> : position_forward_kernel<T, 1>;
     for_row_ranges(rows, row_accesses, [&](int64_t first, int64_t count) {
       launch(ctx, kernel, {dim3(blocks_of(count * row_accesses)), dim3(kBlock)}, table, (first_row + first) % sequence_length, sequence_length,
@@ -203,15 +315,22 @@ void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t 
   });
 }
 
-void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
+void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const int32_t* starts, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   dispatch_gpu_float(dy.dtype(), [&]<class T>(T) {
+    constexpr int kColumns = 4;  // per thread: the lanes of a warp then access consecutive 16 bytes of the fp32 gradient
     const T* const gradients = dy.data<T>();
     float* const sums = dw.data<float>();
-    const bool aligned = aligned_rows(columns, gradients, sums);
-    const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
+    const bool aligned = aligned_16(gradients, sums) && columns % kColumns == 0;
+    const int64_t row_accesses = aligned ? columns / kColumns : columns;
+    if (starts != nullptr) {
+      if (dy.numel() == 0) return;
+      const auto kernel = aligned ? document_position_backward_kernel<T, kColumns> : document_position_backward_kernel<T, 1>;
+      return launch(ctx, kernel, document_positions(sequence_length, row_accesses), gradients,
+                    document_rows(starts, first_row, sequence_length, rows), sums, row_accesses, columns);
+    }
     TRIREME_CHECK(sequence_length * row_accesses <= UINT32_MAX, sequence_length, " positions of ", columns, " columns are too many");
-    const auto kernel = aligned ? position_backward_kernel<T, kVector<T>> : position_backward_kernel<T, 1>;
+    const auto kernel = aligned ? position_backward_kernel<T, kColumns> : position_backward_kernel<T, 1>;
     launch(ctx, kernel, {dim3(blocks_of(sequence_length * row_accesses)), dim3(kBlock)}, gradients, first_row % sequence_length, sequence_length,
            sums, rows, sequence_length * row_accesses, row_accesses, columns);
   });

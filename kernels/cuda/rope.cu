@@ -9,10 +9,11 @@ constexpr int kBlock = 256;
 constexpr int kHeads = 4;  // rotated by one thread with the same angles
 
 /// Each thread rotates N pairs (element i, element i + half) in each of kHeads heads that are `groups` apart, so that neighbouring threads read
-/// neighbouring memory. The launch begins at row `first_row` of the tensor; `qkv` points to row 0.
+/// neighbouring memory. The launch begins at row `first_row` of the tensor; `qkv` and `starts` point to row 0.
 template <class T, int N>
-__global__ void __launch_bounds__(kBlock) rotate_kernel(const float* __restrict__ table, uint32_t positions, int half, int heads, float direction,
-                                                        T* qkv, uint32_t first_row, uint32_t items, uint32_t groups, int64_t columns) {
+__global__ void __launch_bounds__(kBlock)
+    rotate_kernel(const float* __restrict__ table, uint32_t positions, int half, int heads, float direction, const int32_t* __restrict__ starts,
+                  T* qkv, uint32_t first_row, uint32_t items, uint32_t groups, int64_t columns) {
   const uint32_t item = blockIdx.x * kBlock + threadIdx.x;
   if (item >= items) return;
   const uint32_t accesses = static_cast<uint32_t>(half) / N;
@@ -28,7 +29,8 @@ __global__ void __launch_bounds__(kBlock) rotate_kernel(const float* __restrict_
     right[k].load(first_head + head * 2 * half + half);
   }
   float cosine[N], sine[N];
-  const float* const angles = table + int64_t{row % positions} * 2 * half + i;
+  const uint32_t position = row % positions - (starts != nullptr ? static_cast<uint32_t>(starts[row]) : 0);
+  const float* const angles = table + int64_t{position} * 2 * half + i;
   load_vector(angles, cosine);
   load_vector(angles + half, sine);
 #pragma unroll
@@ -49,7 +51,7 @@ __global__ void __launch_bounds__(kBlock) rotate_kernel(const float* __restrict_
   }
 }
 
-void rotate(Context& ctx, const Tensor& table, int64_t heads, float direction, const Tensor& qkv) {
+void rotate(Context& ctx, const Tensor& table, int64_t heads, float direction, const int32_t* starts, const Tensor& qkv) {
   const int64_t rows = qkv.dim(0), columns = qkv.dim(1), positions = table.dim(0), half = table.dim(1) / 2;
   if (rows == 0 || heads == 0 || half == 0) return;
   TRIREME_CHECK(rows <= UINT32_MAX && positions <= UINT32_MAX, "rope: ", rows, " rows and ", positions, " positions must each be below 2^32");
@@ -61,14 +63,18 @@ void rotate(Context& ctx, const Tensor& table, int64_t heads, float direction, c
     const auto kernel = aligned ? rotate_kernel<T, kVector<T>> : rotate_kernel<T, 1>;
     for_row_ranges(rows, row_items, [&](int64_t first, int64_t count) {
       launch(ctx, kernel, {dim3(static_cast<unsigned>(ceil_div(count * row_items, kBlock))), dim3(kBlock)}, angles, positions, half, heads, direction,
-             values, first, count * row_items, groups, columns);
+             starts, values, first, count * row_items, groups, columns);
     });
   });
 }
 
 }  // namespace
 
-void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) { rotate(ctx, table, heads, 1, qkv); }
-void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv) { rotate(ctx, table, heads, -1, dqkv); }
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& qkv) {
+  rotate(ctx, table, heads, 1, starts, qkv);
+}
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& dqkv) {
+  rotate(ctx, table, heads, -1, starts, dqkv);
+}
 
 }  // namespace trireme::cuda

@@ -23,9 +23,17 @@ AttentionWork work_of(const AttentionShape& shape, bool backward) {
           .backward = backward};
 }
 
+/// Memory in which a GPU works during attention_backward; undefined for other devices. On kMeta it is counted if Context::for_gpu.
+Tensor workspace_of(Context& ctx, const AttentionShape& shape, DType dtype) {
+  if (ctx.device != Device::kCuda && !(ctx.device == Device::kMeta && ctx.for_gpu)) return {};
+  const int64_t words = cuda::attention_workspace_bytes(shape, dtype) / static_cast<int64_t>(sizeof(float));
+  return Tensor::empty(ctx, {words}, DType::kF32, MemoryCategory::kWorkspace);
+}
+
 }  // namespace
 
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
+                       const Documents& documents) {
   const int64_t rows = shape.batch * shape.sequence;
   const DType dtype = qkv.dtype();
   check("attention_forward", shape);
@@ -33,21 +41,17 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
                       {{"qkv", qkv, {rows, shape.columns()}, dtype},
                        {"out", out, {rows, shape.heads * shape.head_size}, dtype},
                        {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)}});
+  operation.optional({"starts", documents.starts, {rows}, DType::kI32});
+  operation.optional({"ends", documents.ends, {rows}, DType::kI32, Passes::kNotCounted});
   operation.attention(work_of(shape, false));
   operation.run(
-      dtype, [&] { cuda::attention_forward(ctx, qkv, shape, out, lse); }, FastCpu{[&] { cpu::attention_forward(ctx, qkv, shape, out, lse); }, true},
-      [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, out.data<T>(), lse.data<Accumulator<T>>()); });
-}
-
-Tensor attention_workspace(Context& ctx, const AttentionShape& shape, DType dtype) {
-  if (ctx.device != Device::kCuda && !(ctx.device == Device::kMeta && ctx.for_gpu)) return {};
-  check("attention_workspace", shape);
-  const int64_t words = cuda::attention_workspace_bytes(shape, dtype) / static_cast<int64_t>(sizeof(float));
-  return Tensor::empty(ctx, {words}, DType::kF32, MemoryCategory::kWorkspace);
+      dtype, [&] { cuda::attention_forward(ctx, qkv, shape, documents, out, lse); },
+      FastCpu{[&] { cpu::attention_forward(ctx, qkv, shape, documents, out, lse); }, true},
+      [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, documents.starts_or_null(), out.data<T>(), lse.data<Accumulator<T>>()); });
 }
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv, const Tensor& workspace) {
+                        const Tensor& dqkv, const Documents& documents) {
   const int64_t rows = shape.batch * shape.sequence;
   const DType dtype = qkv.dtype();
   check("attention_backward", shape);
@@ -57,13 +61,16 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
                        {"out", out, {rows, shape.heads * shape.head_size}, dtype},
                        {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)},
                        {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
+  operation.optional({"starts", documents.starts, {rows}, DType::kI32, Passes::kNotCounted});
+  operation.optional({"ends", documents.ends, {rows}, DType::kI32});
   operation.attention(work_of(shape, true));
-  const Tensor memory = workspace.defined() ? workspace : attention_workspace(ctx, shape, dtype);
+  const Tensor workspace = workspace_of(ctx, shape, dtype);
   operation.run(
-      dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv, memory); },
-      FastCpu{[&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); }, true},
+      dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, documents, dqkv, workspace); },
+      FastCpu{[&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, documents, dqkv); }, true},
       [&]<class T>(T) {
-        reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<Accumulator<T>>(), shape, dqkv.data<T>());
+        reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<Accumulator<T>>(), shape, documents.starts_or_null(),
+                                      dqkv.data<T>());
       });
 }
 

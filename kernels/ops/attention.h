@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/core/tensor.h"
 #include "kernels/ops/attention_band.h"
+#include "kernels/ops/documents.h"
 
 namespace trireme {
 
@@ -16,16 +17,14 @@ struct AttentionShape {
   AttentionBand<int64_t> band() const { return {window}; }
 };
 
-/// Causal softmax attention; with a window the work grows with T * window.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) =
-/// log-sum-exp of each row of scaled scores, natural logarithm, saved for the backward.
+/// Causal softmax attention within each document; the work grows with the squares of the documents' lengths, or with T * window.
+/// qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) = log-sum-exp of each row of scaled scores, natural logarithm, saved for the backward.
 /// Source: Dao 2023, arXiv:2307.08691 (the lse formulation).
-void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
-/// Memory in which a GPU works during attention_backward of this shape, or of no more rows in shorter sequences; undefined for other devices.
-/// On kMeta it is counted if Context::for_gpu.
-Tensor attention_workspace(Context& ctx, const AttentionShape& shape, DType dtype);
-/// Overwrites dqkv.   dout, out [M,N*H], dqkv [M,(N+2K)H]. `workspace` is made for the call if undefined.
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
+                       const Documents& documents = {});
+/// Overwrites dqkv.   dout, out [M,N*H], dqkv [M,(N+2K)H].
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
-                        const Tensor& dqkv, const Tensor& workspace = {});
+                        const Tensor& dqkv, const Documents& documents = {});
 
 /// Causal attention of new tokens over a KV cache. The rows of qkv [R,(N+2K)H], of which only the queries are read, are tokens position, position +
 /// 1, ... Row r attends to the tokens [0, position + r], or with a window to the last `window` of them. keys, values [P,K*H] are a ring buffer of all

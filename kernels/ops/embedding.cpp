@@ -40,29 +40,36 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
       });
 }
 
-void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
+void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y, const Documents& documents) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = y.dtype();
   Operation operation(ctx, "position_forward",
                       {{"w", w, {w.dim(0), columns}, dtype, Passes::kNotCounted}, {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: invalid sequence length ", sequence_length, " for w ",
                 w.shape().str());
+  operation.optional({"starts", documents.starts, {rows}, DType::kI32});
+  const int32_t* const starts = documents.starts_or_null();
+  const int64_t bounds = documents.defined() ? documents.starts.bytes() : 0;
+  operation.moves(2 * y.bytes() + std::min(rows, sequence_length) * columns * size_of(dtype) + bounds);
   operation.run(
-      dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, y); },
-      [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
+      dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, starts, y); },
+      [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, starts, y.data<T>(), rows, columns); });
 }
 
-void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
+void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw, const Documents& documents) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
   Operation operation(ctx, "position_backward",
                       {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kNotCounted}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: invalid sequence length ", sequence_length, " for dw ",
                 dw.shape().str());
-  operation.moves(dy.bytes() + 2 * std::min(rows, sequence_length) * columns * size_of(dw.dtype()));
+  operation.optional({"starts", documents.starts, {rows}, DType::kI32});
+  const int32_t* const starts = documents.starts_or_null();
+  const int64_t bounds = documents.defined() ? documents.starts.bytes() : 0;
+  operation.moves(dy.bytes() + 2 * std::min(rows, sequence_length) * columns * size_of(dw.dtype()) + bounds);
   operation.run(
-      dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },
-      [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<Accumulator<T>>(), rows, columns); });
+      dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, starts, dw); },
+      [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, starts, dw.data<Accumulator<T>>(), rows, columns); });
 }
 
 }  // namespace trireme

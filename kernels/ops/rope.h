@@ -4,15 +4,16 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "kernels/ops/documents.h"
 
 namespace trireme {
 
 /// table [T,H]: columns [0,H/2) cosines, [H/2,H) sines of position * frequencies[i]; computed in double on the host, for every device.
 void rope_table(Context& ctx, const std::vector<double>& frequencies, const Tensor& table);
-/// Rotates the first `heads` heads of each row in place.   qkv [M,C] with C >= heads*H, position of row m = m % T, table [T,H] in the accumulator
-/// dtype.
-void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv);
+/// Rotates the first `heads` heads of each row in place.   qkv [M,C] with C >= heads*H, table [T,H] in the accumulator dtype. The position of row m is
+/// m % T, or with documents m % T - starts[m].
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv, const Documents& documents = {});
 /// The inverse rotation, applied to gradients in place.
-void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv);
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv, const Documents& documents = {});
 
 }  // namespace trireme

@@ -45,8 +45,13 @@ double attention_row(const T* q, const AttentionRows<T>& k, const AttentionRows<
   return lse;
 }
 
+/// First key that token t of sequence b attends to. `starts`: of Documents, or null.
+inline int64_t first_key(const AttentionShape& shape, const int32_t* starts, int64_t b, int64_t t) {
+  return std::max<int64_t>(shape.band().first_key(t), starts == nullptr ? 0 : starts[b * shape.sequence + t]);
+}
+
 template <class T>
-void attention_forward(const T* qkv, const AttentionShape& shape, T* out, Accumulator<T>* lse) {
+void attention_forward(const T* qkv, const AttentionShape& shape, const int32_t* starts, T* out, Accumulator<T>* lse) {
   const auto [batch, sequence, heads, kv_heads, head_size, window] = shape;
   const int64_t columns = shape.columns();
   std::vector<double> scores(static_cast<size_t>(sequence));
@@ -57,7 +62,7 @@ void attention_forward(const T* qkv, const AttentionShape& shape, T* out, Accumu
       const AttentionRows<T> v{k.first + kv_heads * head_size, sequence, columns};
       for (int64_t t = 0; t < sequence; ++t) {
         T* out_t = out + (b * sequence + t) * heads * head_size + n * head_size;
-        const double lse_t = attention_row(q + t * columns, k, v, head_size, shape.band().first_key(t), t, scores, out_t);
+        const double lse_t = attention_row(q + t * columns, k, v, head_size, first_key(shape, starts, b, t), t, scores, out_t);
         lse[(b * heads + n) * sequence + t] = static_cast<Accumulator<T>>(lse_t);
       }
     }
@@ -81,7 +86,8 @@ void attention_decode(const T* qkv, const T* keys, const T* values, int64_t room
 
 /// dv_j = sum_t p_tj dout_t;   ds_tj = p_tj (dout_t . v_j - dout_t . out_t);   dq_t = sum_j ds_tj k_j / sqrt(H);   dk_j = sum_t ds_tj q_t / sqrt(H)
 template <class T>
-void attention_backward(const T* dout, const T* qkv, const T* out, const Accumulator<T>* lse, const AttentionShape& shape, T* dqkv) {
+void attention_backward(const T* dout, const T* qkv, const T* out, const Accumulator<T>* lse, const AttentionShape& shape, const int32_t* starts,
+                        T* dqkv) {
   const auto [batch, sequence, heads, kv_heads, head_size, window] = shape;
   const int64_t columns = shape.columns();
   const double scale = 1 / std::sqrt(static_cast<double>(head_size));
@@ -99,7 +105,7 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const Accumul
         const T* dout_t = dout + (b * sequence + t) * heads * head_size + q_column;
         const T* out_t = out + (b * sequence + t) * heads * head_size + q_column;
         const double lse_t = lse[(b * heads + n) * sequence + t];
-        const int64_t first = shape.band().first_key(t);
+        const int64_t first = first_key(shape, starts, b, t);
         attention_scores(q, {rows + k_column, sequence, columns}, head_size, first, t, scores);
         double delta = 0;
         for (int64_t h = 0; h < head_size; ++h) delta += static_cast<double>(dout_t[h]) * out_t[h];

@@ -23,20 +23,20 @@ void embedding_backward(const int32_t* tokens, const T* dy, int64_t vocab_begin,
   }
 }
 
-/// y[m] += w[(first_row + m) % sequence_length]
+/// y[m] += w[(first_row + m) % sequence_length - starts[m]]. `starts`: of Documents, or null for zeros.
 template <class T>
-void position_forward(const T* w, int64_t first_row, int64_t sequence_length, T* y, int64_t rows, int64_t columns) {
+void position_forward(const T* w, int64_t first_row, int64_t sequence_length, const int32_t* starts, T* y, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {
-    const int64_t position = (first_row + m) % sequence_length;
+    const int64_t position = (first_row + m) % sequence_length - (starts == nullptr ? 0 : starts[m]);
     for (int64_t d = 0; d < columns; ++d) y[m * columns + d] = static_cast<T>(y[m * columns + d] + w[position * columns + d]);
   }
 }
 
-/// dw[(first_row + m) % sequence_length] += dy[m]
+/// dw[(first_row + m) % sequence_length - starts[m]] += dy[m]
 template <class T, class Gradient>
-void position_backward(const T* dy, int64_t first_row, int64_t sequence_length, Gradient* dw, int64_t rows, int64_t columns) {
+void position_backward(const T* dy, int64_t first_row, int64_t sequence_length, const int32_t* starts, Gradient* dw, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {
-    const int64_t position = (first_row + m) % sequence_length;
+    const int64_t position = (first_row + m) % sequence_length - (starts == nullptr ? 0 : starts[m]);
     for (int64_t d = 0; d < columns; ++d) dw[position * columns + d] += dy[m * columns + d];
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Attention operations for the harness, and tolerances relative to fp64.
 #include "kernels/ops/attention.h"
+#include "tests/kernels/documents.h"
 #include "tests/kernels/harness.h"
 
 namespace trireme::testing {
@@ -12,24 +13,35 @@ constexpr double kTolerance = 4e-6;
 // is measured.
 constexpr double kRoundedProbabilities = 0x1p-8;
 
-inline Operation forward(const AttentionShape& s) {
-  return {"attention_forward",
-          {input("qkv", {s.batch * s.sequence, s.columns()}), assigned("out", {s.batch * s.sequence, s.heads * s.head_size}),
-           wide(assigned("lse", {s.batch, s.heads, s.sequence}))},
-          [s](Context& ctx, const std::vector<Tensor>& t) { attention_forward(ctx, t[0], s, t[1], t[2]); },
-          false,
-          kRoundedProbabilities};
+/// `lengths`: of the documents that fill the sequences; none: a sequence is one document.
+inline Operation forward(const AttentionShape& s, const std::vector<int64_t>& lengths = {}) {
+  Operation operation{"attention_forward",
+                      {input("qkv", {s.batch * s.sequence, s.columns()}), assigned("out", {s.batch * s.sequence, s.heads * s.head_size}),
+                       wide(assigned("lse", {s.batch, s.heads, s.sequence}))},
+                      [s, packed = !lengths.empty()](Context& ctx, const std::vector<Tensor>& t) {
+                        attention_forward(ctx, t[0], s, t[1], t[2], documents_of(t, packed));
+                      },
+                      false,
+                      kRoundedProbabilities};
+  if (!lengths.empty())
+    for (Operand& bound : bounds_of(lengths, s.sequence)) operation.operands.push_back(std::move(bound));
+  return operation;
 }
-inline Operation backward(const AttentionShape& s) {
+inline Operation backward(const AttentionShape& s, const std::vector<int64_t>& lengths = {}) {
   const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
   Operand dqkv = assigned("dqkv", {rows, s.columns()});
   dqkv.floor = 1;  // the first row attends only to itself, so its score gradient cancels to zero
-  return {"attention_backward",
-          {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
-           wide(input("lse", {s.batch, s.heads, s.sequence})), dqkv},
-          [s](Context& ctx, const std::vector<Tensor>& t) { attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4]); },
-          false,
-          kRoundedProbabilities};
+  Operation operation{"attention_backward",
+                      {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
+                       wide(input("lse", {s.batch, s.heads, s.sequence})), dqkv},
+                      [s, packed = !lengths.empty()](Context& ctx, const std::vector<Tensor>& t) {
+                        attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4], documents_of(t, packed));
+                      },
+                      false,
+                      kRoundedProbabilities};
+  if (!lengths.empty())
+    for (Operand& bound : bounds_of(lengths, s.sequence)) operation.operands.push_back(std::move(bound));
+  return operation;
 }
 
 /// The operation with its inputs rounded to bf16 or fp16.

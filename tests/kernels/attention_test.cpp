@@ -185,7 +185,7 @@ TEST_CASE("attention: a backward in several rounds is bit-identical to one in a 
     Operation rounds = whole;
     const auto backward_in = [&](Context& ctx, const std::vector<Tensor>& t, int64_t bytes) {
       const Tensor workspace = Tensor::empty(ctx, {bytes / 4}, DType::kF32, MemoryCategory::kWorkspace);
-      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], workspace);
+      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, {}, t[4], workspace);
     };
     rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {  // memory for two of the six or four kv heads
       const bool flash = t[0].dtype() != DType::kF32 && cuda::flash_supports(shape.head_size);

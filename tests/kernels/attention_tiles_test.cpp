@@ -25,12 +25,12 @@ constexpr cpu::TypedAttention<bfloat16> kKernels{simulated::attention_forward<En
 
 Operation forward_on_tiles(const AttentionShape& s) {
   Operation operation = forward(s);
-  operation.run = [s](Context& ctx, const std::vector<Tensor>& t) { cpu::attention_forward(ctx, kKernels, t[0], s, t[1], t[2]); };
+  operation.run = [s](Context& ctx, const std::vector<Tensor>& t) { cpu::attention_forward(ctx, kKernels, t[0], s, {}, t[1], t[2]); };
   return of_narrow(operation, DType::kBF16);
 }
 Operation backward_on_tiles(const AttentionShape& s) {
   Operation operation = following(backward(s), forward(s));
-  operation.run = [s](Context& ctx, const std::vector<Tensor>& t) { cpu::attention_backward(ctx, kKernels, t[0], t[1], t[2], t[3], s, t[4]); };
+  operation.run = [s](Context& ctx, const std::vector<Tensor>& t) { cpu::attention_backward(ctx, kKernels, t[0], t[1], t[2], t[3], s, {}, t[4]); };
   return of_narrow(operation, DType::kBF16);
 }
 

@@ -1,7 +1,9 @@
 #include "kernels/ops/embedding.h"
 
+#include <numeric>
+
 #include "kernels/core/rng.h"
-#include "tests/kernels/harness.h"
+#include "tests/kernels/documents.h"
 #include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
@@ -47,15 +49,28 @@ Operation backward(const Case& c) {
           {tokens(c), input("dy", {c.rows, c.columns}), wide(free_rows(added_to("dw", {c.vocab_rows + c.padding, c.columns})))},
           [c](Context& ctx, const std::vector<Tensor>& t) { embedding_backward(ctx, t[0], t[1], c.vocab_begin, c.vocab_rows, t[2]); }};
 }
-Operation position(const PositionCase& c) {
-  return {"position_forward",
-          {free_rows(input("w", {c.table_rows, c.columns})), free_rows(added_to("y", {c.rows, c.columns}))},
-          [c](Context& ctx, const std::vector<Tensor>& t) { position_forward(ctx, t[0], c.first_row, c.sequence_length, t[1]); }};
+/// `lengths`: of the documents that fill the sequences of all ranks; none: a sequence is one document.
+Operation with_documents(Operation operation, const PositionCase& c, const std::vector<int64_t>& lengths) {
+  if (lengths.empty()) return operation;
+  for (Operand& bound : bounds_of(lengths, c.sequence_length, c.first_row, c.rows)) operation.operands.push_back(std::move(bound));
+  operation.operands.back().free_rows = true;  // only the starts of documents are used
+  return operation;
 }
-Operation position_gradient(const PositionCase& c) {
-  return {"position_backward",
-          {free_rows(input("dy", {c.rows, c.columns})), wide(free_rows(added_to("dw", {c.table_rows, c.columns})))},
-          [c](Context& ctx, const std::vector<Tensor>& t) { position_backward(ctx, t[0], c.first_row, c.sequence_length, t[1]); }};
+Operation position(const PositionCase& c, const std::vector<int64_t>& lengths = {}) {
+  Operation operation{"position_forward",
+                      {free_rows(input("w", {c.table_rows, c.columns})), free_rows(added_to("y", {c.rows, c.columns}))},
+                      [c, packed = !lengths.empty()](Context& ctx, const std::vector<Tensor>& t) {
+                        position_forward(ctx, t[0], c.first_row, c.sequence_length, t[1], documents_of(t, packed));
+                      }};
+  return with_documents(std::move(operation), c, lengths);
+}
+Operation position_gradient(const PositionCase& c, const std::vector<int64_t>& lengths = {}) {
+  return with_documents({"position_backward",
+                         {free_rows(input("dy", {c.rows, c.columns})), wide(free_rows(added_to("dw", {c.table_rows, c.columns})))},
+                         [c, packed = !lengths.empty()](Context& ctx, const std::vector<Tensor>& t) {
+                           position_backward(ctx, t[0], c.first_row, c.sequence_length, t[1], documents_of(t, packed));
+                         }},
+                        c, lengths);
 }
 
 }  // namespace
@@ -126,4 +141,31 @@ TEST_CASE("positions wrap at the sequence length, from the first row of this ran
   operation.operands[0].values = {10, 20, 30, 1000};
   operation.operands[1].values = {1, 2, 3, 4, 5};
   CHECK(run(operation, Device::kReference, DType::kF64)[1] == std::vector<double>{31, 12, 23, 34, 15});
+}
+
+// The rows of this rank may begin and end within a document.
+TEST_CASE("positions restart in each document") {
+  const PositionCase c{7, 1, 2, 5, 5};
+  const std::vector<int64_t> lengths = {3, 2, 4, 1};  // rows 2 to 8: positions 2 | 0 1 | 0 1 2 3
+  Operation operation = position(c, lengths);
+  operation.operands[0].values = {10, 20, 30, 40, 1000};
+  operation.operands[1].values = {1, 2, 3, 4, 5, 6, 7};
+  CHECK(run(operation, Device::kReference, DType::kF64)[1] == std::vector<double>{31, 12, 23, 14, 25, 36, 47});
+  Operation gradient = position_gradient(c, lengths);
+  gradient.operands[0].values = {1, 2, 3, 4, 5, 6, 7};
+  gradient.operands[1].values = {100, 200, 300, 400, 500};
+  CHECK(run(gradient, Device::kReference, DType::kF64)[1] == std::vector<double>{106, 208, 307, 407, 500});
+  for (const auto& [other, documents] : {std::pair{c, lengths},
+                                         {PositionCase{30, 24, 0, 15, 16}, std::vector<int64_t>{15, 7, 8}},
+                                         {PositionCase{70, 8, 20, 30, 30}, std::vector<int64_t>{25, 5, 1, 1, 28, 17, 13}},
+                                         {PositionCase{33, 5, 11, 11, 13}, std::vector<int64_t>{11, 4, 7, 11, 1, 1, 1, 8}}}) {
+    check_engines(position(other, documents), kTolerance);
+    check_engines(position_gradient(other, documents), kTolerance);
+  }
+  // More rows than a block of the GPU lists at a time, whose tiles of 2048 rows end within documents, and documents of one row each.
+  std::vector<int64_t> many(300, 1);
+  while (std::accumulate(many.begin(), many.end(), int64_t{0}) < 4500) many.insert(many.end(), {170, 130});
+  const PositionCase large{4460, 8, 40, 300, 300};
+  check_engines(position(large, many), kTolerance);
+  check_engines(position_gradient(large, many), kTolerance);
 }

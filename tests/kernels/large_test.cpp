@@ -7,6 +7,7 @@
 #include <future>
 
 #include "kernels/core/rng.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plain.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
@@ -289,8 +290,11 @@ LargeOperation attention_gradients(int64_t sequence, int64_t heads, int64_t head
           [one](Context& ctx, const std::vector<Tensor>& t, int64_t) {
             AttentionShape shape = one;
             shape.batch = t[0].dim(0) / one.sequence;
-            const Tensor workspace = attention_workspace(ctx, one, t[0].dtype());
-            attention_backward(ctx, t[1], t[0], t[2], t[3].view({shape.batch, shape.heads, shape.sequence}), shape, t[4], workspace);
+            const Tensor lse = t[3].view({shape.batch, shape.heads, shape.sequence});
+            if (ctx.device != Device::kCuda) return attention_backward(ctx, t[1], t[0], t[2], lse, shape, t[4]);
+            const int64_t bytes = cuda::attention_workspace_bytes(one, t[0].dtype());
+            const Tensor workspace = Tensor::empty(ctx, {bytes / 4}, DType::kF32, MemoryCategory::kWorkspace);
+            cuda::attention_backward(ctx, t[1], t[0], t[2], lse, shape, {}, t[4], workspace);
           },
           4e-6 + 2 * 0x1p-8};
 }

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tests/kernels/harness.h"
+#include "tests/kernels/documents.h"
 #include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
@@ -35,13 +35,20 @@ Operation table(const Case& c) {
           {wide(free_rows(assigned("table", {c.sequence, c.head_size})))},
           [turns = frequencies(c.head_size)](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, turns, t[0]); }};
 }
-using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&);
-Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate) {
+using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&, const Documents&);
+Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate, const std::vector<int64_t>& lengths = {}) {
   Operand angles = wide(input("table", {c.sequence, c.head_size}));
   Operand rows = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
   angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;  // then one more position is also valid
   rows.free_rows = c.sequence == 1;
-  const Operation operation{name, {angles, rows}, [=](Context& ctx, const std::vector<Tensor>& t) { rotate(ctx, t[0], c.heads, t[1]); }};
+  Operation operation{name, {angles, rows}, [=, packed = !lengths.empty()](Context& ctx, const std::vector<Tensor>& t) {
+                        rotate(ctx, t[0], c.heads, t[1], documents_of(t, packed));
+                      }};
+  if (!lengths.empty()) {
+    operation.operands[0].free_rows = operation.operands[1].free_rows = false;
+    for (Operand& bound : bounds_of(lengths, c.sequence)) operation.operands.push_back(std::move(bound));
+    operation.operands.back().free_rows = true;  // only the starts of documents are used
+  }
   return following(operation, table(c));
 }
 Operation forward(const Case& c) { return rotation(c, "rope_forward", "qkv", rope_forward); }
@@ -57,6 +64,30 @@ TEST_CASE("rotary embedding: engines agree") {
   };
   for (const Case& c : kCases) check(c);
   for (const Case& c : kHeadSizes) check(c);
+}
+
+TEST_CASE("rotary embedding: engines agree on documents, in which positions restart") {
+  for (const auto& [c, lengths] : {std::pair{Case{2, 7, 5, 10, 3}, std::vector<int64_t>{3, 4, 1, 6}},
+                                   {Case{1, 33, 4, 64, 128}, std::vector<int64_t>{16, 1, 16}},
+                                   {Case{3, 6, 9, 32, 0}, std::vector<int64_t>{6, 1, 1, 1, 1, 1, 1, 5, 1}}}) {
+    const Operation turn = rotation(c, "rope_forward", "qkv", rope_forward, lengths),
+                    back = rotation(c, "rope_backward", "dqkv", rope_backward, lengths);
+    check_engines(turn, kTolerance);
+    check_engines(back, kTolerance);
+    // Each document as a sequence of its own.
+    const int64_t columns = c.heads * c.head_size + c.tail;
+    const std::vector<double> rotated = run(turn, Device::kReference, DType::kF64)[1];
+    auto row = turn.operands[1].values.begin();
+    std::vector<double> expected;
+    for (const int64_t length : lengths) {
+      Operation alone = rotation({1, length, c.heads, c.head_size, c.tail}, "rope_forward", "qkv", rope_forward);
+      alone.operands[1].values.assign(row, row + length * columns);
+      row += length * columns;
+      const std::vector<double> one = run(alone, Device::kReference, DType::kF64)[1];
+      expected.insert(expected.end(), one.begin(), one.end());
+    }
+    CHECK(rotated == expected);
+  }
 }
 
 TEST_CASE("rotary embedding: table and heads of different alignment") {

@@ -62,6 +62,7 @@ struct Figures {
 };
 
 Figures train_one_step(Communicator& world, Config config, const Dataset& data) {
+  config.data.document_mask = true;
   config.training.global_batch_size = data.sequences();
   Arena arena(Device::kReference, true);
   Context ctx{Device::kReference, &arena, 1};

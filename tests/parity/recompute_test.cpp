@@ -50,7 +50,7 @@ void check_bits(const Config& config, int steps, Device device) {
   }
 }
 
-/// Sequences split into documents of several lengths, so that attention has several runs of segments.
+/// Sequences split into documents of several lengths.
 struct Documents final : Dataset {
   explicit Documents(const Config& config) : whole(29, config.training.sequence_length, *config.model.vocab_size) {}
   int64_t sequences() const override { return whole.sequences(); }
@@ -62,7 +62,8 @@ struct Documents final : Dataset {
   RaggedDataset whole;
 };
 
-std::vector<std::vector<double>> gradients_of_documents(const Config& config) {
+std::vector<std::vector<double>> gradients_of_documents(Config config) {
+  config.data.document_mask = true;
   std::vector<std::vector<double>> all;
   run_ranks(static_cast<int>(config.parallel.tensor), [&](Communicator& world) {
     Arena arena(Device::kReference, true);

@@ -76,6 +76,7 @@ Record train(const std::string& name, const Dataset& data, int tensor, bool sequ
   config.parallel.sequence_parallel = sequence_parallel;
   config.training.micro_batch_size = micro_batch;
   config.training.global_batch_size = data.sequences();
+  config.data.document_mask = true;
   Record record;
   std::mutex mutex;
   run_ranks(tensor, [&](Communicator& world) {
@@ -131,11 +132,16 @@ TEST_CASE("segments: packed documents have the loss and gradients of separate se
   }
 }
 
-/// Logits [M,V] of a micro-batch on the reference kernels.
-std::vector<double> logits_of(Trainer& trainer, const std::vector<int32_t>& tokens, int64_t sequence, const Lengths& segments) {
+/// Logits [M,V] of a micro-batch on the reference kernels. Without `lengths` a sequence is one document.
+std::vector<double> logits_of(Trainer& trainer, const std::vector<int32_t>& tokens, int64_t sequence, const Lengths& lengths = {}) {
   Context& ctx = trainer.context();
   const auto rows = static_cast<int64_t>(tokens.size());
-  Microbatch batch{.tokens = Tensor::empty(ctx, {rows}, DType::kI32, MemoryCategory::kData), .targets = {}, .segments = segments};
+  const auto indices = [&] { return Tensor::empty(ctx, {rows}, DType::kI32, MemoryCategory::kData); };
+  Microbatch batch{.tokens = indices(), .targets = {}};
+  if (!lengths.empty()) {
+    batch.documents = {indices(), indices()};
+    write_bounds(lengths, rows, sequence, batch.documents.starts.data<int32_t>(), batch.documents.ends.data<int32_t>());
+  }
   std::copy(tokens.begin(), tokens.end(), batch.tokens.data<int32_t>());
   TransformerStage& stage = trainer.stage();
   stage.begin(ctx, {batch}, sequence, RunMode::kLogits, 0);
@@ -158,24 +164,38 @@ TEST_CASE("segments: logits of a packed document are bit-identical to those of t
       for (const int64_t length : lengths) {
         const std::vector<int32_t> document = text_tokens(static_cast<int64_t>(packed.size()), length);
         packed.insert(packed.end(), document.begin(), document.end());
-        const std::vector<double> alone = logits_of(trainer, document, length, {length});
+        const std::vector<double> alone = logits_of(trainer, document, length);
         expected.insert(expected.end(), alone.begin(), alone.end());
       }
       CAPTURE(name, lengths);
       CHECK(logits_of(trainer, packed, kSequence, lengths) == expected);
-      if (lengths.size() > 1) CHECK(logits_of(trainer, packed, kSequence, {}) != expected);
+      if (lengths.size() > 1) CHECK(logits_of(trainer, packed, kSequence) != expected);
     }
   }
 }
 
-TEST_CASE("segments: consecutive segments of equal length form one run, also across sequences") {
-  using Runs = std::vector<SegmentRun>;
-  CHECK(segment_runs({}, 24, 12) == Runs{{2, 12, 0}});
-  CHECK(segment_runs({12, 12}, 24, 12) == Runs{{2, 12, 0}});
-  CHECK(segment_runs({5, 4, 3, 3, 3, 6}, 24, 12) == Runs{{1, 5, 0}, {1, 4, 5}, {3, 3, 9}, {1, 6, 18}});
-  CHECK_THROWS_WITH(segment_runs({5, 8, 11}, 24, 12), Catch::Contains("segment of 8 rows at row 5 is empty or crosses a sequence of 12"));
-  CHECK_THROWS_WITH(segment_runs({12}, 24, 12), Catch::Contains("segments cover 12 rows of a micro-batch of 24"));
-  CHECK_THROWS_AS(segment_runs({12, 0, 12}, 24, 12), InternalError);
+TEST_CASE("segments: the bounds of documents are those of each token's document within its sequence") {
+  constexpr int64_t kRows = 12, kTokens = 6;
+  std::vector<int32_t> starts(kRows), ends(kRows);
+  const auto write = [&](const Lengths& lengths) { write_bounds(lengths, kRows, kTokens, starts.data(), ends.data()); };
+  write({3, 1, 2, 6});
+  CHECK(starts == std::vector<int32_t>{0, 0, 0, 3, 4, 4, 0, 0, 0, 0, 0, 0});
+  CHECK(ends == std::vector<int32_t>{3, 3, 3, 4, 6, 6, 6, 6, 6, 6, 6, 6});
+  CHECK_THROWS_WITH(write({3, 4, 5}), Catch::Contains("document of 4 rows at row 3 is empty or crosses a sequence of 6"));
+  CHECK_THROWS_WITH(write({6}), Catch::Contains("documents cover 6 rows of a micro-batch of 12"));
+  CHECK_THROWS_WITH(write({6, 6, 1}), Catch::Contains("document of 1 rows at row 12"));
+  CHECK_THROWS_AS(write({6, 0, 6}), InternalError);
+}
+
+TEST_CASE("segments: documents are refused where the configuration has no document mask") {
+  SelfCommunicator world("world");
+  Arena arena(Device::kReference, true);
+  Context ctx{.device = Device::kReference, .arena = &arena, .threads = 1, .gpu = nullptr};
+  Config config = text_config(kTextModels[0], 1, "fp64");
+  Trainer trainer(ctx, world, config, true);
+  draw_weights(trainer);
+  CHECK_THROWS_WITH(trainer.step(Packed(), 0, 1e-3), Catch::Contains("data.document_mask is off"));
+  CHECK_NOTHROW(trainer.step(Apart(), 0, 1e-3));
 }
 
 }  // namespace

@@ -76,8 +76,10 @@ class Subject {
 
   Result run(bool fused) {
     const int64_t rows = config_.training.sequence_length, here = region_.local_rows(rows);
-    const std::vector<SegmentRun> runs = segment_runs({5, 1, 3, 3}, rows, rows);
-    const ForwardContext pass{rows, rows, region_.first_row(rows), 0, 3, 0, config_.model.dropout, runs};
+    const auto bounds = [&] { return Tensor::empty(ctx_, {rows}, DType::kI32, MemoryCategory::kData); };
+    const Documents documents{bounds(), bounds()};
+    write_bounds({5, 1, 3, 3}, rows, rows, documents.starts.data<int32_t>(), documents.ends.data<int32_t>());
+    const ForwardContext pass{rows, rows, region_.first_row(rows), 0, 3, 0, config_.model.dropout, documents};
     const auto normal = [&](uint64_t key) {  // the rows on this rank; without sequence parallelism all rows, on both ranks
       const Tensor x = Tensor::empty(ctx_, {here, config_.model.hidden_size}, DType::kF64, MemoryCategory::kActivations);
       fill_normal(ctx_, key, 1, config_.model.hidden_size, pass.first_row, 0, x);

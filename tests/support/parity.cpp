@@ -131,9 +131,11 @@ RunRecord train(Communicator& world, const Config& config, int steps, Device dev
 
 RunRecord train(Context& ctx, Communicator& world, const Config& config, int steps) {
   Trainer trainer(ctx, world, config, true);
-  const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+  const bool documents = config.data.document_mask;
+  const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size, true, documents);
   tune_products(trainer, data, 0);
-  const RaggedDataset validation(17, config.training.sequence_length, *config.model.vocab_size);  // the last batch is short
+  // The last batch of the validation is short.
+  const RaggedDataset validation(17, config.training.sequence_length, *config.model.vocab_size, true, documents);
   RunRecord record = record_run(trainer, data, validation, {.steps = steps});
   if (!record.rejected.empty()) throw InternalError(record.rejected);
   if (record.disagreement) throw InternalError(record.disagreement->str());

@@ -27,8 +27,6 @@ struct Exception {
 constexpr Exception kExceptions[] = {
     {"rescale_kernel", Figure::kLoadSectors, 2.67, "the logits of the targets are scattered"},
     {"rotate_kernel", Figure::kLoadSectors, 1.2, "16-bit rows: a lane loads 32 bytes of the fp32 table in two accesses, each of half sectors"},
-    {"position_backward_kernel", Figure::kLoadSectors, 1.67, "16-bit rows: the same with the fp32 gradient"},
-    {"position_backward_kernel", Figure::kStoreSectors, 2, "16-bit rows: the same with the fp32 gradient"},
     {"norm_forward", Figure::kReloads, 2.91, "the warps of each row load weight and bias, which stay in the cache"},
     {"norm_backward", Figure::kReloads, 1.67, "the warps of each row or block load the weight, in fp32 in both passes over a row"},
     {"bias_kernel", Figure::kReloads, 1.24, "the bias is loaded for every eighth row"},
@@ -57,7 +55,6 @@ constexpr BytesException kBytesExceptions[] = {
     {"rmsnorm_backward", 1.06, 1.14, "as rmsnorm_backward_weight"},
     {"layernorm_backward", 1.13, 1.27, "as layernorm_backward_weight"},
     {"bias_backward", 1.01, 1.04, "the record counts the gradient once, but it is read and written"},
-    {"position_forward", 1.5, 1.5, "the record leaves out the table: the sequences of a batch share it"},
     {"cross_entropy_rescale", 1.08, 1.17, "the record leaves out the logits, of which those of the targets are read"},
     {"cross_entropy_loss", 1.01, 1.02, "the record counts the sum once, but it is read and written"},
     {"cross_entropy_backward", 0.998, 1, "only the first half of the sums is read"},

@@ -208,6 +208,9 @@ TEST_CASE("the kernels of training steps have no race, and each of them is trace
   };
   step(config(test::ParityModel::kGpt2Dropout, "fp32"));  // awkward sizes, which need accesses of one element
   step(config(test::ParityModel::kLlamaGrouped, "bf16"));
+  Config documents = config(test::ParityModel::kGpt2, "bf16");
+  documents.data.document_mask = true;
+  step(documents);
   Config wide = config(test::ParityModel::kLlama, "bf16");
   wide.model.hidden_size = 128;
   wide.model.ffn_size = 64;
@@ -215,6 +218,8 @@ TEST_CASE("the kernels of training steps have no race, and each of them is trace
   wide.model.head_size = 64;
   wide.model.heads = 2;
   wide.model.kv_heads = 2;
+  step(wide);
+  wide.data.document_mask = true;
   step(wide);
   for (const std::string& kernel : seen) {
     INFO(kernel);

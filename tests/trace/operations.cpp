@@ -12,6 +12,7 @@
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/update.h"
+#include "tests/kernels/documents.h"
 
 namespace cuda_trace {
 namespace {
@@ -100,10 +101,24 @@ void add_embeddings(std::vector<Case>& cases) {
   add({"embedding_backward", {tokens(), rows, dw}, [](Context& c, const Tensors& t) { embedding_backward(c, t[0], t[1], 0, kVocabulary, t[2]); }});
   add({"position_forward", {w, added}, [](Context& c, const Tensors& t) { position_forward(c, t[0], 0, kVocabulary, t[1]); }});
   add({"position_backward", {rows, dw}, [](Context& c, const Tensors& t) { position_backward(c, t[0], 0, kVocabulary, t[1]); }});
+  const std::vector<int64_t> lengths = {64, 40, 24};  // in sequences of half the rows
+  const auto of_documents = [&](Operation operation) {
+    for (Operand& bound : bounds_of(lengths, kVocabulary / 2)) operation.operands.push_back(std::move(bound));
+    add(operation);
+  };
+  of_documents({"position_forward", {w, added}, [](Context& c, const Tensors& t) {
+                  position_forward(c, t[0], 0, kVocabulary / 2, t[1], documents_of(t, true));
+                }});
+  of_documents({"position_backward", {rows, dw}, [](Context& c, const Tensors& t) {
+                  position_backward(c, t[0], 0, kVocabulary / 2, t[1], documents_of(t, true));
+                }});
   constexpr int64_t kPositions = 32, kHeads = 8, kHeadSize = 64;
   const Operand table = wide(input("table", {kPositions, kHeadSize})), qkv = in_place("qkv", {kRows, kHeads * kHeadSize});
   add({"rope_forward", {table, qkv}, [](Context& c, const Tensors& t) { rope_forward(c, t[0], kHeads, t[1]); }});
   add({"rope_backward", {table, qkv}, [](Context& c, const Tensors& t) { rope_backward(c, t[0], kHeads, t[1]); }});
+  std::vector<Operand> in_documents = {table, qkv};
+  for (Operand& bound : bounds_of({32, 20, 12}, kPositions)) in_documents.push_back(std::move(bound));
+  add({"rope_forward", in_documents, [](Context& c, const Tensors& t) { rope_forward(c, t[0], kHeads, t[1], documents_of(t, true)); }});
 }
 
 void add_loss(std::vector<Case>& cases) {
@@ -177,17 +192,22 @@ void add_plain_products(std::vector<Case>& cases) {
       {kOut, kIn, kRows, kAny, kAny, nullptr, 1, kOut, nullptr, 1, kIn, nullptr, nullptr, true});
 }
 
-void add_attention(std::vector<Case>& cases, const AttentionShape& s, const std::vector<DType>& dtypes) {
+/// `lengths`: of documents; none: a sequence is one document.
+void add_attention(std::vector<Case>& cases, const AttentionShape& s, const std::vector<DType>& dtypes, const std::vector<int64_t>& lengths = {}) {
   const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
   const Operand qkv = input("qkv", {rows, s.columns()}), lse = wide(input("lse", {s.batch, s.heads, s.sequence}));
-  cases.push_back({{"attention_forward",
+  const bool packed = !lengths.empty();
+  Operation forward{"attention_forward",
                     {qkv, out("out", rows, columns), wide(assigned("lse", {s.batch, s.heads, s.sequence}))},
-                    [s](Context& c, const Tensors& t) { attention_forward(c, t[0], s, t[1], t[2]); }},
-                   dtypes});
-  cases.push_back({{"attention_backward",
-                    {in("dout", rows, columns), qkv, in("out", rows, columns), lse, out("dqkv", rows, s.columns())},
-                    [s](Context& c, const Tensors& t) { attention_backward(c, t[0], t[1], t[2], t[3], s, t[4]); }},
-                   dtypes});
+                    [s, packed](Context& c, const Tensors& t) { attention_forward(c, t[0], s, t[1], t[2], documents_of(t, packed)); }};
+  Operation backward{"attention_backward",
+                     {in("dout", rows, columns), qkv, in("out", rows, columns), lse, out("dqkv", rows, s.columns())},
+                     [s, packed](Context& c, const Tensors& t) { attention_backward(c, t[0], t[1], t[2], t[3], s, t[4], documents_of(t, packed)); }};
+  for (Operation* const operation : {&forward, &backward}) {
+    if (packed)
+      for (Operand& bound : bounds_of(lengths, s.sequence)) operation->operands.push_back(std::move(bound));
+    cases.push_back({*operation, dtypes});
+  }
 }
 
 }  // namespace
@@ -204,6 +224,10 @@ std::vector<Case> operations() {
   add_attention(cases, {1, 192, 2, 2, 64, 48}, {DType::kBF16});  // with a window
   add_attention(cases, {1, 320, 2, 1, 128}, {DType::kBF16});     // three blocks add to the gradients of the last queries
   add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32});
+  // Documents that begin within tiles, at their edges, and end within one.
+  for (const int64_t head_size : {64, 128}) add_attention(cases, {1, 320, 2, 1, head_size}, {DType::kBF16}, {100, 156, 50, 14});
+  add_attention(cases, {2, 192, 2, 1, 64, 48}, {DType::kBF16}, {20, 172, 128, 64});  // with a window
+  add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32}, {20, 44});
   return cases;
 }
 

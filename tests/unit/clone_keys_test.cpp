@@ -31,8 +31,7 @@ const std::set<std::string> kReplaced = {"run.seed",
                                          "training.optimizer.learning_rate",
                                          "training.schedule.warmup_steps",
                                          "training.schedule.final_learning_rate",
-                                         "data.train",
-                                         "data.document_mask"};  // kept in Clone::documents
+                                         "data.train"};
 
 Config users_config() {
   Config c;

@@ -271,9 +271,6 @@ void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
     rules.broken("kernels.cuda_graph", "a captured step would repeat the same dropout masks", "false, or model.dropout 0", "false");
-  if (rules.apply({"data.document_mask"}) && c.data.document_mask)
-    rules.broken("kernels.cuda_graph", "a captured step would reuse the document boundaries of its first sequences",
-                 "false, or data.document_mask false", "false");
   if (rules.apply({"run.ranks_per_gpu"}) && c.run.ranks_per_gpu > 1)
     rules.broken("kernels.cuda_graph", "ranks that share a GPU communicate through host memory, which a graph cannot capture",
                  "false, or ranks_per_gpu 1", "false");

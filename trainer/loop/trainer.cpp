@@ -61,9 +61,11 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   const int64_t rows = config.training.micro_batch_size, tokens = rows * config.training.sequence_length;
-  for (int k = 0; k < microbatches_; ++k)
-    batch_.push_back({Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData),
-                      Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData), (mesh_.data->rank() * microbatches_ + k) * rows});
+  const auto indices = [&] { return Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData); };
+  for (int k = 0; k < microbatches_; ++k) {
+    batch_.push_back({indices(), indices(), (mesh_.data->rank() * microbatches_ + k) * rows});
+    if (config.data.document_mask) batch_.back().documents = {indices(), indices()};
+  }
   if (!for_training) return;
   training_list_ = schedule.training[static_cast<size_t>(mesh_.at.pipeline)];
   make_optimizers();
@@ -113,22 +115,27 @@ void Trainer::note(const char* what, int64_t number) {
 int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) {
   const int64_t rows = config_.training.micro_batch_size;
   const int64_t sequence = config_.training.sequence_length;
-  const Tensor host = host_tensor({2, rows * sequence}, DType::kI32);
-  int32_t* const tokens = host.data<int32_t>();
-  int32_t* const targets = tokens + rows * sequence;
+  const int64_t count = rows * sequence;
+  const Tensor host = host_tensor({4, count}, DType::kI32);
+  int32_t *const tokens = host.data<int32_t>(), *const targets = tokens + count, *const starts = targets + count, *const ends = starts + count;
+  std::vector<int64_t> lengths;  // of documents
   int64_t valid = 0;
-  for (Microbatch& microbatch : batch_) {
-    microbatch.segments.clear();
+  for (const Microbatch& microbatch : batch_) {
     if (ctx_.device == Device::kMeta) {
-      microbatch.segments.assign(static_cast<size_t>(rows), sequence);
-      valid += rows * sequence;
+      valid += count;
       continue;
     }
-    for (int64_t b = 0; b < rows; ++b)
-      data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence, microbatch.segments);
-    valid += std::count_if(targets, targets + rows * sequence, [](int32_t target) { return target >= 0; });
-    from_host(ctx_, host.flat(0, rows * sequence), microbatch.tokens);
-    from_host(ctx_, host.flat(rows * sequence, rows * sequence), microbatch.targets);
+    lengths.clear();
+    for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence, lengths);
+    valid += std::count_if(targets, targets + count, [](int32_t target) { return target >= 0; });
+    from_host(ctx_, host.flat(0, count), microbatch.tokens);
+    from_host(ctx_, host.flat(count, count), microbatch.targets);
+    write_bounds(lengths, count, sequence, starts, ends);
+    const Documents& documents = microbatch.documents;
+    TRIREME_CHECK(documents.defined() || std::ssize(lengths) == rows, "the data have several documents in a sequence, but data.document_mask is off");
+    if (!documents.defined()) continue;
+    from_host(ctx_, host.flat(2 * count, count), documents.starts);
+    from_host(ctx_, host.flat(3 * count, count), documents.ends);
   }
   return all_reduce_count(*mesh_.data, valid);
 }

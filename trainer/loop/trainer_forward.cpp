@@ -37,8 +37,7 @@ std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t p
   TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && microbatches_ == 1 && !config_.parallel.sequence_parallel,
                 "logits of a text need a layout of tensor ranks only, one micro-batch and no sequence parallelism");
   const auto length = static_cast<int64_t>(tokens.size());
-  const Microbatch microbatch{
-      .tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), .targets = {}, .segments = {length}, .position = position};
+  const Microbatch microbatch{.tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), .targets = {}, .position = position};
   const Tensor host = host_tensor({length}, DType::kI32);
   std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
   from_host(ctx_, host, microbatch.tokens);

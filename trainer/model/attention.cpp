@@ -18,10 +18,9 @@ Tensor Attention::normalised(Context& ctx, Saved& saved) const {
   return copied;
 }
 
-void Attention::rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&),
+void Attention::rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&, const Documents&),
                        const Tensor& packed) const {
-  if (!rope.defined()) return;
-  for (const SegmentRun& run : pass.runs) turn(ctx, rope.rows(pass.position, run.length), heads + kv_heads, run.of(packed));
+  if (rope.defined()) turn(ctx, rope.rows(pass.position, pass.sequence), heads + kv_heads, packed, pass.documents);
 }
 
 void Attention::remember(Context& ctx, const KeyValueCache& cache, const Tensor& packed, int64_t position) const {
@@ -39,7 +38,7 @@ void Attention::decode(Context& ctx, const ForwardContext& pass, const Tensor& p
   const int64_t room = pass.cache->keys.dim(0), at_once = pass.position + pass.rows <= room ? pass.rows : 1;
   for (int64_t row = 0; row < pass.rows; row += at_once) {
     remember(ctx, *pass.cache, packed.rows(row, at_once), pass.position + row);
-    attention_decode(ctx, packed.rows(row, at_once), pass.cache->keys, pass.cache->values, pass.position + row, shape({1, at_once, 0}),
+    attention_decode(ctx, packed.rows(row, at_once), pass.cache->keys, pass.cache->values, pass.position + row, shape(1, at_once),
                      out.rows(row, at_once));
   }
 }
@@ -48,8 +47,9 @@ void Attention::attend(Context& ctx, const ForwardContext& pass, const Tensor& p
   saved.out = Tensor::empty(ctx, {pass.rows, heads * head_size}, packed.dtype(), MemoryCategory::kActivations);
   if (pass.position > 0) return decode(ctx, pass, packed, saved.out);
   if (pass.cache != nullptr) remember(ctx, *pass.cache, packed, 0);
-  saved.lse = Tensor::empty(ctx, {pass.rows * heads}, accumulator_of(packed.dtype()), MemoryCategory::kActivations);
-  for (const SegmentRun& run : pass.runs) attention_forward(ctx, run.of(packed), shape(run), run.of(saved.out), of_run(saved.lse, run));
+  const AttentionShape whole = shape(pass);
+  saved.lse = Tensor::empty(ctx, {whole.batch, heads, whole.sequence}, accumulator_of(packed.dtype()), MemoryCategory::kActivations);
+  attention_forward(ctx, packed, whole, saved.out, saved.lse, pass.documents);
 }
 
 Tensor Attention::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
@@ -70,11 +70,7 @@ void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const 
   const auto [dout, dy_all] = output.backward_input(ctx, std::move(gathered));
   saved.dy_all = dy_all;
   saved.dqkv = Tensor::empty(ctx, saved.qkv.shape(), dy.dtype(), MemoryCategory::kActivations);
-  // One workspace for all runs, whatever their lengths: the memory of a step does not depend on the documents in it.
-  Tensor workspace = attention_workspace(ctx, shape({pass.rows / pass.sequence, pass.sequence, 0}), packed.dtype());
-  for (const SegmentRun& run : pass.runs)
-    attention_backward(ctx, run.of(dout), run.of(packed), run.of(saved.out), of_run(saved.lse, run), shape(run), run.of(saved.dqkv), workspace);
-  workspace.reset();
+  attention_backward(ctx, dout, packed, saved.out, saved.lse, shape(pass), saved.dqkv, pass.documents);
   saved.lse.reset();
   packed.reset();
   saved.qkv.reset();

@@ -18,7 +18,7 @@ struct Attention {
   struct Saved {
     Tensor qkv;                            ///< [M,(N+2K)H] after RoPE; with QK norm before norm and RoPE, which the backward recomputes
     Tensor out;                            ///< [M,N*H]
-    Tensor lse;                            ///< log-sum-exp of the scores, [M*N]: [count,N,length] for each run of segments
+    Tensor lse;                            ///< log-sum-exp of the scores, [B,N,T]
     Tensor dqkv, dy_all;                   ///< kept from backward_input for backward_weight
     HeadNorm::Saved query_norm, key_norm;  ///< likewise
   };
@@ -33,17 +33,17 @@ struct Attention {
   bool has_norms() const { return query_norm.norm.weight != nullptr; }
   /// Returns saved.qkv with normalised queries and keys: a copy, or saved.qkv itself without QK norm.
   Tensor normalised(Context& ctx, Saved& saved) const;
-  /// Applies `turn` (rope_forward or rope_backward) to queries and keys in place; positions restart in each segment.
-  void rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&), const Tensor& packed) const;
+  /// Applies `turn` (rope_forward or rope_backward) to queries and keys in place.
+  void rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&, const Documents&),
+              const Tensor& packed) const;
   void attend(Context& ctx, const ForwardContext& pass, const Tensor& packed, Saved& saved) const;
   /// Writes keys and values of the rows to the cache; if it is too small for all rows, those of the last ones.
   void remember(Context& ctx, const KeyValueCache& cache, const Tensor& packed, int64_t position) const;
   void decode(Context& ctx, const ForwardContext& pass, const Tensor& packed, const Tensor& out) const;
   /// Computes saved.dqkv, before the QK norms, and saved.dy_all.
   void backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
-  AttentionShape shape(const SegmentRun& run) const { return {run.count, run.length, heads, kv_heads, head_size, window}; }
-  /// The part of lse that belongs to a run.
-  Tensor of_run(const Tensor& lse, const SegmentRun& run) const { return lse.flat_view(run.first_row * heads, {run.count, heads, run.length}); }
+  AttentionShape shape(int64_t sequences, int64_t length) const { return {sequences, length, heads, kv_heads, head_size, window}; }
+  AttentionShape shape(const ForwardContext& pass) const { return shape(pass.rows / pass.sequence, pass.sequence); }
 };
 
 }  // namespace trireme

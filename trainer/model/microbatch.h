@@ -1,9 +1,9 @@
 #pragma once
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include "kernels/core/rng.h"
+#include "kernels/ops/documents.h"
 #include "kernels/ops/elementwise.h"
 
 namespace trireme {
@@ -13,25 +13,13 @@ struct Microbatch {
   Tensor tokens;             ///< [B*T] int32
   Tensor targets;            ///< [B*T] int32; negative: masked
   int64_t first_sample = 0;  ///< index of the first sequence in the global batch; dropout masks depend on it
-  /// Lengths of the segments (documents) in row order; they add up to B*T. Tokens attend only within their segment, positions restart at 0 in each
-  /// segment, and no segment crosses a sequence. Empty: each sequence is one segment.
-  std::vector<int64_t> segments = {};
-  int64_t position = 0;  ///< RunMode::kDecode: number of tokens of the text before these
+  Documents documents = {};  ///< tokens attend only within their document, and positions restart at 0 in each
+  int64_t position = 0;      ///< RunMode::kDecode: number of tokens of the text before these
 };
 
-/// Consecutive segments of equal length, which an operation processes as a batch of `count` sequences.
-struct SegmentRun {
-  int64_t count;
-  int64_t length;
-  int64_t first_row;  ///< within the micro-batch
-  int64_t rows() const { return count * length; }
-  Tensor of(const Tensor& x) const { return x.rows(first_row, rows()); }  ///< the run's rows of x [B*T, ...]
-  bool operator==(const SegmentRun&) const = default;
-};
-
-/// Groups the `segments` of `rows` rows, in sequences of `sequence` rows, into as few runs as possible, in order.
-/// Errors: InternalError if the segments do not tile the sequences.
-std::vector<SegmentRun> segment_runs(const std::vector<int64_t>& segments, int64_t rows, int64_t sequence);
+/// Writes starts and ends [rows] (see Documents) of documents with these lengths, in row order, in sequences of `sequence` rows.
+/// Errors: InternalError if the documents do not fill the rows, or if one is empty or crosses a sequence.
+void write_bounds(const std::vector<int64_t>& lengths, int64_t rows, int64_t sequence, int32_t* starts, int32_t* ends);
 
 /// KV cache of one block on this rank for one text: keys (after QK norm and RoPE) and values. A ring buffer: token p is in row p % room.
 struct KeyValueCache {
@@ -48,7 +36,7 @@ struct ForwardContext {
   uint64_t seed = 0;
   uint64_t step = 0;
   double dropout = 0;  ///< 0 in evaluation
-  std::span<const SegmentRun> runs = {};
+  Documents documents = {};
   int64_t position = 0;                  ///< decoding: position of the first row's token in its text
   const KeyValueCache* cache = nullptr;  ///< decoding: the block's cache; the rows are added to it, and it is read if position > 0
 

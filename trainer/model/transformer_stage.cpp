@@ -73,7 +73,6 @@ void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches,
   slots_.clear();
   slots_.resize(microbatches_.size());
   for (Slot& slot : slots_) slot.blocks.resize(blocks_.size());
-  for (size_t m = 0; m < slots_.size(); ++m) slots_[m].runs = segment_runs(microbatches_[m].segments, microbatches_[m].tokens.numel(), sequence);
   sequence_ = sequence;
   mode_ = mode;
   step_ = step;
@@ -104,8 +103,7 @@ ForwardContext TransformerStage::pass(int microbatch) const {
   const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
   const int64_t rows = batch.tokens.numel();
   const double dropout = mode_ == RunMode::kTrain ? dropout_ : 0;
-  const std::vector<SegmentRun>& runs = slots_[static_cast<size_t>(microbatch)].runs;
-  return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, dropout, runs, batch.position};
+  return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, dropout, batch.documents, batch.position};
 }
 
 void TransformerStage::wait_parameters(Context& ctx, int part) {
@@ -116,23 +114,11 @@ void TransformerStage::acquire_gradients(Context& ctx, int part) {
   for (const UnitRef& unit : units_.units_of_part[static_cast<size_t>(part)]) owner(unit).grads_->acquire(ctx, unit.unit);
 }
 
-/// Calls body(first, length, rows) for each run of segments: `rows` are the run's rows of the residual stream x on this rank, `length` is the length
-/// of its segments, and `first` the index within the run of the first of these rows.
-template <class Body>
-static void for_positions(const ForwardContext& pass, const Tensor& x, const Body& body) {
-  for (const SegmentRun& run : pass.runs) {
-    const int64_t begin = std::max(run.first_row, pass.first_row), end = std::min(run.first_row + run.rows(), pass.first_row + x.dim(0));
-    if (begin < end) body(begin - run.first_row, run.length, x.rows(begin - pass.first_row, end - begin));
-  }
-}
-
 Tensor TransformerStage::embed(Context& ctx, int microbatch) {
   const ForwardContext now = pass(microbatch);
   const Tensor x = embedding_.forward(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens);
   if (positions_)
-    for_positions(now, x, [&](int64_t first, int64_t length, const Tensor& rows) {
-      position_forward(ctx, positions_->value.rows(now.position, length), first, length, rows);
-    });
+    position_forward(ctx, positions_->value.rows(now.position, sequence_), now.first_row, sequence_, x, now.documents.rows(now.first_row, x.dim(0)));
   now.drop(ctx, "embedding", x);
   return x;
 }
@@ -194,10 +180,10 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     const ForwardContext now = pass(microbatch);
     now.drop(ctx, "embedding", slot.dembedded);
     embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
-    if (positions_)
-      for_positions(now, slot.dembedded, [&](int64_t first, int64_t length, const Tensor& rows) {
-        position_backward(ctx, rows, first, length, positions_->grad_to_add_to(ctx));
-      });
+    if (positions_) {
+      const Tensor& dy = slot.dembedded;
+      position_backward(ctx, dy, now.first_row, sequence_, positions_->grad_to_add_to(ctx), now.documents.rows(now.first_row, dy.dim(0)));
+    }
     slot.dembedded.reset();
   } else {
     blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);

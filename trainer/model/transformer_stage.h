@@ -90,7 +90,6 @@ class TransformerStage : public Stage {
   };
   /// State of one micro-batch on this stage.
   struct Slot {
-    std::vector<SegmentRun> runs;
     Tensor x, dx;  ///< current activation and current gradient
     std::vector<TransformerBlock::Saved> blocks;
     Tensor dembedded;

@@ -188,7 +188,6 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   }
   Clone clone;
   clone.config = config;
-  clone.documents = config.data.document_mask;
   if (config.parallel.layers_per_stage) clone.user_layers_per_stage = *config.parallel.layers_per_stage;
   Config& c = clone.config;
   reset(c, {Aspect::kLayout, Aspect::kOperation});
@@ -208,6 +207,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   }
   c.data = {};
   c.data.tokenizer = "none";
+  c.data.document_mask = config.data.document_mask;
   return clone;
 }
 

@@ -9,8 +9,7 @@ namespace trireme {
 
 /// A small clone of a configuration's model, whose training runs are compared between layouts.
 struct Clone {
-  Config config;  ///< of one rank, fp64; resolved except data and layers_per_stage
-  bool documents = false;
+  Config config;                               ///< of one rank, fp64; resolved except data, of which it keeps document_mask, and layers_per_stage
   std::vector<int64_t> user_layers_per_stage;  ///< layers_per_stage of the user's configuration, if given
 
   /// The configuration that trains the clone under `layout`.

@@ -58,7 +58,7 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
   Setting s{clone_.in(spec), {.steps = options_.steps, .every_state = true, .norm_scale = kNormScale}, nullptr, nullptr};
   ModelConfig& m = s.config.model;
   TrainingConfig& t = s.config.training;
-  bool masks = true, documents = clone_.documents, changed = without.empty();
+  bool masks = true, changed = without.empty();
   const auto set = [&](auto& value, auto to) { changed = std::exchange(value, to) != to || changed; };
   for (const Feature feature : without) {
     switch (feature) {
@@ -78,13 +78,14 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
       case Feature::kClip: set(t.gradient_clip, 0.0); break;
       case Feature::kHeadNorms: set(m.qk_norm, false); break;
       case Feature::kWindow: set(m.window, std::optional<int64_t>()); break;
-      case Feature::kDocuments: set(documents, false); break;
+      case Feature::kDocuments: set(s.config.data.document_mask, false); break;
       case Feature::kAttention: set(s.record.zeroed, std::string("attention.output.weight")); break;
       case Feature::kMlp: set(s.record.zeroed, std::string("mlp.down.weight")); break;
     }
   }
   if (!changed) return std::nullopt;
   const int64_t length = t.sequence_length, sequences = t.global_batch_size + 5;  // step 2 starts a new epoch in the middle of its batch
+  const bool documents = s.config.data.document_mask;
   s.data = std::make_shared<RaggedDataset>(sequences, length, *m.vocab_size, masks, documents);
   s.validation = std::make_shared<RaggedDataset>(kValidationSequences, length, *m.vocab_size, masks, documents);
   return s;

@@ -15,6 +15,8 @@ constexpr int64_t kAttentionBlock = 64;
 struct AttentionSizes {
   int64_t sequence, heads, kv_heads, head_size;
   AttentionBand<int64_t> band;
+  int64_t first_row;   ///< row of the first sequence in all tensors
+  int64_t row_length;  ///< lse is [rows / row_length, heads, row_length]: more than `sequence` tokens if the sequences are documents of longer ones
 };
 
 /// Items: (sequence, kv head, pair of query blocks), in this order. Block i is paired with the i-th block from the end, so that under a causal mask

@@ -141,11 +141,11 @@ class Backward {
 
  private:
   void begin_task(int64_t sequence, int64_t kv_head) {
-    sequence_ = sequence;
+    row_ = layout_.row(sequence);
     kv_head_ = kv_head;
     key_column_ = (p_.sizes.heads + kv_head) * layout_.head_size;
     value_column_ = key_column_ + p_.sizes.kv_heads * layout_.head_size;
-    rows_ = sequence * layout_.sequence * layout_.columns;
+    rows_ = row_ * layout_.columns;
     const int64_t padded = layout_.padded_sequence, head = layout_.padded_head;
     pack_rows<Engine>(p_.qkv + rows_ + key_column_, layout_.columns, layout_.sequence, layout_.head_size, place_.keys, padded, head);
     pack_rows<Engine>(p_.qkv + rows_ + value_column_, layout_.columns, layout_.sequence, layout_.head_size, place_.values, padded, head);
@@ -155,8 +155,8 @@ class Backward {
 
   BackwardHead<T> head(int64_t i) const {
     const int64_t n = kv_head_ * layout_.group + i;
-    const int64_t out = sequence_ * layout_.sequence * layout_.out_columns + n * layout_.head_size, q = rows_ + n * layout_.head_size;
-    return {p_.qkv + q, p_.out + out, p_.dout + out, p_.lse + (sequence_ * p_.sizes.heads + n) * layout_.sequence, p_.dqkv + q};
+    const int64_t out = row_ * layout_.out_columns + n * layout_.head_size, q = rows_ + n * layout_.head_size;
+    return {p_.qkv + q, p_.out + out, p_.dout + out, p_.lse + layout_.lse(row_, n), p_.dqkv + q};
   }
 
   /// Packs a block of queries in every layout that a pair of blocks needs.
@@ -220,8 +220,8 @@ class Backward {
   const Layout<Engine> layout_;
   const BackwardWorkspace<Engine> place_;
   // The current task.
-  int64_t sequence_ = 0, kv_head_ = 0;
-  int64_t rows_ = 0;  ///< offset of its sequence in qkv, in elements
+  int64_t row_ = 0, kv_head_ = 0;  ///< first row of its sequence
+  int64_t rows_ = 0;               ///< offset of that row in qkv, in elements
   int64_t key_column_ = 0, value_column_ = 0;
 };
 

@@ -32,7 +32,13 @@ struct Layout {
         blocks((sizes.sequence + kBlock - 1) / kBlock),
         padded_sequence(round_up(sizes.sequence, kStrip)),
         scale(1.0F / __builtin_sqrtf(static_cast<float>(sizes.head_size))),
-        band(sizes.band) {}
+        band(sizes.band),
+        first_row(sizes.first_row),
+        heads(sizes.heads),
+        row_length(sizes.row_length) {}
+  /// Row of the first token of a sequence, and the place in lse of that token's head.
+  int64_t row(int64_t of_sequence) const { return first_row + of_sequence * sequence; }
+  int64_t lse(int64_t of_row, int64_t head) const { return (of_row / row_length * heads + head) * row_length + of_row % row_length; }
   int64_t rows(int64_t block) const { return block + 1 < blocks ? kBlock : sequence - block * kBlock; }
   int64_t padded_rows(int64_t block) const { return block + 1 < blocks ? kBlock : padded_sequence - block * kBlock; }
   /// First block of keys that queries of `block` attend to, and last block of queries that attend to keys of `block`.
@@ -45,6 +51,7 @@ struct Layout {
   int64_t blocks, padded_sequence;
   float scale;
   AttentionBand<int64_t> band;
+  int64_t first_row, heads, row_length;
 };
 
 constexpr int64_t strip_end(int64_t position) { return (position / kStrip + 1) * kStrip; }

@@ -100,7 +100,8 @@ void attention_forward(const AttentionForward<T>& p, int64_t begin, int64_t end,
   const int64_t pairs = (layout.blocks + 1) / 2;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t sequence = item / pairs / p.sizes.kv_heads, kv_head = item / pairs % p.sizes.kv_heads;
-    const T* const rows = p.qkv + sequence * layout.sequence * layout.columns;
+    const int64_t row = layout.row(sequence);
+    const T* const rows = p.qkv + row * layout.columns;
     if (item == begin || item % pairs == 0) {
       const T* const keys = rows + (p.sizes.heads + kv_head) * layout.head_size;
       pack_rows<Engine>(keys, layout.columns, layout.sequence, layout.head_size, place.keys, layout.padded_sequence, layout.padded_head);
@@ -115,8 +116,8 @@ void attention_forward(const AttentionForward<T>& p, int64_t begin, int64_t end,
     const int64_t first = item % pairs, last = layout.blocks - 1 - first;
     for (int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
       const T* const q = rows + head * layout.head_size;
-      T* const out = p.out + sequence * layout.sequence * layout.out_columns + head * layout.head_size;
-      float* const lse = p.lse + (sequence * p.sizes.heads + head) * layout.sequence;
+      T* const out = p.out + row * layout.out_columns + head * layout.head_size;
+      float* const lse = p.lse + layout.lse(row, head);
       forward_block(layout, q, place, first, out, lse);
       if (last != first) forward_block(layout, q, place, last, out, lse);
     }

@@ -125,12 +125,13 @@ struct GeluBackward {
   T* dx;
 };
 
-/// Items: rows. Rotates the first `heads` heads by direction * angle of the position, which is row % positions.
+/// Items: rows. Rotates the first `heads` heads by direction * angle of the position, which is row % positions, less starts[row] unless that is null.
 template <class T>
 struct Rope {
   const float* table;
   int64_t positions, head_size, heads, columns;
   float direction;
+  const int32_t* starts;
   T* qkv;
 };
 
