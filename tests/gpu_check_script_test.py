@@ -132,6 +132,10 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("nsys", report)
         self.assertIn("kernels.cuda_graph=true", self.calls())
 
+    def test_every_row_of_a_table_is_reported(self):
+        self.run_check("--only", "bench")
+        self.assertIn("add, share of copy bandwidth", self.report())  # the last row of its table
+
     def test_a_crashed_case_fails_without_the_others(self):
         code, _, _ = self.run_check("--only", "kernels", cases="boom\nkernel three\n")
         self.assertEqual(code, 1)

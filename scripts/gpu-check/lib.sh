@@ -62,7 +62,7 @@ forecast() {
   fi
 }
 # The objects of the array NAME in a file that holds one JSON object, one a line; they are flat.
-rows_of() { tr -d '\n' < "$1" | sed -n "s/.*\"$2\": *\[\([^]]*\)\].*/\1/p" | sed 's/}, *{/}\n{/g'; }
+rows_of() { { tr -d '\n' < "$1"; echo; } | sed -n "s/.*\"$2\": *\[\([^]]*\)\].*/\1/p" | sed 's/}, *{/}\n{/g'; }
 # The value of KEY in each line of JSON.
 value_of() { sed -n "s/.*\"$1\": *\(\"[^\"]*\"\|[-+.0-9eE][-+.0-9eE]*\|null\).*/\1/p" | tr -d '"'; }
 # Lines of flat JSON as a Markdown table.
