@@ -32,4 +32,19 @@ says parts 'CLI11 2.1 or newer is needed: the sources of version 2.4.1 become pa
 says parts 'MPI: not found; one process'
 cmake --build "$scratch/parts" --target CMakeFiles/trireme_parallel.dir/parallel/comm/mpi_stub.cpp.o >"$scratch/stub.txt" 2>&1 ||
   { echo "the build without MPI:"; cat "$scratch/stub.txt"; status=1; }
+
+if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+  mkdir -p "$scratch/headers" "$scratch/frontend" "$scratch/old-frontend"
+  printf '#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 19\n#define CUDNN_PATCHLEVEL 0\n' >"$scratch/headers/cudnn_version.h"
+  version() { printf '#define CUDNN_FRONTEND_%s_VERSION %s\n' MAJOR 1 MINOR "$1" PATCH 0; }
+  version 20 >"$scratch/frontend/cudnn_frontend_version.h"
+  version 18 >"$scratch/old-frontend/cudnn_frontend_version.h"
+  with_cudnn=(-DTRIREME_CUDA=ON -DCUDNN_INCLUDE="$scratch/headers")
+  configure cudnn 0 "${with_cudnn[@]}" -DCUDNN_FRONTEND_INCLUDE="$scratch/frontend"
+  says cudnn 'cuDNN: found'
+  configure old-frontend 0 "${with_cudnn[@]}" -DCUDNN_FRONTEND_INCLUDE="$scratch/old-frontend"
+  says old-frontend 'cuDNN: not found; attention on GPUs has the built-in kernels only, no kernels.attention: cudnn (its frontend 1.20 or newer is needed'
+  configure no-cudnn 0 -DTRIREME_CUDA=ON -DTRIREME_CUDNN=OFF
+  says no-cudnn 'no kernels.attention: cudnn (TRIREME_CUDNN is off)'
+fi
 exit $status

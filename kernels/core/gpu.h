@@ -18,6 +18,8 @@ struct GpuOptions {
   bool tf32 = false;  ///< fp32 matrix products on tensor cores with 10 mantissa bits; off by default
   /// Multiprocessors that matrix products leave free while communicates(); less than the GPU has.
   int communication_multiprocessors = 0;
+  bool cudnn_attention = false;                ///< attention by cuDNN where it supports the shape and gives the built-in kernels' results
+  int64_t cudnn_workspace = int64_t{1} << 30;  ///< limit of the workspace of its backward, bytes; a forecast of memory assumes the default
 };
 
 struct GpuProperties {

@@ -23,6 +23,8 @@ class SharedLibrary {
     function = reinterpret_cast<Function*>(find(symbol));
   }
 
+  void* handle() const { return handle_; }  ///< of dlopen
+
  private:
   void* find(const char* symbol) const;
   std::string try_to_open(const Refusal& refusal);  ///< opens file_; why not, or empty

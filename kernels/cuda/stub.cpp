@@ -4,6 +4,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/gpu_uuid.h"
 #include "kernels/core/profiler.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/matmul.h"
 
 namespace trireme::cuda {
@@ -61,6 +62,9 @@ ProductCounts product_counts(Gpu& /*gpu*/) { refuse(); }
 std::vector<std::string> plain_shapes(Gpu& /*gpu*/) { refuse(); }
 std::vector<ProductTimes> time_products(Gpu& /*gpu*/, const ProductAlgorithms& /*known*/, const std::function<void()>& /*body*/) { refuse(); }
 void use_algorithms(Gpu& /*gpu*/, const ProductAlgorithms& /*algorithms*/) { refuse(); }
+
+std::string attention_library() { refuse(); }
+std::vector<AttentionChoice> attention_choices(Gpu& /*gpu*/) { return {}; }
 
 bool is_profiled() { return false; }
 void open_profiler_range(const char* /*name*/) {}

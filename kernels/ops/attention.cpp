@@ -1,7 +1,11 @@
 #include "kernels/ops/attention.h"
 
+#include <algorithm>
+
+#include "kernels/core/gpu.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/attention.h"
 
@@ -23,10 +27,14 @@ AttentionWork work_of(const AttentionShape& shape, bool backward) {
           .backward = backward};
 }
 
-/// Memory in which a GPU works during attention_backward; undefined for other devices. On kMeta it is counted if Context::for_gpu.
+/// Memory in which a GPU works during attention_backward; undefined for other devices. On kMeta it is counted if Context::for_gpu, with that of cuDNN if
+/// Context::cudnn_attention.
 Tensor workspace_of(Context& ctx, const AttentionShape& shape, DType dtype) {
   if (ctx.device != Device::kCuda && !(ctx.device == Device::kMeta && ctx.for_gpu)) return {};
-  const int64_t words = cuda::attention_workspace_bytes(shape, dtype) / static_cast<int64_t>(sizeof(float));
+  const cuda::GpuOptions options = ctx.device == Device::kCuda ? ctx.gpu->options() : cuda::GpuOptions{.cudnn_attention = ctx.cudnn_attention};
+  const int64_t of_cudnn = options.cudnn_attention ? cuda::cudnn_workspace_bytes(shape, dtype, options.cudnn_workspace) : 0;
+  const int64_t bytes = std::max(cuda::attention_workspace_bytes(shape, dtype), of_cudnn);
+  const int64_t words = (bytes + 3) / static_cast<int64_t>(sizeof(float));
   return Tensor::empty(ctx, {words}, DType::kF32, MemoryCategory::kWorkspace);
 }
 
@@ -45,7 +53,11 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
   operation.optional({"ends", documents.ends, {rows}, DType::kI32, Passes::kNotCounted});
   operation.attention(work_of(shape, false));
   operation.run(
-      dtype, [&] { cuda::attention_forward(ctx, qkv, shape, documents, out, lse); },
+      dtype,
+      [&] {
+        if (documents.starts.defined() || !cuda::cudnn_attention_forward(ctx, qkv, shape, out, lse))
+          cuda::attention_forward(ctx, qkv, shape, documents, out, lse);
+      },
       FastCpu{[&] { cpu::attention_forward(ctx, qkv, shape, documents, out, lse); }, true},
       [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, documents.starts_or_null(), out.data<T>(), lse.data<Accumulator<T>>()); });
 }
@@ -66,7 +78,11 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
   operation.attention(work_of(shape, true));
   const Tensor workspace = workspace_of(ctx, shape, dtype);
   operation.run(
-      dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, documents, dqkv, workspace); },
+      dtype,
+      [&] {
+        if (documents.starts.defined() || !cuda::cudnn_attention_backward(ctx, dout, qkv, out, lse, shape, dqkv, workspace))
+          cuda::attention_backward(ctx, dout, qkv, out, lse, shape, documents, dqkv, workspace);
+      },
       FastCpu{[&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, documents, dqkv); }, true},
       [&]<class T>(T) {
         reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<Accumulator<T>>(), shape, documents.starts_or_null(),

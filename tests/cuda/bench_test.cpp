@@ -64,6 +64,8 @@ TEST_CASE("bench on a GPU: a training step") {
   const auto result = bench::bench_step(ctx, world, tiny("bf16", "model.ffn_size=41"), options);
   CHECK(result["model_tflops"].get<double>() > 0);
   CHECK(result["share_of_gemm_ceiling"].get<double>() > 0);
+  CHECK(result["cudnn_attention"].is_null());
+  CHECK_FALSE(result["environment"]["libraries"].contains("attention"));
   double seconds = 0;
   std::map<std::string, double> phases;
   for (const auto& row : result["phases"]) seconds += phases[row["phase"]] = row["seconds"];

@@ -87,9 +87,10 @@ std::vector<float> values_of(const std::string& name, int64_t count) {
 
 /// A checkpoint of `model` with one box per parameter, filled by value_at().
 fs::path save_model(const fs::path& directory, const ModelConfig& model, const std::string& changed = "", float to = 0,
-                    const std::string& precision = "fp32") {
+                    const std::string& precision = "fp32", const std::string& attention = "auto") {
   Config config = base(model.architecture);
   config.training.precision = precision;
+  config.kernels.attention = attention;
   config.model = model;
   CheckpointDescription about;
   about.config = to_yaml(resolve(config));
@@ -416,6 +417,15 @@ TEST_CASE("a checkpoint's model runs on a device that supports its precision", "
     const TemporaryDirectory directory;
     CHECK(CheckpointModel(save_model(directory.path, model, "", 0, precision).string()).config().run.device == device);
   }
+}
+
+TEST_CASE("a checkpoint's model needs no library of the GPU that trained it", "[export]") {
+  ModelConfig model = models()[0].second;
+  model.head_size = 8;
+  const TemporaryDirectory directory;
+  const fs::path checkpoint = save_model(directory.path, model, "", 0, "bf16", "cudnn");
+  CHECK(WeightSource(checkpoint).config().kernels.attention == "cudnn");
+  CHECK(CheckpointModel(checkpoint.string()).config().kernels.attention == "auto");
 }
 
 TEST_CASE("new directory: complete or absent, with one writer at a time", "[export]") {

@@ -6,6 +6,7 @@
 #include "trainer/bench/bandwidth.h"
 #include "trainer/bench/products.h"
 #include "trainer/files/table.h"
+#include "trainer/loop/attention_kernels.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/model/dims.h"
 
@@ -90,7 +91,10 @@ ordered_json bench_kernels(const Context& ctx, const Config& config, const Kerne
     result["gemm"] = bench_products(ctx, config, options);
     result["gemm_ceiling_tflops"] = highest(result["gemm"]);
   }
-  if (options.attention) result["attention"] = bench_attention(ctx, config, options);
+  if (options.attention) {
+    result["attention"] = bench_attention(ctx, config, options);
+    if (config.kernels.attention == "cudnn" && ctx.device == Device::kCuda) result["cudnn_attention"] = to_json(attention_kernels(*ctx.gpu));
+  }
   if (options.bandwidth) {
     const BandwidthOptions bandwidth{options.tokens, options.working_set, options.effort};
     const double copy = copy_bandwidth(ctx, bandwidth);
@@ -105,6 +109,7 @@ std::string kernels_text(const ordered_json& result) {
   if (result.contains("gemm"))
     text += concat("\nmatrix products, TFLOP/s; ceiling ", result["gemm_ceiling_tflops"].get<double>(), "\n", table_of(result["gemm"]));
   if (result.contains("attention")) text += concat("\ncausal attention, TFLOP/s of the causal half\n", table_of(result["attention"]));
+  if (result.contains("cudnn_attention")) text += attention_text(result["cudnn_attention"]);
   if (result.contains("bandwidth"))
     text += concat("\nmemory-bound kernels; a copy reaches ", result["copy_gb_per_second"].get<double>(), " GB/s, read plus written\n",
                    table_of(result["bandwidth"]));

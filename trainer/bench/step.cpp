@@ -13,6 +13,7 @@
 #include "trainer/bench/phases.h"
 #include "trainer/bench/products.h"
 #include "trainer/files/table.h"
+#include "trainer/loop/attention_kernels.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
@@ -177,6 +178,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"system_allocations", steps.system_allocations},
                          {"plain_products", nullptr},
                          {"tuned_products", nullptr},
+                         {"cudnn_attention", nullptr},
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
   result["step_seconds"]["mean"] = std::accumulate(steps.seconds.begin(), steps.seconds.end(), 0.0) / static_cast<double>(steps.seconds.size());
@@ -184,6 +186,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   if (ctx.device == Device::kCuda) {
     const PlainProducts plain = plain_products(trainer);
     result["plain_products"] = {{"per_step", plain.per_step}, {"shapes", plain.shapes}};
+    if (config.kernels.attention == "cudnn") result["cudnn_attention"] = to_json(attention_kernels(trainer, config));
   } else {
     result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
   }
@@ -206,6 +209,7 @@ std::string step_text(const ordered_json& result) {
     text += plain_products_warning(plain["per_step"], plain["shapes"]) + "\n";
   if (const ordered_json& tuned = result["tuned_products"]; !tuned.is_null() && tuned["note"] != "")
     text += "note: " + tuned["note"].get<std::string>() + "\n";
+  if (const ordered_json& attention = result["cudnn_attention"]; !attention.is_null()) text += attention_text(attention);
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
   if (result.contains("operations")) text += "\n" + table_of(result["operations"]);
   ordered_json memory = ordered_json::array();

@@ -267,6 +267,21 @@ void check_precision(Rules& rules, const Config& c) {
     rules.broken("kernels.cpu_isa", "precision fp64 runs on the reference kernels", "auto", "auto");
 }
 
+void check_attention(Rules& rules, const Config& c) {
+  if (c.kernels.attention != "cudnn" || !rules.apply({"kernels.attention"})) return;
+  if (rules.apply({"run.device"}) && c.run.device == "cpu")
+    rules.broken("kernels.attention", "attention on CPUs has kernels of its own", "auto | builtin, or run.device cuda", "auto");
+  if (rules.apply({"training.precision"}) && c.training.precision != "bf16" && c.training.precision != "fp16")
+    rules.broken("kernels.attention", "cuDNN's attention computes in bf16 and fp16", "auto | builtin, or training.precision bf16 | fp16", "auto");
+  if (rules.apply({"model.head_size"}) && (*c.model.head_size % 8 != 0 || *c.model.head_size > 128))
+    rules.broken("kernels.attention", concat("model.head_size is ", *c.model.head_size), "auto | builtin, or head_size a multiple of 8 up to 128",
+                 "auto");
+  // Its deterministic backward takes no sequences of different lengths on compute capability 8 and 12, and on 9 a T x T matrix for each document.
+  if (rules.apply({"data.document_mask"}) && c.data.document_mask)
+    rules.broken("kernels.attention", "cuDNN's deterministic backward does not keep documents apart", "auto | builtin, or data.document_mask false",
+                 "auto");
+}
+
 void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
@@ -346,6 +361,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_retention(rules, sound);
   check_data(rules, sound);
   check_precision(rules, sound);
+  check_attention(rules, sound);
   check_graph(rules, sound);
   check_shared_gpus(rules, sound);
   rules.without_effect();

@@ -202,7 +202,7 @@ struct ResilienceConfig {
 };
 
 struct KernelsConfig {
-  std::string attention = "auto";  ///< auto | builtin
+  std::string attention = "auto";  ///< auto | builtin | cudnn
   std::string cpu_isa = "auto";    ///< auto | a name of kernels/core/isa.h
   bool tf32 = false;
   bool cuda_graph = false;

@@ -183,11 +183,12 @@ void visit(V& v, ResilienceConfig& c) {
 
 template <class V>
 void visit(V& v, KernelsConfig& c) {
-  v(operation_key({.key = "attention",
-                   .doc = "Attention kernels on the GPU.",
-                   .choices = {"auto", "builtin"},
-                   .auto_rule = "builtin",
-                   .note = "this version has no cuDNN attention"}),
+  v(operation_key(
+        {.key = "attention",
+         .doc = "Attention kernels on the GPU. cudnn: cuDNN's fused attention in bf16 and fp16; the first use of each shape is compared with the "
+                "built-in kernels, which compute it if cuDNN does not or differs.",
+         .choices = {"auto", "builtin", "cudnn"},
+         .auto_rule = "builtin"}),
     c.attention);
   v(operation_key({.key = "cpu_isa",
                    .doc = "CPU instruction set of the kernels. Results may differ in rounding between instruction sets.",

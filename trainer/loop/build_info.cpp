@@ -17,9 +17,14 @@ std::string cuda_text() {
 #ifdef TRIREME_CUDA_VERSION
   const std::string text = concat("CUDA ", TRIREME_CUDA_VERSION, " for architectures ", TRIREME_CUDA_ARCHITECTURES);
 #ifdef TRIREME_NCCL_VERSION
-  return text + ", NCCL " TRIREME_NCCL_VERSION;
+  constexpr const char* kNccl = ", NCCL " TRIREME_NCCL_VERSION;
 #else
-  return text + ", no NCCL";
+  constexpr const char* kNccl = ", no NCCL";
+#endif
+#ifdef TRIREME_CUDNN_VERSION
+  return text + kNccl + ", cuDNN " TRIREME_CUDNN_VERSION;
+#else
+  return text + kNccl + ", no cuDNN";
 #endif
 #else
   return "no CUDA: run.device is cpu";

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernels/core/gpu.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
 #include "trainer/config/visit_model.h"
@@ -50,7 +51,9 @@ struct Description {
 
 nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, const MeshShape& mesh) {
   nlohmann::ordered_json gpu;  // null on a CPU
+  nlohmann::ordered_json libraries = {{"mpi", mpi_library_version()}, {"gemm", gemm_library(ctx)}};
   if (ctx.device == Device::kCuda) {
+    if (ctx.gpu->options().cudnn_attention) libraries["attention"] = cuda::attention_library();
     const cuda::GpuProperties& p = ctx.gpu->properties();
     gpu = {
         {"name", p.name}, {"compute_capability", concat(p.major, ".", p.minor)}, {"memory", p.memory}, {"driver", p.driver}, {"runtime", p.runtime}};
@@ -59,7 +62,7 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
   uname(&system);
   return {{"version", version()},
           {"compiler", __VERSION__},
-          {"libraries", {{"mpi", mpi_library_version()}, {"gemm", gemm_library(ctx)}}},
+          {"libraries", libraries},
           {"host",
            {{"name", system.nodename},
             {"system", std::string(system.sysname) + " " + system.release},

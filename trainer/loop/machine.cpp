@@ -7,6 +7,7 @@
 
 #include "kernels/core/counted.h"
 #include "kernels/core/gpu_uuid.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
@@ -114,7 +115,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
       open_gpu(place, index, config);
       arena_ = std::make_unique<Arena>(*gpu_);
       ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
-      gemm_library(ctx_);  // reports a missing library now
+      gemm_library(ctx_);  // reports a missing library now, as the next line does
+      if (config.kernels.attention == "cudnn") cuda::attention_library();
     });
     const bool shared = config.run.ranks_per_gpu > 1;
     const std::string missing = shared || world_->size() == 1 ? "" : nccl_missing(*world_, *gpu_);
@@ -124,6 +126,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     world_ =
         shared || !missing.empty() ? make_staged_world(std::move(world_), *gpu_) : make_nccl_world(std::move(world_), *gpu_, nccl_options(config));
   } else {
+    if (config.kernels.attention == "cudnn")
+      throw AgreedError(ExitCode::kUsage, "kernels.attention=cudnn: attention on CPUs has kernels of its own; allowed auto | builtin", reports);
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
     ctx_ = {device, arena_.get(), threads_per_rank(place.local_size, place.threads), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
@@ -136,7 +140,9 @@ Machine::~Machine() = default;
 void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
   if (index == kNone) throw ConfigError(concat(kCudaKey, why_no_gpu(place, config.run.ranks_per_gpu)));
   const auto free = static_cast<int>(config.parallel.communication_sms);
-  gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{.tf32 = config.kernels.tf32, .communication_multiprocessors = free});
+  gpu_ = std::make_unique<cuda::Gpu>(
+      index,
+      cuda::GpuOptions{.tf32 = config.kernels.tf32, .communication_multiprocessors = free, .cudnn_attention = config.kernels.attention == "cudnn"});
   if (const int all = gpu_->properties().multiprocessors; free >= all)
     throw ConfigError(concat("parallel.communication_sms=", free, ": leaves none of the ", all, " multiprocessors of the GPU (",
                              gpu_->properties().name, ") to matrix products; allowed 0 to ", all - 1, "; nearest valid ", all - 1));

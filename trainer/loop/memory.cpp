@@ -56,6 +56,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const LoweredSchedule& schedule) {
   Arena arena(Device::kMeta);
   Context ctx{.device = Device::kMeta, .arena = &arena, .for_gpu = config.run.device == "cuda"};
+  ctx.cudnn_attention = config.kernels.attention == "cudnn";
   NullCommunicator world(rank, world_size, "world");
   Trainer trainer(ctx, world, config, true, recompute, schedule);
   trainer.initialise();

@@ -12,6 +12,7 @@
 
 #include "trainer/job/launcher.h"
 #include "trainer/job/stop_signals.h"
+#include "trainer/loop/attention_kernels.h"
 #include "trainer/loop/memory.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
@@ -54,6 +55,7 @@ class Run {
   void continue_training();
   void set_timeout();
   void warn_of_plain_products(int64_t step);
+  void report_attention(int64_t step);
   void check_replicas(int64_t step);
   void save(int64_t step);
   bool stop_agreed();
@@ -95,10 +97,11 @@ class Run {
     int64_t step;
     Trainer::StepInFlight in_flight;
   };
-  std::optional<Started> started_;      ///< step not yet reported
-  RejectedSteps rejected_;              ///< up to the last reported step
-  std::set<std::string> plain_shapes_;  ///< those that have been warned of; the same on all ranks
-  bool plain_shapes_checked_ = false;   ///< after the first step
+  std::optional<Started> started_;                  ///< step not yet reported
+  RejectedSteps rejected_;                          ///< up to the last reported step
+  std::set<std::string> plain_shapes_;              ///< those that have been warned of; the same on all ranks
+  bool first_step_reported_ = false;                ///< with the shapes of its operations
+  std::vector<AttentionKernels::Shape> attention_;  ///< those that have been reported; the same on all ranks
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   std::deque<double> step_seconds_;  ///< of the most recent steps
   SteadySteps steady_;

@@ -48,7 +48,10 @@ void Run::finish_step() {
   set_timeout();
   rejected_.add(step, result);
   reporter_.step(step, result, seconds);
-  if (!std::exchange(plain_shapes_checked_, true)) warn_of_plain_products(step);
+  if (!std::exchange(first_step_reported_, true)) {
+    warn_of_plain_products(step);
+    report_attention(step);
+  }
   if (!traced) return;
   progress_.act(concat("writing the trace of step ", step));
   progress_.set_timeout(state_timeout(config_));
@@ -65,6 +68,17 @@ void Run::warn_of_plain_products(int64_t step) {
     if (plain_shapes_.insert(shape).second) fresh.push_back(shape);
   if (fresh.empty()) return;
   reporter_.event("plain_products", step, {{"per_step", products.per_step}, {"shapes", fresh}}, plain_products_warning(products.per_step, fresh));
+}
+
+/// Reports each shape of attention once, with kernels.attention: cudnn.
+void Run::report_attention(int64_t step) {
+  AttentionKernels fresh;
+  for (const AttentionKernels::Shape& shape : attention_kernels(*trainer_, config_).shapes)
+    if (std::ranges::none_of(attention_, [&](const AttentionKernels::Shape& known) { return known.is_like(shape); })) fresh.shapes.push_back(shape);
+  if (fresh.shapes.empty()) return;
+  attention_.insert(attention_.end(), fresh.shapes.begin(), fresh.shapes.end());
+  const nlohmann::ordered_json fields = to_json(fresh);
+  reporter_.event("cudnn_attention", step, fields, attention_warning(fields));
 }
 
 /// After something other than training, whose time does not belong to the next step.

@@ -72,7 +72,10 @@ bool Run::evaluate(int64_t step) {
     if (!one.complete) break;
     if (has_named_sets(config_)) losses.emplace_back(set.name, loss_of(one));
   }
-  if (plain_shapes_checked_) warn_of_plain_products(step);
+  if (first_step_reported_) {
+    warn_of_plain_products(step);
+    report_attention(step);
+  }
   evaluated_ = all.complete;
   if (!evaluated_) return false;
   reporter_.evaluation(step, loss_of(all), losses);
