@@ -12,7 +12,7 @@
 #   smoke       five steps in fp32 and bf16, GPU against CPU
 #   step        the training step of --config with and without a CUDA graph: tokens per second, equal losses
 #   kernels     every test case of every kernel against the reference, each in a process of its own
-#   bench       trireme bench kernels; kernels at the step's shapes and beyond 2^31 elements against fp64 on the host
+#   bench       trireme bench kernels, with cuDNN's attention where libcudnn is; kernels at the step's shapes and beyond 2^31 elements against fp64 on the host
 #   ranks       two or more GPUs: collectives, parity over NCCL, overlap, graphs; always: a graph, a killed rank, a stopped peer
 #   sanitizer   compute-sanitizer: memcheck, synccheck, racecheck, initcheck
 #   parity      training against the CPU, layouts that share a GPU, resuming, evaluation, generation

@@ -30,14 +30,19 @@ for word in "$@"; do
   case $word in run.directory=*) directory=${word#*=} ;; esac
   [ -z "$FAKE_BAD" ] || [[ $word != *"$FAKE_BAD"* ]] || bad=yes
 done
+attention='"cudnn_attention":null'  # FAKE_CUDNN: this build has it; bad: one shape differs
+if [[ "$*" == *kernels.attention=cudnn* ]]; then
+  builtin=${bad:+'{"shape":"backward","reason":"differs","ranks":1,"mismatch":true}'}
+  attention='"cudnn_attention":{"cudnn":[{"shape":"forward, 4 x 4096 tokens","ranks":1,"difference":0.25}],"builtin":['"$builtin"']}'
+fi
 case "$1 $2" in
-  "--version "*) printf 'trireme 0.1.0 (abc)\\nGPU         CUDA 13.0.88 for architectures 90-real, NCCL 2.28.9\\n' ;;
+  "--version "*) printf 'trireme 0.1.0 (abc)\\nGPU         CUDA 13.0.88 for architectures 90-real, NCCL 2.28.9%s\\n' "${FAKE_CUDNN:+, cuDNN 9.19.0}" ;;
   "config show") echo "  micro_batch_size: 4" ;;
   "data build") mkdir -p data ;;
-  "bench step") echo '{"training":{"micro_batch_size":4},"tokens_per_second":{"median":51000.0,"low":1},"model_tflops":400.0,"share_of_gemm_ceiling":0.7,"mfu":0.43,'\
+  "bench step") echo '{"training":{"micro_batch_size":4},"tokens_per_second":{"median":51000.0,"low":1},"model_tflops":400.0,"share_of_gemm_ceiling":0.7,"mfu":0.43,'"$attention,"\
 "\\"loss\\":{\\"first\\":10.5,\\"last\\":${bad:+1}9.25}}" ;;
   "bench kernels") echo '{"gemm":[{"product":"square","rows":64,"forward_tflops":600.0}],"gemm_ceiling_tflops":600.0,'\
-'"attention":[{"head_size":128,"sequence":4096,"forward_tflops":300.0,"backward_tflops":200.0}],"copy_gb_per_second":2500.0,'\
+'"attention":[{"head_size":128,"sequence":4096,"forward_tflops":300.0,"backward_tflops":200.0}],'"$attention,"'"copy_gb_per_second":2500.0,'\
 '"bandwidth":[{"kernel":"add","share_of_copy":0.9}]}' ;;
   "bench comm") echo '{"comm":[{"operation":"all_reduce","bytes":268435456,"bus_gb_per_second":350.0}]}' ;;
   "train "*) mkdir -p "$directory"
@@ -135,6 +140,24 @@ class GpuCheck(unittest.TestCase):
     def test_every_row_of_a_table_is_reported(self):
         self.run_check("--only", "bench")
         self.assertIn("add, share of copy bandwidth", self.report())  # the last row of its table
+
+    def test_cudnn_is_compared_and_timed_where_the_library_and_the_build_have_it(self):
+        self.run_check("--only", "bench")
+        self.assertIn("cuDNN attention", self.checks("skip", "bench"))
+        self.assertNotIn("attention=cudnn", self.calls())
+        self.program(self.folder / "lib64" / "libcudnn.so.9", "")
+        self.run_check("--only", "bench")
+        self.assertIn("cuDNN attention", self.checks("skip", "bench"))  # a build without it
+        code, out, err = self.run_check("--only", "step,bench", cudnn=1)
+        self.assertEqual(code, 0, out + err)
+        for name in ("cuDNN attention agrees with the built-in kernels", "cuDNN attention agrees in a training step"):
+            self.assertIn(name, self.checks("pass", "bench"))
+        report = self.report()
+        for text in ("forward 300 TFLOP/s, 1.000 of the built-in kernels", "1 shapes by cuDNN, largest difference 0.25 of what is allowed", "1.000 x, 5.1e+04 tokens/s"):
+            self.assertIn(text, report)
+        code, _, _ = self.run_check("--only", "bench", cudnn=1, bad="attention=cudnn")
+        self.assertEqual(code, 1)
+        self.assertEqual(self.checks("fail", "bench"), ["cuDNN attention agrees with the built-in kernels", "cuDNN attention agrees in a training step"])
 
     def test_a_crashed_case_fails_without_the_others(self):
         code, _, _ = self.run_check("--only", "kernels", cases="boom\nkernel three\n")

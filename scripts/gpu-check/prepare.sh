@@ -26,11 +26,11 @@ library_file() {
   done
   return 0
 }
-# Sets cublas, nccl: their files or ''. A library that only a Python package has is added to LD_LIBRARY_PATH, for this check alone.
+# Sets cublas, nccl, cudnn: their files or ''. A library that only a Python package has is added to LD_LIBRARY_PATH, for this check alone.
 find_libraries() {
   local file
-  cublas=$(library_file libcublasLt.so.) nccl=$(library_file libnccl.so.2) from_python=''
-  for file in "$cublas" "$nccl"; do
+  cublas=$(library_file libcublasLt.so.) nccl=$(library_file libnccl.so.2) cudnn=$(library_file libcudnn.so.9) from_python=''
+  for file in "$cublas" "$nccl" "$cudnn"; do
     [[ $file == */python3*/nvidia/* ]] || continue
     from_python+=" $(basename "$file")"
     export LD_LIBRARY_PATH=$(dirname "$file")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -60,6 +60,7 @@ part_probe() {
   [ "$mode" = run ] || return 0
   check 'cuBLASLt' "$([ -n "$cublas" ] && echo info || echo fail)" "${cublas:-libcublasLt.so was not found: run.device=cuda will be refused}"
   check 'NCCL' "$([ -n "$nccl" ] && echo info || echo skip)" "${nccl:-libnccl.so.2 was not found: ranks can communicate through host memory only}"
+  check 'cuDNN' "$([ -n "$cudnn" ] && echo info || echo skip)" "${cudnn:-libcudnn.so.9 was not found: no kernels.attention=cudnn}"
   [ -z "$from_python" ] || check 'libraries of Python packages' info "LD_LIBRARY_PATH was set for this check:$from_python"
   nvidia-smi || true
   nvidia-smi topo -m > "$output/topology.txt" 2>&1 || true

@@ -50,6 +50,47 @@ part_step() {
     "$(losses_of_step "$off" | tr -d '{}"') without, $(losses_of_step "$on" | tr -d '{}"') with" 'equal'
 }
 
+# bench_cudnn BUILTIN: attention by cuDNN, whose results the program compares with its own kernels', beside their times in that file; then a step.
+bench_cudnn() {
+  local file=$output/kernels-cudnn.json step_file=$output/step-cudnn.json row pass key shape ratios='' of_builtin
+  if [ "$mode" = rehearse ]; then
+    check 'cuDNN attention' skip 'a rehearsal has no GPU'
+    return 0
+  elif [ -z "$cudnn" ]; then
+    check 'cuDNN attention' skip 'libcudnn.so.9 was not found'
+    return 0
+  elif [ "$mode" = run ] && ! grep -q ', cuDNN [0-9]' "$output/version.txt"; then
+    check 'cuDNN attention' skip 'this program was built without the headers of cuDNN'
+    return 0
+  fi
+  into "$file" limited 170 "$trireme" bench kernels "$config" --device cuda --tokens 16384 --only attention --set kernels.attention=cudnn --json || true
+  step_arguments
+  into "$step_file" limited 150 "$trireme" bench step "${step[@]}" --steps 8 --warmup 4 --set kernels.attention=cudnn --json || true
+  [ "$mode" != dry ] || return 0
+  for key in "$file" "$step_file"; do
+    shape=$([ "$key" = "$file" ] && echo 'cuDNN attention agrees with the built-in kernels' || echo 'cuDNN attention agrees in a training step')
+    row=$(rows_of "$key" builtin)
+    if [ -z "$(rows_of "$key" cudnn)$row" ]; then
+      check "$shape" fail 'no figure; see bench.log'
+    else
+      check "$shape" "$(grep -q '"mismatch": *true' <<< "$row" && echo fail || echo pass)" \
+        "$(rows_of "$key" cudnn | grep -c .) shapes by cuDNN, largest difference $(short "$(rows_of "$key" cudnn | value_of difference | sort -g | tail -n 1)") of what is allowed${row:+; built-in: $(head -n 1 <<< "$row")}" 'no mismatch'
+    fi
+  done
+  while read -r row; do
+    shape=$(sed -n 's/.*\("head_size": *[0-9]*, *"sequence": *[0-9]*,\).*/\1/p' <<< "$row")
+    of_builtin=$(rows_of "$1" attention | grep -F "$shape" || true)
+    ratios=''
+    for pass in forward backward; do
+      ratios+="${ratios:+, }$pass $(short "$(value_of "${pass}_tflops" <<< "$row")") TFLOP/s, $(awk -v a="$(value_of "${pass}_tflops" <<< "$row")" \
+        -v b="$(value_of "${pass}_tflops" <<< "$of_builtin")" 'BEGIN { printf "%.3f", (b > 0 ? a / b : 0) }') of the built-in kernels"
+    done
+    check "cuDNN attention, $(tr -d '"' <<< "${shape%,}")" info "$ratios"
+  done < <(rows_of "$file" attention)
+  check 'training step: cuDNN attention over built-in' info \
+    "$(awk -v a="$(median_rate "$step_file")" -v b="$(median_rate "$output/step-graph-false.json" 2>/dev/null)" 'BEGIN { printf "%.3f x", (b > 0 ? a / b : 0) }'), $(short "$(median_rate "$step_file")") tokens/s"
+}
+
 part_bench() {
   local file=$output/kernels.json arguments=(--set kernels.attention=builtin) row key
   if [ "$mode" = rehearse ]; then
@@ -77,6 +118,7 @@ part_bench() {
       forecast "$key, share of copy bandwidth" "$(value_of share_of_copy <<< "$row")" "${range% *}" x "${range#* } on an H100"
     done < <(rows_of "$file" bandwidth)
   fi
+  bench_cudnn "$file"
   build_tests
   cases 'large shapes against fp64 on the host' "$kernel_tests" '[large]' 1 300
 }
