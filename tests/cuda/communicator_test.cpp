@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/nccl.h"
@@ -89,20 +90,31 @@ TEST_CASE("mesh axes communicate concurrently on GPUs") {
 }
 
 TEST_CASE("an operation keeps its buffers allocated until its wait", "[gpus2]") {
-  testing::reset_gpus(1);
-  run_gpu_ranks(2, kNccl, [](Communicator& world, Context& ctx) {
-    Tensor buffer = filled(ctx, 100, 1);
-    const void* const memory = buffer.raw();
-    Work work = world.all_reduce(ctx, buffer, ReduceOp::kSum);
-    buffer.reset();
-    TRIREME_CHECK(filled(ctx, 100, 2).raw() != memory, "buffer reused in flight");
-    work.wait(ctx);
-    std::vector<Tensor> later;
-    bool again = false;
-    for (int i = 0; i < 2; ++i) again |= later.emplace_back(filled(ctx, 100, 3)).raw() == memory;
-    TRIREME_CHECK(again, "buffer not returned");
-  });
-  CHECK(testing::gpu_errors() == "");
+  using Start = std::function<Work(Communicator&, Context&, const Tensor&)>;
+  const std::pair<const char*, Start> verbs[] = {
+      {"all_reduce", [](auto& world, auto& ctx, const Tensor& buffer) { return world.all_reduce(ctx, buffer, ReduceOp::kSum); }},
+      {"all_gather", [](auto& world, auto& ctx, const Tensor& buffer) { return world.all_gather(ctx, buffer, filled(ctx, 200, 0)); }},
+      {"reduce_scatter",
+       [](auto& world, auto& ctx, const Tensor& buffer) { return world.reduce_scatter(ctx, buffer, filled(ctx, 50, 0), ReduceOp::kSum); }},
+      {"all_to_all", [](auto& world, auto& ctx, const Tensor& buffer) { return world.all_to_all(ctx, buffer, filled(ctx, 100, 0)); }},
+      {"broadcast", [](auto& world, auto& ctx, const Tensor& buffer) { return world.broadcast(ctx, buffer, 0); }}};
+  for (const auto& [verb, start] : verbs) {
+    INFO(verb);
+    testing::reset_gpus(1);
+    run_gpu_ranks(2, kNccl, [&start = start](Communicator& world, Context& ctx) {
+      Tensor buffer = filled(ctx, 100, 1);
+      const void* const memory = buffer.raw();
+      Work work = start(world, ctx, buffer);
+      buffer.reset();
+      TRIREME_CHECK(filled(ctx, 100, 2).raw() != memory, "buffer reused in flight");
+      work.wait(ctx);
+      std::vector<Tensor> later;
+      bool again = false;
+      for (int i = 0; i < 3; ++i) again |= later.emplace_back(filled(ctx, 100, 3)).raw() == memory;
+      TRIREME_CHECK(again, "buffer not returned");
+    });
+    CHECK(testing::gpu_errors() == "");
+  }
 }
 
 TEST_CASE("collectives can be captured into a graph and launched repeatedly", "[gpus2]") {
