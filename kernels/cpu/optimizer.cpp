@@ -54,8 +54,13 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::sp
   run_kernel(ctx, kernels_of(ctx.isa).adamw, arguments, count, kElementsPerThread);
 }
 
-void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum) {
-  for (const Tensor& x : tensors) dispatch_type(x.dtype(), [&]<class T>(T) { sum.data<double>()[0] += sum_of_squares<T>(ctx, x); });
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum, std::span<double> each) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    double squares = 0;
+    dispatch_type(tensors[i].dtype(), [&]<class T>(T) { squares = sum_of_squares<T>(ctx, tensors[i]); });
+    sum.data<double>()[0] += squares;
+    if (!each.empty()) each[i] = squares;
+  }
 }
 
 }  // namespace trireme::cpu

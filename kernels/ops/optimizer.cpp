@@ -62,15 +62,20 @@ void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tenso
       });
 }
 
-void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum) {
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum, std::span<double> each) {
   if (tensors.empty()) return;
+  TRIREME_CHECK(each.empty() || (each.size() == tensors.size() && ctx.device != Device::kCuda), each.size(), " of ", tensors.size());
   const DType dtype = tensors.front().dtype();
   Operation operation(ctx, "sum_of_squares", {{"sum", sum, {1}, DType::kF64}});
   for (const Tensor& x : tensors) operation.operand({"x", x, x.shape(), dtype});
   operation.run(
-      dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum); }, true},
+      dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum, each); }, true},
       [&]<class T>(T) {
-        for (const Tensor& x : tensors) sum.data<double>()[0] += reference::sum_of_squares(x.data<T>(), x.numel());
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          const double squares = reference::sum_of_squares(tensors[i].data<T>(), tensors[i].numel());
+          sum.data<double>()[0] += squares;
+          if (!each.empty()) each[i] = squares;
+        }
       });
 }
 

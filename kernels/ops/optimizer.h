@@ -63,7 +63,8 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::sp
 /// read of the tensors, so that the operation can be queued before the host knows the outcome.
 void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index);
 
-/// sum[0] (f64) += sum of x^2 over all tensors, in double, in blocks whose order does not depend on the thread count.
-void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum);
+/// sum[0] (f64) += sum of x^2 over all tensors, in double, in blocks whose order does not depend on the thread count. `each`, if given, is
+/// [tensors.size()] and set to the sum of each tensor; only on CPUs, where these sums are made anyway.
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum, std::span<double> each = {});
 
 }  // namespace trireme

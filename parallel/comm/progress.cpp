@@ -18,6 +18,7 @@ size_t Progress::add_group(std::string name, std::vector<int> ranks) {
   {
     const std::lock_guard lock(mutex_);
     now_.groups.push_back({std::move(name), std::move(ranks), 0, {}, {}});
+    waited_.push_back(0);
   }
   if (box_ != nullptr) box_->add_group(now_.groups.back());
   return now_.groups.size() - 1;
@@ -54,6 +55,7 @@ void Progress::finish(const Wait& operation) {
 }
 
 void Progress::begin_wait(Wait wait) {
+  wait_begin_ = std::chrono::steady_clock::now();
   {
     const std::lock_guard lock(mutex_);
     ++now_.count;
@@ -63,6 +65,8 @@ void Progress::begin_wait(Wait wait) {
 }
 
 void Progress::end_wait() {
+  if (now_.wait && now_.wait->group)
+    waited_[*now_.wait->group] += std::chrono::duration<double>(std::chrono::steady_clock::now() - wait_begin_).count();
   {
     const std::lock_guard lock(mutex_);
     ++now_.count;

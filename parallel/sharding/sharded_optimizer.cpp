@@ -43,15 +43,22 @@ void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& p
   params.mark_stale(unit);
 }
 
-void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum) {
+void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum,
+                          NamedSquares* each) {
   std::vector<Tensor> counted;
+  NamedSquares named;
   for (size_t u = 0; u < units.size(); ++u) {
     for (Unit::Segment segment : units[u]->owned_segments(shard.rank(), shard.size())) {
       segment.count = segment.matrix_range().count();  // the end of a segment may be padding
-      if (segment.spec->is_primary_copy && segment.count > 0) counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
+      if (!segment.spec->is_primary_copy || segment.count == 0) continue;
+      counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
+      if (each != nullptr) named.emplace_back(segment.spec->name, 0);
     }
   }
-  sum_of_squares(ctx, counted, sum);
+  std::vector<double> squares(named.size());
+  sum_of_squares(ctx, counted, sum, squares);
+  for (size_t i = 0; i < named.size(); ++i) named[i].second = squares[i];
+  if (each != nullptr) each->insert(each->end(), named.begin(), named.end());
 }
 
 std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard) {

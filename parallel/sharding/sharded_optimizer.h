@@ -44,8 +44,11 @@ class ShardedOptimizer {
 };
 
 /// sum[0] (f64) += sum of squares of this rank's owned gradients of primary copies. Over all ranks with replicate coordinate 0, every element of
-/// every parameter is added exactly once; padding and tied copies are never added.
-void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum);
+/// every parameter is added exactly once; padding and tied copies are never added. The sum of each parameter, by its name, is appended to
+/// `each`, if given; only on CPUs.
+using NamedSquares = std::vector<std::pair<std::string, double>>;
+void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum,
+                          NamedSquares* each = nullptr);
 
 /// The owned gradients, in the order of the parameters' names.
 struct NamedGradient {

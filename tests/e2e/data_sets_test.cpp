@@ -76,6 +76,12 @@ TEST_CASE("data sets: a blend with a document mask, on eight ranks as on one, st
   must(directory, command + in("parts") + layout(1, 1, 4, 1));
   const std::vector<double> parts = losses(directory / "parts", 6);
   for (size_t i = 0; i < 6; ++i) CHECK(parts[i] == Approx(expected[i]).epsilon(1e-4));  // fp32: the order of summation depends on the layout
+  json tokens;                                                                          // of the last step
+  for (const json& line : metrics(directory / "one"))
+    if (line.contains("loss")) tokens = line;
+  CHECK(tokens["data_tokens"].size() == 2);
+  CHECK(tokens["data_tokens"]["train"].get<int64_t>() + tokens["data_tokens"]["lines"].get<int64_t>() == tokens["tokens"]);
+  CHECK(std::abs(tokens["data_tokens"]["train"].get<int64_t>() - tokens["tokens"].get<int64_t>() * 3 / 4) <= 16);  // a sample
   // Other weights, or no mask, make a different run.
   CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.weights=[2, 1]"}), 64).err.find("data.weights") != std::string::npos);
   CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.document_mask=false"}), 64).err.find("document_mask") !=

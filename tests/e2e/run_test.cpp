@@ -1,5 +1,6 @@
 // Complete runs: their output files, bit-identical repetition, and bit-identical results after a stop and resume.
 #include <cmath>
+#include <map>
 
 #include "kernels/core/isa.h"
 #include "tests/e2e/harness.h"
@@ -45,7 +46,8 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
   std::string line;
   REQUIRE(std::getline(text, line));
   CHECK(json::parse(line)["event"] == "start");
-  int64_t step = 0;
+  int64_t step = 0, gathered = 0;
+  std::map<int64_t, double> norms;
   std::vector<int64_t> evaluated;
   std::vector<std::string> saved;
   while (std::getline(text, line)) {
@@ -59,6 +61,19 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
       CHECK(keys(object) == std::vector<std::string>{"event", "step", "forecast", "measured", "time"});
       continue;
     }
+    if (object.value("event", "") == "ranks") {
+      CHECK(keys(object) == std::vector<std::string>{"event", "step", "steps", "step_seconds", "busy_seconds", "imbalance", "wait_seconds",
+                                                     "peak_bytes", "resident_bytes", "host_available_bytes", "grad_norms", "time"});
+      for (const char* by_rank : {"step_seconds", "busy_seconds", "peak_bytes", "resident_bytes", "host_available_bytes"})
+        CHECK(object[by_rank].size() == 8);
+      CHECK(object["wait_seconds"].contains("tensor"));
+      CHECK(object["grad_norms"].size() == 6);  // embedding, four blocks, final norm
+      double squares = 0;
+      for (const auto& norm : object["grad_norms"]) squares += std::pow(norm.get<double>(), 2);
+      CHECK(std::sqrt(squares) == Approx(norms.at(object["step"])).epsilon(1e-6));
+      gathered += object["steps"].get<int64_t>();
+      continue;
+    }
     if (object.contains("event")) {
       CHECK(keys(object) == std::vector<std::string>{"event", "checkpoint", "bytes", "stall_seconds", "write_seconds", "time"});
       CHECK(object["event"] == "checkpoint");
@@ -69,9 +84,11 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
                                                    "model_tflops", "mfu", "time"});
     CHECK(object["step"] == ++step);
     CHECK(object["tokens"] == step * 8 * 16);
+    norms[step] = object["grad_norm"];
     CHECK(object["mfu"].is_null());
   }
   CHECK(step == 6);
+  CHECK(gathered == 6);
   CHECK(evaluated == std::vector<int64_t>{3, 6});
   CHECK(saved == std::vector<std::string>{"step-00000002", "step-00000004", "step-00000006"});
 

@@ -298,6 +298,31 @@ TEST_CASE("a rejected step writes nothing, whatever values the gradients have") 
   }
 }
 
+TEST_CASE("the squares of each tensor add up to the sum, bit by bit") {
+  for (const Device device : {Device::kReference, Device::kCpu}) {
+    Arena arena(device);
+    Context ctx{device, &arena, 1};
+    std::vector<Tensor> tensors;
+    for (const int64_t count : {70001, 3, 1, 4097}) {
+      tensors.push_back(Tensor::empty(ctx, {count}, DType::kF32, MemoryCategory::kWorkspace));
+      for (int64_t i = 0; i < count; ++i) tensors.back().data<float>()[i] = static_cast<float>(std::sin(static_cast<double>(i * count)));
+    }
+    const Tensor alone = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+    const Tensor sum = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+    std::vector<double> each(tensors.size(), kNaN);
+    sum_of_squares(ctx, tensors, alone);
+    sum_of_squares(ctx, tensors, sum, each);
+    CHECK(*sum.data<double>() == *alone.data<double>());
+    CHECK(((each[0] + each[1]) + each[2]) + each[3] == *sum.data<double>());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      double squares = 0;
+      for (int64_t k = 0; k < tensors[i].numel(); ++k) squares += std::pow(static_cast<double>(tensors[i].data<float>()[k]), 2);
+      CHECK(each[i] == Approx(squares).epsilon(1e-13));
+    }
+    CHECK_THROWS_AS(sum_of_squares(ctx, tensors, sum, std::span(each).first(2)), InternalError);
+  }
+}
+
 TEST_CASE("squares are summed in double over all tensors") {
   constexpr int64_t kTotal = 12000;
   for (const Operation& operation : {squares({70001, 3, 0, 4097}), flat_squares(kTotal, awkward_ranges(300, kTotal)), squares({1})}) {

@@ -311,3 +311,31 @@ TEST_CASE("the executor reports every action before it begins") {
                                                "gradient norm", "updating unit 1"});
   CHECK(stage.microbatches == std::vector<int64_t>{-1, 3, 3, 3, 3, 5, -1, -1, -1, -1, -1, -1, -1});
 }
+
+TEST_CASE("watched: seconds of waiting are counted for each group, and only for the rank that waits") {
+  std::vector<Progress> progress(4);
+  std::vector<std::vector<double>> waited(4);
+  run_ranks(4, [&](Communicator& inner) {
+    Progress& own = progress[static_cast<size_t>(inner.rank())];
+    const auto world = watched(inner, own);
+    const auto pair = world->group(inner.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}, "pair");
+    WatchedHost host;
+    const Tensor value = host.zeros(1);
+    if (inner.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    pair->all_reduce(host.ctx, value, ReduceOp::kSum).wait(host.ctx);
+    if (inner.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    world->all_reduce(host.ctx, value, ReduceOp::kSum).wait(host.ctx);
+    {
+      const ScopedWait device(own, {"the device", {}, 0, {}});
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    waited[static_cast<size_t>(inner.rank())] = own.waited();
+  });
+  const auto is_near = [](double seconds, double expected) { return seconds > expected - 0.05 && seconds < expected + 0.15; };
+  for (size_t rank = 0; rank < 4; ++rank) {
+    CAPTURE(rank, waited[rank]);
+    REQUIRE(waited[rank].size() == 2);  // the world, then the pair
+    CHECK(is_near(waited[rank][1], rank == 0 ? 0.2 : 0));
+    CHECK(is_near(waited[rank][0], rank == 3 ? 0 : rank < 2 ? 0.2 : 0.4));
+  }
+}

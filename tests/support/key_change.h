@@ -12,6 +12,7 @@ inline void alter(bool& value) { value = !value; }
 inline void alter(int64_t& value) { value += 1; }
 inline void alter(double& value) { value += 0.25; }
 inline void alter(std::string& value) { value += "other"; }
+inline void alter(SwitchOrPath& value) { value = std::string("other"); }
 template <class E>
 void alter(OneOf<E>& value) {
   value = OneOf<E>(value.text() + "other");

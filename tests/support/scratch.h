@@ -19,9 +19,10 @@ class Scratch {
     std::ofstream(directory_.path / name, std::ios::binary) << content;
     return *this / name;
   }
-  std::vector<std::string> names() const {
+  std::vector<std::string> names() const { return names_in(directory_.path); }
+  static std::vector<std::string> names_in(const std::filesystem::path& directory) {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(directory_.path)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) names.push_back(entry.path().filename().string());
     std::sort(names.begin(), names.end());
     return names;
   }

@@ -343,6 +343,23 @@ TEST_CASE("bad configuration: keys and values") {
       {"no patience at all", {"training.stop.patience=0"}, {"training.stop.patience=0: out of range", "nearest valid 1"}},
       {"a minimum without a patience", {"training.stop.minimum=0.1"}, {"training.stop.minimum=0.1: has no effect: stop.patience is not set"}},
       {"a negative minimum", {"training.stop.patience=1", "training.stop.minimum=-1"}, {"training.stop.minimum=-1: out of range"}},
+      {"a word that others take for a boolean",
+       {"observe.tensorboard=on"},
+       {"observe.tensorboard=on: not a boolean; allowed true | false | path; nearest valid true"}},
+      {"no directory for TensorBoard",
+       {"observe.tensorboard=[a]"},
+       {"observe.tensorboard: a list where text is expected; allowed true | false | path"}},
+      {"a port above 16 bits", {"observe.prometheus.port=70000"}, {"observe.prometheus.port=70000: out of range", "nearest valid 65535"}},
+      {"port zero", {"observe.prometheus.port=0"}, {"observe.prometheus.port=0: out of range", "nearest valid 1"}},
+      {"a host's name to listen on",
+       {"observe.prometheus.port=9464", "observe.prometheus.address=localhost"},
+       {"observe.prometheus.address=localhost: not an IPv4 or IPv6 address in digits", "nearest valid 127.0.0.1"}},
+      {"an address without a port",
+       {"observe.prometheus.address=0.0.0.0"},
+       {"observe.prometheus.address=0.0.0.0: has no effect: prometheus.port is not set"}},
+      {"a file that node_exporter does not read",
+       {"observe.prometheus.textfile=run.txt"},
+       {"observe.prometheus.textfile=run.txt: node_exporter reads only files whose names end with .prom", "nearest valid run.txt.prom"}},
   });
 }
 

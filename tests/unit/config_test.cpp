@@ -92,6 +92,27 @@ TEST_CASE("config: null unsets optional keys that allow it, and is refused elsew
   CHECK(explain(loaded, resolve(loaded)).find("Allowed: number above 0 to below 1, or null.\n") != std::string::npos);
 }
 
+TEST_CASE("config: a switch that may be a path, and optional texts") {
+  const auto board = [](const std::string& value) {
+    const Config c = resolve(load("training: {steps: 1}\ndata: {train: [a]}\nobserve: {tensorboard: " + value + "}"));
+    CHECK(load(to_yaml(c)) == c);
+    return c.observe.tensorboard;
+  };
+  CHECK(board("true") == SwitchOrPath(true));
+  CHECK(board("false") == SwitchOrPath(false));
+  CHECK(board("boards/a b") == SwitchOrPath(std::string("boards/a b")));
+  CHECK(board("'true'") == SwitchOrPath(std::string("true")));  // quotes make it a directory of that name
+  CHECK(board("\"on\"") == SwitchOrPath(std::string("on")));
+  CHECK(resolve(load(kSmall)).observe.tensorboard == SwitchOrPath(false));
+  const Config c =
+      resolve(load(kSmall, {"observe.prometheus.port=9464", "observe.prometheus.address=::1", "observe.prometheus.textfile=a/run.prom"}));
+  CHECK(load(to_yaml(c)) == c);
+  CHECK(c.observe.prometheus.port == 9464);
+  CHECK(c.observe.prometheus.address == "::1");
+  CHECK(c.observe.prometheus.textfile == "a/run.prom");
+  CHECK(load(kSmall, {"observe.prometheus.textfile=a.prom", "observe.prometheus.textfile=null"}).observe.prometheus == PrometheusConfig{});
+}
+
 TEST_CASE("config: a list of every layer resolves to all") {
   const Config all = resolve(load(kSmall, {"model.window=8"}));
   CHECK(resolve(load(kSmall, {"model.window=8", "model.window_layers=[0, 1, 2, 3]"})) == all);

@@ -66,6 +66,27 @@ TEST_CASE("a changed batch size continues at the next place, and other data begi
   CHECK_THROWS_AS(other.sample(8, 0), trireme::InternalError);
 }
 
+TEST_CASE("samples of each group before a step are those that were taken", "[sampler]") {
+  const std::vector<Dataset::Group> groups = {{50, 0.2}, {3, 0.1}, {1000, 0.65}, {7, 0.05}};
+  const auto group_of = [&](int64_t sample) {
+    size_t group = 0;
+    for (; sample >= groups[group].sequences; ++group) sample -= groups[group].sequences;
+    return group;
+  };
+  const auto check = [&](const Sampler& sampler, int64_t first, std::vector<int64_t> counts) {
+    for (int64_t step = first; step < first + 60; ++step) {
+      CAPTURE(step);
+      REQUIRE(sampler.samples_before(step) == counts);
+      for (int64_t i = 0; i < sampler.global_batch(); ++i) ++counts[group_of(sampler.sample(step, i))];
+    }
+  };
+  check(Sampler(1234, groups, 7), 0, {0, 0, 0, 0});
+  check(Sampler(1234, groups, 7, {5, 0}), 5, {0, 0, 0, 0});
+  // A larger batch from step 10 on, behind the 70 samples of smaller ones.
+  check(Sampler(1234, groups, 16, {10, 70}), 10, Sampler(1234, groups, 7).samples_before(10));
+  CHECK(plain(1234, 101, 4).samples_before(9) == std::vector<int64_t>{36});
+}
+
 TEST_CASE("the order depends on the seed and the position, not on the batch size", "[sampler]") {
   const auto samples = consumed(plain(1234, 101, 4), 400);
   CHECK(samples == consumed(plain(1234, 101, 4), 400));

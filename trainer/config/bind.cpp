@@ -164,15 +164,35 @@ class Binder {
   }
 
   void read(const Field& field, const YamlNode& node, bool& target) {
-    if (!is_plain(field, node)) return;
+    if (is_plain(field, node)) read_switch(node, target);
+  }
+
+  /// A quoted text is a path; without quotes a word that other programs take for a boolean is refused as such.
+  void read(const Field&, const YamlNode& node, SwitchOrPath& target) {
+    if (!is_text(node)) return;
+    bool on = false;
+    if (node.quoted || !(is_word_for(true, node.text) || is_word_for(false, node.text))) {
+      target = node.text;
+    } else if (read_switch(node, on)) {
+      target = on;
+    }
+  }
+
+  /// Words that some program takes for this boolean.
+  static const std::vector<std::string>& words_for(bool value) {
+    static const std::vector<std::string> yes = {"true", "yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE", "1", "y"};
+    static const std::vector<std::string> no = {"false", "no", "No", "NO", "off", "Off", "OFF", "False", "FALSE", "0", "n"};
+    return value ? yes : no;
+  }
+  static bool is_word_for(bool value, const std::string& text) { return std::ranges::find(words_for(value), text) != words_for(value).end(); }
+
+  bool read_switch(const YamlNode& node, bool& target) {
     if (node.text == "true" || node.text == "false") {
       target = node.text == "true";
-      return;
+      return true;
     }
-    static const std::vector<std::string> yes = {"yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE", "1", "y"};
-    static const std::vector<std::string> no = {"no", "No", "NO", "off", "Off", "OFF", "False", "FALSE", "0", "n"};
-    const auto is = [&](const auto& words) { return std::find(words.begin(), words.end(), node.text) != words.end(); };
-    refuse(node, "not a boolean", allowed(), is(yes) ? "true" : is(no) ? "false" : "");
+    refuse(node, "not a boolean", allowed(), is_word_for(true, node.text) ? "true" : is_word_for(false, node.text) ? "false" : "");
+    return false;
   }
 
   void read(const Field& field, const YamlNode& node, int64_t& target) {
@@ -201,6 +221,10 @@ class Binder {
     if (!is_text(node)) return;
     const bool chosen = !field.choices.empty();  // `auto` is then one of the choices and is kept as text
     target = is_auto(field, node) && !chosen ? "" : node.text;
+  }
+
+  void read(const Field&, const YamlNode& node, std::optional<std::string>& target) {
+    if (is_text(node)) target = node.text;
   }
 
   template <class E>

@@ -1,6 +1,9 @@
 #include "trainer/config/check.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
 #include <numeric>
@@ -319,6 +322,18 @@ void check_data(Rules& rules, const Config& c) {
   }
 }
 
+void check_observe(Rules& rules, const Config& c) {
+  const PrometheusConfig& p = c.observe.prometheus;
+  std::array<unsigned char, sizeof(in6_addr)> bytes;
+  const bool numeric = ::inet_pton(AF_INET, p.address.c_str(), bytes.data()) == 1 || ::inet_pton(AF_INET6, p.address.c_str(), bytes.data()) == 1;
+  if (p.port && rules.apply({"observe.prometheus.address"}) && !numeric)
+    rules.broken("observe.prometheus.address", "not an IPv4 or IPv6 address in digits", "127.0.0.1, ::1, 0.0.0.0, or an address of rank 0's host",
+                 p.address == "localhost" ? "127.0.0.1" : "");
+  if (p.textfile && rules.apply({"observe.prometheus.textfile"}) && !p.textfile->ends_with(".prom"))
+    rules.broken("observe.prometheus.textfile", "node_exporter reads only files whose names end with .prom", "a path that ends with .prom, or null",
+                 *p.textfile + ".prom");
+}
+
 void check_names(Rules& rules, const Config& c) {
   if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
     rules.broken("run.name", "not a valid directory name", "text without '/'");
@@ -364,6 +379,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_shared_gpus(rules, sound);
+  check_observe(rules, sound);
   rules.without_effect();
 }
 

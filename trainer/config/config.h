@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/core/optimizer_traits.h"
@@ -216,9 +217,21 @@ struct PlanConfig {
   bool operator==(const PlanConfig&) const = default;
 };
 
+/// A switch, or a path that switches on.
+using SwitchOrPath = std::variant<bool, std::string>;
+
+struct PrometheusConfig {
+  std::optional<int64_t> port;          ///< unset: no endpoint
+  std::string address = "127.0.0.1";    ///< IPv4 or IPv6, without brackets
+  std::optional<std::string> textfile;  ///< path; unset: none
+  bool operator==(const PrometheusConfig&) const = default;
+};
+
 struct ObserveConfig {
-  Auto<int64_t> print_every;  ///< steps between the lines of a log; auto: a rule of ConsoleSink
-  bool black_box = true;      ///< each rank keeps a file with what it is doing (MappedBlackBox)
+  Auto<int64_t> print_every;         ///< steps between the lines of a log; auto: a rule of ConsoleSink
+  bool black_box = true;             ///< each rank keeps a file with what it is doing (MappedBlackBox)
+  SwitchOrPath tensorboard = false;  ///< true: <run.directory>/tensorboard
+  PrometheusConfig prometheus;
   bool operator==(const ObserveConfig&) const = default;
 };
 

@@ -17,6 +17,8 @@ constexpr FieldType type_of(const double&) { return FieldType::kNumber; }
 constexpr FieldType type_of(const Auto<int64_t>&) { return FieldType::kInteger; }
 constexpr FieldType type_of(const Auto<double>&) { return FieldType::kNumber; }
 FieldType type_of(const std::string&) { return FieldType::kText; }
+FieldType type_of(const std::optional<std::string>&) { return FieldType::kText; }
+FieldType type_of(const SwitchOrPath&) { return FieldType::kSwitchOrPath; }
 template <class E>
 FieldType type_of(const OneOf<E>&) {
   return FieldType::kText;
@@ -36,6 +38,9 @@ FieldValue value_of(const Auto<T>& value) {
 template <class E>
 FieldValue value_of(const OneOf<E>& value) {
   return value.text();
+}
+FieldValue value_of(const SwitchOrPath& value) {
+  return std::visit([](const auto& one) { return FieldValue(one); }, value);
 }
 
 template <class T>
@@ -211,6 +216,7 @@ std::string allowed_text(const Field& field, FieldType type) {
   const std::string or_auto = field.auto_rule ? concat(", or ", field.auto_name) : field.or_null ? ", or null" : "";
   switch (type) {
     case FieldType::kBoolean: return "true | false";
+    case FieldType::kSwitchOrPath: return "true | false | path";
     case FieldType::kInteger: return "integer" + range + or_auto;
     case FieldType::kNumber: return "number" + range + or_auto;
     case FieldType::kIntegerList: return "list of integers" + range + or_auto;

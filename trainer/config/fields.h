@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-enum class FieldType : uint8_t { kBoolean, kInteger, kNumber, kText, kIntegerList, kNumberList, kTextList };
+enum class FieldType : uint8_t { kBoolean, kInteger, kNumber, kText, kSwitchOrPath, kIntegerList, kNumberList, kTextList };
 
 /// monostate: auto, or an optional key that is not set.
 using FieldValue =

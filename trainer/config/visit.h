@@ -218,6 +218,28 @@ void visit(V& v, PlanConfig& c) {
 }
 
 template <class V>
+void visit(V& v, PrometheusConfig& c) {
+  const char* const without_port = c.port ? nullptr : "prometheus.port is not set";
+  v(operation_key({.key = "port",
+                   .doc = "Port of an HTTP server on the host of rank 0 that answers GET /metrics. null: none. If another program uses the port, the "
+                          "run says so once and continues without the server.",
+                   .min = 1,
+                   .max = 65535,
+                   .or_null = true}),
+    c.port);
+  v(operation_key({.key = "address",
+                   .doc = "Address that the server listens on, in digits. The default is reached from the same host only; 0.0.0.0 and :: are "
+                          "reached from everywhere, and the server asks for no password.",
+                   .without_effect = without_port}),
+    c.address);
+  v(operation_key({.key = "textfile",
+                   .doc = "File that is replaced at most once a second by the same text, for the textfile collector of node_exporter, which reads "
+                          "files named *.prom. null: none.",
+                   .or_null = true}),
+    c.textfile);
+}
+
+template <class V>
 void visit(V& v, ObserveConfig& c) {
   v(operation_key(
         {.key = "print_every",
@@ -231,6 +253,11 @@ void visit(V& v, ObserveConfig& c) {
          .doc = "Each rank keeps RUN/logs/rank-NNNN.blackbox, a file of 71 KiB mapped into memory, with what it is doing, for trireme inspect. "
                 "false: for file systems where mapped files are slow."}),
     c.black_box);
+  v(operation_key({.key = "tensorboard",
+                   .doc = "Event files for TensorBoard: the figures of every step and evaluation, the configuration as text, and hyper-parameters. "
+                          "true: in <run.directory>/tensorboard; a path: in that directory."}),
+    c.tensorboard);
+  v.section("prometheus", "Figures for Prometheus.", c.prometheus);
 }
 
 template <class V>
@@ -244,7 +271,7 @@ void visit(V& v, Config& c) {
   v.section("resilience", "Detection of ranks that die, hang or disagree, and restarts.", c.resilience);
   v.section("kernels", "Choice of compute kernels.", c.kernels);
   v.section("plan", "Forecast of memory and time before the first step.", c.plan);
-  v.section("observe", "What a run prints and records.", c.observe);
+  v.section("observe", "What a run prints and records, and for which other programs it writes figures.", c.observe);
 }
 
 }  // namespace trireme

@@ -45,6 +45,7 @@ Json type_schema(const FieldRow& row) {
   const Field& field = row.field;
   switch (row.type) {
     case FieldType::kBoolean: return {{"type", "boolean"}};
+    case FieldType::kSwitchOrPath: return {{"anyOf", {{{"type", "boolean"}}, {{"type", "string"}, {"minLength", 1}}}}};
     case FieldType::kInteger: return range_schema("integer", field);
     case FieldType::kNumber: return range_schema("number", field);
     case FieldType::kIntegerList: return {{"type", "array"}, {"items", range_schema("integer", field)}, {"minItems", 1}};

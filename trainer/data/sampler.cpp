@@ -56,6 +56,17 @@ int64_t Sampler::sample(int64_t step, int64_t index) const {
   return first + static_cast<int64_t>(random_permutation(key, static_cast<uint64_t>(place % sequences), static_cast<uint64_t>(sequences)));
 }
 
+std::vector<int64_t> Sampler::samples_before(int64_t step) const {
+  int64_t places = start_.place + (step - start_.step) * global_batch_;
+  std::vector<int64_t> samples;
+  for (size_t group = 0; group + 1 < groups_.size(); ++group) {
+    samples.push_back(places_taken(places, shares_[group]));
+    places -= samples.back();
+  }
+  samples.push_back(places);
+  return samples;
+}
+
 int64_t Sampler::steps_for(int64_t epochs) const {
   int64_t sequences = 0;
   for (const Dataset::Group& group : groups_) sequences += group.sequences;

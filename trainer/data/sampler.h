@@ -24,6 +24,9 @@ class Sampler {
   /// Sample at place `index` in [0, global_batch) of the global batch (over all ranks and micro-batches) of `step`, counted from 0 and at least
   /// start.step. O(groups).
   int64_t sample(int64_t step, int64_t index) const;
+  /// Number of samples of each group in the places before those of `step`: from place 0 of the sample order, i.e. since the training data last
+  /// changed.
+  std::vector<int64_t> samples_before(int64_t step) const;
   /// Steps needed to consume `epochs` times the number of samples; the last step may extend into the next epoch.
   int64_t steps_for(int64_t epochs) const;
 

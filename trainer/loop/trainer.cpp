@@ -14,6 +14,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/exposed.h"
 #include "trainer/loop/recompute.h"
+#include "trainer/model/declare.h"
 
 namespace trireme {
 
@@ -201,8 +202,10 @@ void Trainer::queue_list(const ActionList& list, int64_t step) {
 /// One all-reduce for squared gradient norm and loss. Each gradient element and each token's loss is added by exactly one rank.
 void Trainer::norm() {
   fill(ctx_, 0, sums_);
+  gradient_squares_.clear();
+  NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &gradient_squares_;
   for (const auto& stage : stages_)
-    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1));
+    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1), each);
   if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
   mesh_.step.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
@@ -244,11 +247,36 @@ StepResult Trainer::finish(const StepInFlight& step) {
     result.offender = offender_name(static_cast<int64_t>(values[3]));
   }
   if (scales_loss(config_.training) && ctx_.device != Device::kMeta) {
+    used_scale_ = static_cast<double>(loss_scale_.scale);
     result.loss_scale = std::exchange(loss_scale_, LossScale{static_cast<int64_t>(values[4]), static_cast<int64_t>(values[5])}).scale;
     // The loss is not scaled: if it is not finite itself, a smaller scale does not help.
     result.overflow = !result.accepted && std::isfinite(result.loss) && loss_scale_.scale < *result.loss_scale;
   }
   return result;
+}
+
+/// The group of a parameter: its block, or what stands before the first dot.
+static std::string gradient_group(const std::string& parameter) {
+  const size_t dot = parameter.find('.');
+  return parameter.substr(0, parameter.starts_with("blocks.") ? parameter.find('.', dot + 1) : dot);
+}
+
+std::vector<std::pair<std::string, double>> Trainer::gradient_norms() {
+  std::vector<std::pair<std::string, double>> norms;
+  if (ctx_.device == Device::kCuda) return norms;
+  std::map<std::string, size_t> places;
+  for (const ParamSpec& spec : whole_model(config_.model)) {
+    const std::string group = gradient_group(spec.name);
+    if (places.emplace(group, norms.size()).second) norms.emplace_back(group, 0);
+  }
+  const Tensor squares = host_tensor({static_cast<int64_t>(norms.size())}, DType::kF64);
+  std::fill_n(squares.data<double>(), norms.size(), 0.0);
+  for (const auto& [name, square] : gradient_squares_) squares.data<double>()[places.at(gradient_group(name))] += square;
+  Arena arena(Device::kReference);
+  Context host{Device::kReference, &arena, 1};
+  mesh_.step.all_reduce(host, squares, ReduceOp::kSum).wait(host);
+  for (size_t i = 0; i < norms.size(); ++i) norms[i].second = std::sqrt(squares.data<double>()[i]) / used_scale_;
+  return norms;
 }
 
 void Trainer::set_accepted_steps(int64_t steps) {

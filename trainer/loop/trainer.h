@@ -100,6 +100,10 @@ class Trainer {
     return run_text(tokens, position, RunMode::kDecode);
   }
 
+  /// Norm of the last step's gradient by group of parameters, before clipping: "embedding", "blocks.0", ..., "final_norm", "head", as their names
+  /// begin. Their squares add up to the square of StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
+  std::vector<std::pair<std::string, double>> gradient_norms();
+
   /// Sets the initial weights: a function of (seed, name, global index) only.
   void initialise();
   std::vector<OwnedBox> owned_boxes() const;
@@ -172,6 +176,7 @@ class Trainer {
   std::vector<Microbatch> batch_;            ///< micro-batches of this data rank
   std::vector<Tensor> gradients_;            ///< owned_gradients
   std::vector<std::string> gradient_names_;  ///< of gradients_
+  NamedSquares gradient_squares_;            ///< of this rank's part of the last step's gradient; with loss scale
   Tensor offender_;                          ///< [1] f64: index in gradients_ of a rejected step's first non-finite one
   cuda::Gpu::Graph graph_;                   ///< captured step
   int eager_steps_ = 0;                      ///< steps run before the capture
@@ -179,7 +184,8 @@ class Trainer {
   int64_t accepted_steps_ = 0;               ///< among the finished steps
   AdamW hyper_;
   LossScaling scaling_;
-  LossScale loss_scale_;  ///< after finished steps
+  LossScale loss_scale_;   ///< after finished steps
+  double used_scale_ = 1;  ///< the loss scale of the last finished step
   DataStart data_start_;
 };
 

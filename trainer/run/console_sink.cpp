@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/run/sinks.h"
 
 namespace trireme {
 namespace {
@@ -200,6 +201,10 @@ std::string format_duration(double seconds) {
   if (whole < 3600) return format("%lldm%02llds", whole / 60, whole % 60);
   if (whole < 86400) return format("%lldh%02lldm", whole / 3600, whole % 3600 / 60);
   return format("%lldd%02lldh", whole / 86400, whole % 86400 / 3600);
+}
+
+std::unique_ptr<EventSink> make_console_sink(const SinkSettings& settings) {
+  return std::make_unique<ConsoleSink>(settings.steps, settings.config.observe.print_every, settings.width, settings.out, settings.messages);
 }
 
 }  // namespace trireme

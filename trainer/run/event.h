@@ -3,13 +3,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/files/clock_text.h"
 
 namespace trireme {
 
 /// An event reported by a run. Measurements have kind "step" (loss, grad_norm, learning_rate, tokens, step_seconds, tokens_per_second, model_tflops,
-/// mfu or null, with dynamic loss scaling loss_scale) and "evaluation" (validation_loss, and validation: the loss of each set that has a name).
+/// mfu or null, with dynamic loss scaling loss_scale, with weights of data sets data_tokens), "evaluation" (validation_loss, and validation: the loss
+/// of each set that has a name), "ranks" (RankFigures) and "exposed" (Tracer).
 struct Event {
   std::string kind;                    ///< empty if the event is only a text
   std::optional<int64_t> step = {};    ///< the last completed step; nullopt if the event is not tied to a step
@@ -17,6 +19,15 @@ struct Event {
   std::string text = {};               ///< human-readable; empty if there are only fields
   std::optional<WallClock::time_point> time = {};
 };
+
+/// A number of a measurement, for sinks that know only numbers.
+struct Figure {
+  std::string name;  ///< the key; of kinds other than step and evaluation behind the kind and a slash: "ranks/imbalance"
+  std::string part;  ///< of an object, the key within it; of a list, one value for each rank, "min", "mean" or "max"; else empty
+  double value;      ///< may be NaN or infinite
+};
+/// The numbers of a measurement that belongs to a step; none of another event.
+std::vector<Figure> figures_of(const Event& event);
 
 /// A destination of the events of a run, such as a file or a terminal.
 class EventSink {

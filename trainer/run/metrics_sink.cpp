@@ -1,31 +1,16 @@
 #include "trainer/run/metrics_sink.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <sstream>
-#include <utility>
 
 #include "kernels/core/check.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/run/sinks.h"
 
 namespace trireme {
 
 using nlohmann::ordered_json;
-
-MetricsSink::MetricsSink(std::filesystem::path path) : path_(std::move(path)) {
-  check_replaceable(path_);  // opening a pipe without a reader would block
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-  if (file_ < 0 && errno == ELOOP) throw IoError(concat("cannot write ", path_.string(), ": is a symbolic link; expected the file itself"));
-  if (file_ < 0) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
-  written_ = ::lseek(file_, 0, SEEK_END);
-}
-
-MetricsSink::~MetricsSink() { ::close(file_); }
 
 void MetricsSink::write(const Event& event) {
   if (event.kind.empty()) return;
@@ -35,26 +20,8 @@ void MetricsSink::write(const Event& event) {
   if (event.fields.is_object()) line.update(event.fields);
   if (event.time) line["time"] = utc_text(*event.time);
   // Shortest form that reads back to the same bits; NaN and infinity become null.
-  waiting_ += line.dump() + "\n";
-  write_waiting();
+  file_.append(line.dump() + "\n");
 }
-
-void MetricsSink::write_waiting() {
-  size_t done = 0;
-  while (done < waiting_.size()) {
-    const ssize_t count = ::pwrite(file_, waiting_.data() + done, waiting_.size() - done, written_ + static_cast<int64_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    done += static_cast<size_t>(count);
-  }
-  write_error_ = done < waiting_.size() ? concat("cannot write ", path_.string(), ": ", std::strerror(errno)) : "";
-  const size_t whole = done == 0 ? 0 : waiting_.rfind('\n', done - 1) + 1;
-  written_ += static_cast<int64_t>(whole);
-  waiting_.erase(0, whole);
-  if (done > whole && ::ftruncate(file_, written_) != 0) write_error_ = concat("cannot truncate ", path_.string(), ": ", std::strerror(errno));
-}
-
-void MetricsSink::sync() const { ::fdatasync(file_); }
 
 MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
   MetricsHistory history;
@@ -104,6 +71,12 @@ void MetricsSink::truncate_after(const std::filesystem::path& path, int64_t step
     begin = end + 1;
   }
   write_durably(path, kept);
+}
+
+std::unique_ptr<EventSink> make_metrics_sink(const SinkSettings& settings) {
+  const std::filesystem::path path = std::filesystem::path(settings.config.run.directory) / "metrics.jsonl";
+  MetricsSink::truncate_after(path, settings.history.step);
+  return std::make_unique<MetricsSink>(path);
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 
+#include "trainer/files/append_file.h"
 #include "trainer/run/event.h"
 
 namespace trireme {
@@ -18,13 +19,12 @@ struct MetricsHistory {
 class MetricsSink : public EventSink {
  public:
   /// Errors: IoError.
-  explicit MetricsSink(std::filesystem::path path);
-  ~MetricsSink() override;
+  explicit MetricsSink(const std::filesystem::path& path) : file_(path) {}
 
   /// {"event": kind, "step": step, ...fields, "time": UTC}; a measurement has no "event".
   void write(const Event& event) override;
-  std::string write_error() const override { return write_error_; }
-  void sync() const override;
+  std::string write_error() const override { return file_.error(); }
+  void sync() const override { file_.sync(); }
 
   /// Truncates the file before the first line of a later step, and removes an incomplete last line, so that a run resumed after `step` writes each
   /// step once. Step 0 empties the file. Does not create a missing file.   Errors: IoError.
@@ -36,13 +36,7 @@ class MetricsSink : public EventSink {
   static std::filesystem::path rename_existing(const std::filesystem::path& path);
 
  private:
-  void write_waiting();
-
-  std::filesystem::path path_;
-  int file_ = -1;
-  int64_t written_ = 0;  ///< bytes of complete lines in the file
-  std::string waiting_;  ///< lines not yet written
-  std::string write_error_;
+  AppendFile file_;
 };
 
 }  // namespace trireme

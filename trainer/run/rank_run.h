@@ -18,6 +18,7 @@
 #include "trainer/resilience/run_lock.h"
 #include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/early_stopping.h"
+#include "trainer/run/rank_figures.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
 #include "trainer/run/resume.h"
@@ -48,6 +49,7 @@ class Run {
   void tune();
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
+  nlohmann::ordered_json tokens_by_set(int64_t step) const;
   void end_if_diverged();
   std::string checkpoint_before_rejections() const;
   void start_step(int64_t step);
@@ -80,6 +82,8 @@ class Run {
   std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
+  std::optional<RankFigures> figures_;              ///< from the first step on
+  std::optional<Sampler> blend_;                    ///< rank 0: the sample order, if data.train has groups with weights
   std::unique_ptr<RunLock> lock_;                   ///< rank 0: held until this run ends
   Reporter reporter_;                               ///< has an effect on rank 0 only
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction

@@ -8,7 +8,6 @@
 #include "trainer/files/table.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
-#include "trainer/run/metrics_sink.h"
 
 namespace trireme {
 
@@ -17,10 +16,7 @@ using nlohmann::ordered_json;
 void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
                     int64_t steps, TerminalWidth width, std::FILE* messages) {
   history_ = history;
-  const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
-  MetricsSink::truncate_after(path, history.step);
-  sinks_.push_back(std::make_unique<MetricsSink>(path));
-  sinks_.push_back(std::make_unique<ConsoleSink>(steps, config.observe.print_every, std::move(width), stdout, messages));
+  const std::vector<std::string> warnings = sinks_.open({config, history_, steps, std::move(width), stdout, messages});
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;
@@ -35,9 +31,10 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
         concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor, " x pipeline ",
                config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ", config.training.precision,
                "; ", counted(steps, "step"), " of ", config.training.global_batch_size, " x ", config.training.sequence_length, " tokens"));
+  for (const std::string& warning : warnings) message(warning);
 }
 
-void Reporter::step(int64_t step, const StepResult& result, double seconds) {
+void Reporter::step(int64_t step, const StepResult& result, double seconds, const ordered_json& more) {
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
   const double flops = flops_per_token_ * rate;
   const double loss = result.targets > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();  // mean over zero tokens
@@ -50,8 +47,9 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
                          {"model_tflops", flops / 1e12},
                          {"mfu", peak_flops_ ? ordered_json(flops / *peak_flops_) : ordered_json()}};
   if (result.loss_scale) fields["loss_scale"] = *result.loss_scale;
+  fields.update(more);
   event("step", step, fields);
-  report_write_error();
+  for (const std::string& error : sinks_.new_errors()) message(error);
   if (result.targets == 0)
     event("no_target", step, {},
           concat("warning: step ", step, " has no loss and its gradients are zero: every target of its batch is masked, as prompt targets are"));
@@ -62,9 +60,7 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
                " is not finite; weights are unchanged"));
 }
 
-void Reporter::evaluating(int64_t step, int64_t done, int64_t batches, double seconds) {
-  for (const auto& sink : sinks_) sink->evaluating(step, done, batches, seconds);
-}
+void Reporter::evaluating(int64_t step, int64_t done, int64_t batches, double seconds) { sinks_.evaluating(step, done, batches, seconds); }
 
 void Reporter::evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets) {
   ordered_json fields = {{"validation_loss", loss}};
@@ -97,29 +93,10 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
                percent(bytes, measured_bytes)));
 }
 
-void Reporter::finish() {
-  for (const auto& sink : sinks_) sink->finish();
-}
+void Reporter::finish() { sinks_.finish(); }
 
 void Reporter::event(const std::string& kind, std::optional<int64_t> step, const ordered_json& fields, const std::string& text) {
-  const auto now = WallClock::now();
-  for (const auto& sink : sinks_) sink->write({kind, step, fields, text, now});
-}
-
-std::string Reporter::write_error() const {
-  for (const auto& sink : sinks_)
-    if (const std::string error = sink->write_error(); !error.empty()) return error;
-  return "";
-}
-
-void Reporter::sync() const {
-  for (const auto& sink : sinks_) sink->sync();
-}
-
-void Reporter::report_write_error() {
-  const std::string error = write_error();
-  if (!error.empty() && !write_error_reported_) message(error + "; its lines are buffered until there is space");
-  write_error_reported_ = !error.empty();
+  for (const std::string& failure : sinks_.write({kind, step, fields, text, WallClock::now()})) message(failure);
 }
 
 }  // namespace trireme

@@ -1,5 +1,4 @@
 #pragma once
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,22 +9,22 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/run/change.h"
-#include "trainer/run/console_sink.h"
 #include "trainer/run/event.h"
+#include "trainer/run/sinks.h"
 
 namespace trireme {
 
-/// Turns the progress of a run into events and passes them to every sink: metrics.jsonl and the console. Only one rank calls open(); on the others no
-/// call has an effect. If metrics.jsonl cannot be written, one message reports it and the run continues.
+/// Turns the progress of a run into events and passes them to every sink. Only one rank calls open(); on the others no call has an effect. If a sink
+/// cannot write, one message reports it and the run continues.
 class Reporter {
  public:
-  /// Truncates metrics.jsonl after the step of `history`, appends to it, and counts tokens on from there. `environment`: contents of
-  /// environment.json. `forecast`: for the start event, and for the peak FLOP/s of MFU. `width`: of the terminal that standard
-  /// output is; else empty. `messages`: where texts go.
+  /// Opens the sinks of `config` (resolved) and counts tokens on from `history`. `environment`: contents of environment.json. `forecast`: for the
+  /// start event, and for the peak FLOP/s of MFU. `width`, `messages`: SinkSettings.
   /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
             int64_t steps, TerminalWidth width = {}, std::FILE* messages = stderr);
-  void step(int64_t step, const StepResult& result, double seconds);
+  /// `more`: an object with further fields.
+  void step(int64_t step, const StepResult& result, double seconds, const nlohmann::ordered_json& more = nlohmann::ordered_json::object());
   /// EventSink::evaluating.
   void evaluating(int64_t step, int64_t done, int64_t batches, double seconds);
   /// `sets`: name and loss of each validation set that has a name.
@@ -40,20 +39,15 @@ class Reporter {
   void message(const std::string& text) { event("", {}, {}, text); }
   /// Sends an Event with these members.
   void event(const std::string& kind, std::optional<int64_t> step, const nlohmann::ordered_json& fields, const std::string& text = "");
-  /// EventSink::write_error of the first sink that has one; else empty.
-  std::string write_error() const;
-  /// Flushes all sinks to stable storage. Thread-safe.
-  void sync() const;
+  std::string write_error() const { return sinks_.write_error(); }  ///< Sinks::write_error
+  void sync() const { sinks_.sync(); }                              ///< Sinks::sync
 
  private:
-  void report_write_error();
-
-  std::vector<std::unique_ptr<EventSink>> sinks_;
+  Sinks sinks_;
   int64_t tokens_per_step_ = 0;
   RunHistory history_;
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;
-  bool write_error_reported_ = false;
 };
 
 }  // namespace trireme

@@ -45,9 +45,10 @@ void Run::finish_step() {
   step_seconds_.push_back(seconds);
   const bool traced = tracer_ && tracer_->traces(step);
   if (!traced) steady_.add(seconds);
+  figures_->add_step(seconds);
   set_timeout();
   rejected_.add(step, result);
-  reporter_.step(step, result, seconds);
+  reporter_.step(step, result, seconds, tokens_by_set(step));
   if (!std::exchange(first_step_reported_, true)) {
     warn_of_plain_products(step);
     report_attention(step);
@@ -85,6 +86,19 @@ void Run::report_attention(int64_t step) {
 void Run::continue_training() {
   last_report_ = std::chrono::steady_clock::now();
   steady_.interrupt();
+  figures_->interrupt();
+}
+
+/// {"data_tokens": {path: tokens}} of each entry of data.train, if they have weights: counted since the training data last changed.
+nlohmann::ordered_json Run::tokens_by_set(int64_t step) const {
+  nlohmann::ordered_json fields = nlohmann::ordered_json::object();
+  if (!blend_) return fields;
+  const std::vector<int64_t> samples = blend_->samples_before(step);  // steps of a sampler count from 0
+  for (size_t set = 0; set < samples.size(); ++set) {
+    nlohmann::ordered_json& tokens = fields["data_tokens"][config_.data.train[set]];
+    tokens = (tokens.is_number() ? tokens.get<int64_t>() : 0) + samples[set] * config_.training.sequence_length;
+  }
+  return fields;
 }
 
 /// During training a rank without progress for five median steps counts as hung. The first steps allocate buffers and may take longer.
@@ -184,15 +198,17 @@ ExitCode Run::loop() {
   }
   last_report_ = std::chrono::steady_clock::now();
   log(RankRecord::Level::kInfo, concat("training from step ", done_ + 1, " to ", last));
+  figures_.emplace(*trainer_, progress_);
   for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
     start_step(step);
-    constexpr double kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
+    constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
-    const double request = stop_.requested() ? kStop : reports() && save_request_.requested() ? kSave : 0;
+    const double request = stop_.requested() ? kStop : !reports() ? 0 : save_request_.requested() ? kSave : figures_->due() ? kGather : 0;
     const std::string& failure = checkpoints_->unshared_failure();
     if (!failure.empty()) log(RankRecord::Level::kError, concat("this rank's part of a checkpoint was not saved: ", failure));
     const double news = all_reduce_scalar(world_, failure.empty() ? request : kSaveFailed, ReduceOp::kMax);
     stopped = news == kStop;
+    if (news == kGather) figures_->report(started_ ? step - 1 : step, reporter_);  // on a GPU this step is still running
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
@@ -224,6 +240,7 @@ ExitCode Run::loop() {
     progress_.act("writing the trace");
     tracer_->finish(reporter_);
   }
+  figures_->report(done_, reporter_);
   reporter_.finish();
   report_memory();
   if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume

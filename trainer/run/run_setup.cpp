@@ -68,6 +68,9 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   collectively(world_, [&] {
     checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_);
   });
+  const std::vector<Dataset::Group> groups = data_->train.groups();
+  if (reports() && groups.size() > 1)
+    blend_.emplace(static_cast<uint64_t>(config_.run.seed), groups, config_.training.global_batch_size, data_start(history_.branch));
   if (recalled_loss_) checkpoints_->evaluated(done_, *recalled_loss_);
 }
 

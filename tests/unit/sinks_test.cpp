@@ -1,0 +1,117 @@
+// What becomes of a run whose sinks cannot be opened or fail.
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/scratch.h"
+#include "trainer/run/sinks.h"
+
+using namespace trireme;
+using namespace trireme::test;
+
+namespace {
+
+/// Notes the steps of its events; throws at step `throws_at`; reports `error` from write_error().
+struct NotingSink final : EventSink {
+  struct Notes {
+    std::vector<int64_t> steps;
+    std::string error;
+    int64_t throws_at = -1;
+    int evaluating = 0;
+  };
+  explicit NotingSink(Notes& notes) : notes_(notes) {}
+  void write(const Event& event) override {
+    if (event.step == notes_.throws_at) throw std::runtime_error("out of memory");
+    notes_.steps.push_back(*event.step);
+  }
+  void evaluating(int64_t, int64_t, int64_t, double) override { ++notes_.evaluating; }
+  std::string write_error() const override { return notes_.error; }
+
+ private:
+  Notes& notes_;
+};
+
+using Messages = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("sinks: an optional sink that throws is reported once, and the others get every event", "[metrics]") {
+  NotingSink::Notes failing, after;
+  failing.throws_at = 2;
+  Sinks sinks;
+  sinks.add("observe.first", false, std::make_unique<NotingSink>(failing));
+  sinks.add("metrics.jsonl", true, std::make_unique<NotingSink>(after));
+  CHECK(sinks.write({"step", 1}).empty());
+  CHECK(sinks.write({"step", 2}) == Messages{"warning: observe.first: out of memory; the run continues without it"});
+  CHECK(sinks.write({"step", 3}).empty());
+  sinks.evaluating(3, 0, 1, 0);
+  CHECK(failing.steps == std::vector<int64_t>{1});
+  CHECK(failing.evaluating == 0);
+  CHECK(after.steps == std::vector<int64_t>{1, 2, 3});
+  CHECK(after.evaluating == 1);
+  after.throws_at = 4;
+  CHECK_THROWS_WITH(sinks.write({"step", 4}), "out of memory");
+}
+
+TEST_CASE("sinks: an error of writing is reported once until it is over; only that of a required sink ends a run", "[metrics]") {
+  NotingSink::Notes optional, required;
+  Sinks sinks;
+  sinks.add("observe.first", false, std::make_unique<NotingSink>(optional));
+  sinks.add("metrics.jsonl", true, std::make_unique<NotingSink>(required));
+  CHECK(sinks.new_errors().empty());
+  optional.error = "cannot write a: no space";
+  CHECK(sinks.new_errors() ==
+        Messages{"warning: observe.first: cannot write a: no space; the run continues, and what could not be written is tried again"});
+  CHECK(sinks.new_errors().empty());
+  CHECK(sinks.write_error().empty());
+  required.error = "cannot write b: no space";
+  CHECK(sinks.new_errors() == Messages{"cannot write b: no space; its lines are buffered until there is space"});
+  CHECK(sinks.write_error() == "cannot write b: no space");
+  optional.error = required.error = "";
+  CHECK(sinks.new_errors().empty());
+  optional.error = "cannot write a: no space";
+  CHECK(sinks.new_errors().size() == 1);
+}
+
+TEST_CASE("sinks: the configuration decides which are opened; an optional one that cannot be is one message, metrics.jsonl is an error",
+          "[metrics]") {
+  const Scratch scratch;
+  Config config;
+  config.run.directory = scratch / "";
+  const RunHistory history;
+  std::FILE* const null = std::fopen("/dev/null", "w");
+  const auto opened = [&] { return Sinks().open({config, history, 10, {}, null, null}); };
+  CHECK(opened().empty());
+  CHECK(scratch.names() == std::vector<std::string>{"metrics.jsonl"});
+
+  config.observe.tensorboard = true;
+  CHECK(opened().empty());
+  CHECK(scratch.names() == std::vector<std::string>{"metrics.jsonl", "tensorboard"});
+
+  scratch.write("occupied", "");
+  config.observe.tensorboard = scratch / "occupied";
+  CHECK(opened() ==
+        Messages{"warning: observe.tensorboard: cannot create " + scratch / "occupied" + ": Not a directory; the run continues without it"});
+
+  config.run.directory = scratch / "missing";
+  CHECK_THROWS_AS(opened(), IoError);
+  std::fclose(null);
+}
+
+TEST_CASE("events: the numbers of a measurement", "[metrics]") {
+  const auto text = [](const Event& event) {
+    std::string all;
+    for (const Figure& figure : figures_of(event)) all += concat(figure.name, "|", figure.part, "=", figure.value, " ");
+    return all;
+  };
+  CHECK(text({"step", 1, {{"loss", 2.5}, {"mfu", nullptr}, {"data_tokens", {{"data/a", 128}}}}}) == "loss|=2.5 data_tokens|data/a=128 ");
+  CHECK(text({"evaluation", 1, {{"validation_loss", std::numeric_limits<double>::infinity()}}}) == "validation_loss|=inf ");
+  CHECK(text({"ranks", 4, {{"steps", 3}, {"busy_seconds", {4, 1, nullptr, 2.5}}, {"gpu_power_watts", {nullptr, nullptr}}}}) ==
+        "ranks/steps|=3 ranks/busy_seconds|min=1 ranks/busy_seconds|mean=2.5 ranks/busy_seconds|max=4 ");
+  CHECK(text({"exposed", 4, {{"tensor", 0.5}}}) == "exposed/tensor|=0.5 ");
+  CHECK(text({"step", {}, {{"loss", 2.5}}}).empty());
+  CHECK(text({"checkpoint", 4, {{"bytes", 2}}}).empty());
+}

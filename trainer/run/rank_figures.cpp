@@ -1,0 +1,114 @@
+#include "trainer/run/rank_figures.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "trainer/loop/memory.h"
+
+namespace trireme {
+
+using nlohmann::ordered_json;
+
+HostMemoryUse host_memory_use() {
+  HostMemoryUse use;
+  int64_t size = 0, pages = 0;
+  if (std::ifstream file("/proc/self/statm"); file >> size >> pages) use.resident = pages * ::sysconf(_SC_PAGE_SIZE);
+  std::ifstream file("/proc/meminfo");
+  for (std::string name, unit; file >> name >> size && std::getline(file, unit);)
+    if (name == "MemAvailable:") use.available = 1024 * size;
+  return use;
+}
+
+RankFigures::RankFigures(Trainer& trainer, Progress& progress) : trainer_(trainer), progress_(progress) {
+  if (trainer.context().device == Device::kCuda) sensors_.emplace(trainer.context().gpu->properties().pci);
+  interrupt();
+}
+
+void RankFigures::interrupt() { waited_before_ = progress_.waited(); }
+
+void RankFigures::add_step(double seconds) {
+  const std::vector<double>& now = progress_.waited();
+  waited_.resize(now.size());
+  waited_before_.resize(now.size());
+  for (size_t group = 0; group < now.size(); ++group) waited_[group] += now[group] - waited_before_[group];
+  waited_before_ = now;
+  seconds_ += seconds;
+  ++steps_;
+}
+
+bool RankFigures::due() const {
+  constexpr double kSecondsPerRank = 0.05;
+  const double pause = std::max(1.0, kSecondsPerRank * trainer_.mesh().world.size());
+  return steps_ > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - last_).count() >= pause;
+}
+
+/// The figures of this rank.
+ordered_json RankFigures::figures() const {
+  const auto per_step = [&](double seconds) { return seconds / static_cast<double>(steps_); };
+  ordered_json figures = {{"step_seconds", per_step(seconds_)}};
+  // On a GPU the device waits, not the host.
+  if (trainer_.context().device != Device::kCuda) {
+    double waited = 0;
+    for (const double seconds : waited_) waited += seconds;
+    figures["busy_seconds"] = per_step(seconds_ - waited);
+    const Progress::Snapshot now = progress_.snapshot();
+    for (size_t group = 0; group < waited_.size(); ++group) {
+      ordered_json& sum = figures["wait_seconds"][now.groups[group].name];
+      sum = (sum.is_number() ? sum.get<double>() : 0) + per_step(waited_[group]);
+    }
+  }
+  figures["peak_bytes"] = measured_memory(*trainer_.context().arena).peak_total;
+  const HostMemoryUse memory = host_memory_use();
+  if (memory.resident > 0) figures["resident_bytes"] = memory.resident;
+  if (memory.available > 0) figures["host_available_bytes"] = memory.available;
+  if (sensors_) figures.update(sensors_->latest());
+  return figures;
+}
+
+void RankFigures::report(int64_t step, Reporter& reporter) {
+  if (steps_ == 0) return;
+  Communicator& world = trainer_.mesh().world;
+  std::vector<ordered_json> ranks;
+  for (const std::string& text : all_gather_strings(world, figures().dump())) ranks.push_back(ordered_json::parse(text));
+  const auto norms = trainer_.gradient_norms();
+  if (world.rank() == 0) {
+    ordered_json fields = {{"steps", steps_}};
+    fields.update(merge_rank_figures(ranks));
+    for (const auto& [group, norm] : norms) fields["grad_norms"][group] = norm;
+    reporter.event("ranks", step, fields);
+  }
+  steps_ = 0;
+  seconds_ = 0;
+  std::ranges::fill(waited_, 0);
+  last_ = std::chrono::steady_clock::now();
+}
+
+ordered_json merge_rank_figures(const std::vector<ordered_json>& ranks) {
+  ordered_json merged;
+  for (const auto& [key, first] : ranks.front().items()) {
+    if (first.is_object()) {
+      for (const auto& [name, ignored] : first.items()) {
+        double sum = 0;
+        for (const ordered_json& rank : ranks) sum += rank.value(key, ordered_json::object()).value(name, 0.0);
+        merged[key][name] = sum / static_cast<double>(ranks.size());
+      }
+      continue;
+    }
+    for (const ordered_json& rank : ranks) merged[key].push_back(rank.contains(key) ? rank[key] : ordered_json());
+    if (key != "busy_seconds") continue;
+    double low = first.get<double>(), high = low, sum = 0;
+    for (const ordered_json& rank : ranks) {
+      const double seconds = rank.at(key).get<double>();
+      low = std::min(low, seconds);
+      high = std::max(high, seconds);
+      sum += seconds;
+    }
+    merged["imbalance"] = (high - low) * static_cast<double>(ranks.size()) / sum;
+  }
+  return merged;
+}
+
+}  // namespace trireme
