@@ -3,7 +3,7 @@
 
   scripts/synthetic-run.py DIR [--steps N] [--ranks N] [--seed S] [--rate R]
 
---ranks N   each step records the times of N ranks (rank_step_seconds); some of them are slow for a while, and one host is slow to the end
+--ranks N   each step records the busy times of N ranks (the event ranks); some of them are slow for a while, and one host is slow to the end
 --rate R    the learning rate, which shifts the curves
 The loss follows a power law with noise and two spikes; three jobs with pauses; a checkpoint every hundredth of the run. Equal arguments write equal files.
 """
@@ -90,7 +90,7 @@ def main():
             loss = 1.75 + (arguments.rate - 3e-4) * 300 + 10.0 / (1 + step * 5e4 / steps / 60) ** 0.42 + spike + 0.05 * noise.gauss(0, 1)
             norm = (0.3 + 4 / (1 + 60 * share)) * math.exp(0.25 * noise.gauss(0, 1)) * (1 + 6 * spike)
             seconds = 2.0 + 0.05 * abs(noise.gauss(0, 1)) + (0.6 if noise.random() < 0.01 else 0)
-            fields = {}
+            busy = None
             if ranks:
                 times = [1.9 * b * (1 + 0.015 * noise.gauss(0, 1)) for b in base]
                 for rank, begin, length, factor in slow:
@@ -99,12 +99,14 @@ def main():
                 if share > 0.62:
                     for rank in range(ranks * 3 // 8 // 8 * 8, min(ranks, ranks * 3 // 8 // 8 * 8 + 8)):
                         times[rank] *= 1.18
-                fields["rank_step_seconds"] = [round(time, 4) for time in times]
+                busy = [round(time, 4) for time in times]
                 seconds = max(times) + 0.04
             now += datetime.timedelta(seconds=seconds)
             flops = 6 * 8.03e9 * tokens_per_step / seconds
             line(step=step, loss=loss, grad_norm=norm, learning_rate=rate, tokens=step * tokens_per_step, step_seconds=seconds,
-                 tokens_per_second=tokens_per_step / seconds, model_tflops=flops / 1e12, mfu=flops / 989e12 / world, **fields)
+                 tokens_per_second=tokens_per_step / seconds, model_tflops=flops / 1e12, mfu=flops / 989e12 / world)
+            if busy:
+                line(event="ranks", step=step, steps=1, busy_seconds=busy)
             if step % max(1, steps // 100) == 0:
                 line(event="checkpoint", checkpoint=f"step-{step:08d}", bytes=112000000000, stall_seconds=0.8, write_seconds=40.0)
             if step % max(1, steps // 50) == 0:

@@ -38,12 +38,14 @@ TEST_CASE("report: a trained run with a restart becomes a page, drawings and a t
   const Outcome written = must(directory, {"report", "run"});
   CHECK(written.out == "report.html\n");
   const std::string page = read_file(directory / "report.html");
-  for (const char* heading : {"Training", "Time line", "Memory", "Step time by cause, mean over ranks", "Configuration", "Environment"})
+  for (const char* heading : {"Training", "Time line", "Memory", "Step time by cause, mean over ranks", "Ranks", "Configuration", "Environment"})
     CHECK(count(page, concat("<h2>", heading, "</h2>")) == 1);
   CHECK(count(page, "Peak memory of pipeline rank 1") >= 1);
   CHECK(count(page, "class=\"mark") >= 3);  // the restart, over steps, tokens and time
   CHECK(count(page, "2 jobs") == 1);
   CHECK(count(page, ">pipeline bubble<") == 1);
+  CHECK(count(page, "<p class=\"note\">2 ranks, ") == 1);
+  CHECK(count(page, " measurements; the imbalance") == 1);  // two: one for each job; more if the jobs take longer than a second
   // The page's own script, and no other, is allowed to run.
   const size_t begin = page.rfind("<script>") + 8, end = page.rfind("</script>");
   CHECK(count(page, "script-src 'sha256-" + base64(sha256(page.substr(begin, end - begin))) + "'") == 1);

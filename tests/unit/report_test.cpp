@@ -219,7 +219,7 @@ TEST_CASE("report: ticks lie on the axis at round values with distinct labels") 
   CHECK(grouped(-123456) == "-123,456");
 }
 
-TEST_CASE("report: step times of ranks are kept in few bins in which a slow rank stays visible") {
+TEST_CASE("report: busy times of ranks are kept in few bins in which a slow rank stays visible") {
   RankStepTimes times;
   for (int64_t step = 1; step <= 10000; ++step) {
     std::vector<double> seconds(6, 2.0 + 0.001 * static_cast<double>(step % 7));  // slow steps of all ranks do not show
@@ -227,7 +227,7 @@ TEST_CASE("report: step times of ranks are kept in few bins in which a slow rank
     seconds[5] = kNaN;
     times.add(step, seconds);
   }
-  CHECK(times.steps() == 10000);
+  CHECK(times.count() == 10000);
   CHECK(times.bins().size() <= RankStepTimes::kMostBins);
   CHECK(times.bins().size() > RankStepTimes::kMostBins / 2);
   CHECK(times.imbalance() == Approx(0.5 * 0.5 / 1.1).epsilon(0.01));
@@ -244,7 +244,7 @@ TEST_CASE("report: step times of ranks are kept in few bins in which a slow rank
   CHECK(covered == 10000);
   CHECK(times.ranks()[4].slowest == 10000);
   CHECK(times.ranks()[4].high == Approx(3.009));
-  CHECK(times.ranks()[5].steps == 0);
+  CHECK(times.ranks()[5].count == 0);
 
   RankStepTimes many;  // one slow rank of 1,000
   for (int64_t step = 1; step <= 300; ++step) {
@@ -264,6 +264,29 @@ TEST_CASE("report: step times of ranks are kept in few bins in which a slow rank
   for (size_t row = 0; row < 125; ++row) CHECK(cells[row * columns] == (row == 97 ? 'o' : 'Z'));  // 1.3 and 1.0 in steps of 0.02 from 0.5
   CHECK(count(html, "class=\"h7\"") == 1);
   CHECK(html.size() < 20000);
+}
+
+TEST_CASE("report: busy times of ranks are read from the events of a run") {
+  const Scratch scratch;
+  const std::string event = R"({"event":"ranks","step":STEP,"steps":3,"step_seconds":[2.0,2.0,2.0],"busy_seconds":[1.0,1.5,null]})";
+  const RunRecord run = read_run(write_run(scratch, "a",
+                                           step_line(1, 5.5) + replaced(event, "STEP", "3") + "\n" + replaced(event, "STEP", "6") + "\n" +
+                                               R"({"event":"ranks","step":7,"steps":1,"step_seconds":[2.0,2.0,2.0]})" + "\n" +
+                                               R"({"event":"ranks","step":8,"steps":99,"busy_seconds":["a",1.5,{}]})" + "\n"));
+  CHECK(run.skipped_lines == 0);
+  CHECK(run.events.empty());  // they are no lines of the time line
+  CHECK(run.ranks.count() == 3);
+  CHECK(run.ranks.imbalance() == Approx(2 * 0.4 / 3));
+  REQUIRE(run.ranks.bins().size() == 3);
+  CHECK(run.ranks.bins()[1].first_step == 4);
+  CHECK(run.ranks.bins()[1].last_step == 6);
+  CHECK(run.ranks.bins()[2].first_step == 8);  // of a number of steps that cannot be right, the last one
+  REQUIRE(run.ranks.ranks().size() == 3);
+  CHECK(run.ranks.ranks()[0].seconds == 2.0);
+  CHECK(run.ranks.ranks()[1].slowest == 3);
+  CHECK(run.ranks.ranks()[2].count == 0);
+  const std::string page = page_of({run});
+  CHECK(count(page, "3 ranks, 3 measurements; the imbalance") == 1);
 }
 
 TEST_CASE("report: texts of a run cannot leave their place in the page") {

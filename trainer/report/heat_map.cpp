@@ -101,7 +101,7 @@ std::vector<Tick> step_ticks(const Grid& grid) {
                   7);
 }
 
-/// Relative step times as letters, 2 % each: A is at most 0.5, _ at least 1.76, a space unknown.
+/// Relative busy times as letters, 2 % each: A is at most 0.5, _ at least 1.76, a space unknown.
 std::string cells_of(const Grid& grid) {
   constexpr const char* kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::string cells;
@@ -144,8 +144,8 @@ std::string heat_map_html(const RankStepTimes& times, PlotNumbers& numbers) {
   }
   for (int level = 0; level < kLevels; ++level) key += concat("<li><i class=\"band h", level, "\"></i>", shade_text(grid, level), "</li>");
   return concat(
-      "<ul class=\"key tight\"><li>step time against the median of all ranks:</li>", key, "</ul>\n<div class=\"plot heat\" data-plot=\"", number,
-      "\" tabindex=\"0\" role=\"group\" aria-label=\"Step time of each rank relative to the median of all ranks, by step. The arrow keys read "
+      "<ul class=\"key tight\"><li>busy time against the median of all ranks:</li>", key, "</ul>\n<div class=\"plot heat\" data-plot=\"", number,
+      "\" tabindex=\"0\" role=\"group\" aria-label=\"Busy time of each rank relative to the median of all ranks, by step. The arrow keys read "
       "values.\"><div class=\"y\">",
       y_labels, "</div><div class=\"area\"><svg viewBox=\"0 0 ", grid.columns.size(), " ", grid.rows,
       "\" preserveAspectRatio=\"none\" shape-rendering=\"crispEdges\" aria-hidden=\"true\">\n", drawing, "</svg></div><div class=\"x\">", x_labels,
@@ -159,7 +159,7 @@ std::string heat_map_svg(const RankStepTimes& times) {
   std::string text =
       concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", kWidth, "\" height=\"", height, "\" viewBox=\"0 0 ", kWidth, " ", height,
              "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#111\"><rect width=\"100%\" height=\"100%\" "
-             "fill=\"#fff\"/>\n<text x=\"72\" y=\"22\" font-size=\"15\">Step time of each rank against the median of all ranks</text>\n");
+             "fill=\"#fff\"/>\n<text x=\"72\" y=\"22\" font-size=\"15\">Busy time of each rank against the median of all ranks</text>\n");
   for (int level = 0; level < kLevels; ++level)
     text +=
         concat("<rect x=\"", kLeft + 68 * level, "\" y=\"36\" width=\"14\" height=\"12\" stroke=\"#999\" stroke-width=\"0.5\" fill=\"",

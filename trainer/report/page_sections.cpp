@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/plan/text.h"
 #include "trainer/report/bars.h"
 #include "trainer/report/heat_map.h"
@@ -13,24 +14,24 @@
 namespace trireme::report {
 namespace {
 
-/// The ranks with the highest relative step times.
+/// The ranks with the highest relative busy times.
 std::string slowest_ranks(const RankStepTimes& times) {
   constexpr size_t kMost = 8;
   std::vector<size_t> order;
   for (size_t rank = 0; rank < times.ranks().size(); ++rank)
-    if (times.ranks()[rank].steps > 0) order.push_back(rank);
-  const auto ratio = [&](size_t rank) { return times.ranks()[rank].ratio / static_cast<double>(times.ranks()[rank].steps); };
+    if (times.ranks()[rank].count > 0) order.push_back(rank);
+  const auto ratio = [&](size_t rank) { return times.ranks()[rank].ratio / static_cast<double>(times.ranks()[rank].count); };
   std::ranges::stable_sort(order, std::ranges::greater(), ratio);
   order.resize(std::min(order.size(), kMost));
   std::string rows;
   for (const size_t rank : order) {
     const RankStepTimes::Rank& one = times.ranks()[rank];
-    const auto steps = static_cast<double>(one.steps);
-    rows += concat("<tr><th scope=\"row\">rank ", rank, "</th><td>", value_text(one.seconds / steps, Quantity::kDuration), "</td><td>",
-                   print("%.3f", ratio(rank)), "</td><td>", percent_text(static_cast<double>(one.slowest) / steps), "</td></tr>\n");
+    const auto count = static_cast<double>(one.count);
+    rows += concat("<tr><th scope=\"row\">rank ", rank, "</th><td>", value_text(one.seconds / count, Quantity::kDuration), "</td><td>",
+                   print("%.3f", ratio(rank)), "</td><td>", percent_text(static_cast<double>(one.slowest) / count), "</td></tr>\n");
   }
   return concat(
-      "<div class=\"scroll\"><table class=\"figures\"><thead><tr><th scope=\"col\">slowest</th><th scope=\"col\">mean step</th><th "
+      "<div class=\"scroll\"><table class=\"figures\"><thead><tr><th scope=\"col\">slowest</th><th scope=\"col\">mean busy time</th><th "
       "scope=\"col\">/ median</th><th scope=\"col\">slowest of all in</th></tr></thead><tbody>",
       rows, "</tbody></table></div>\n");
 }
@@ -61,13 +62,13 @@ std::string ranks_section(std::span<const RunView> runs, PlotNumbers& numbers) {
     const RankStepTimes& times = runs[i].run->ranks;
     const std::optional<Plot> plot = rank_plot(runs[i]);
     if (times.empty() || !plot) continue;
-    text += run_heading(runs, i) +
-            concat("<p class=\"note\">", grouped(static_cast<int64_t>(times.ranks().size())), times.ranks().size() == 1 ? " rank, " : " ranks, ",
-                   grouped(times.steps()), " steps recorded; the imbalance, (max - min) / mean, is ", percent_text(times.imbalance()),
-                   " on average.</p>\n", "<div class=\"charts\"><figure class=\"wide\"><figcaption>Slow ranks over time</figcaption>\n",
-                   heat_map_html(times, numbers), "</figure>\n<figure><figcaption>", markup(plot->title), " <small>",
-                   markup(plot->curves.front().name), "</small></figcaption>\n", plot_html(*plot, numbers, concat("rank-", i)), "</figure>\n<figure>",
-                   slowest_ranks(times), "</figure></div>\n");
+    text += run_heading(runs, i) + concat("<p class=\"note\">", grouped(static_cast<int64_t>(times.ranks().size())),
+                                          times.ranks().size() == 1 ? " rank, " : " ranks, ", counted(times.count(), "measurement"),
+                                          "; the imbalance, (max - min) / mean, is ", percent_text(times.imbalance()), " on average.</p>\n",
+                                          "<div class=\"charts\"><figure class=\"wide\"><figcaption>Slow ranks over time</figcaption>\n",
+                                          heat_map_html(times, numbers), "</figure>\n<figure><figcaption>", markup(plot->title), " <small>",
+                                          markup(plot->curves.front().name), "</small></figcaption>\n", plot_html(*plot, numbers, concat("rank-", i)),
+                                          "</figure>\n<figure>", slowest_ranks(times), "</figure></div>\n");
   }
   return text;
 }

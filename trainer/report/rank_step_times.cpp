@@ -19,7 +19,7 @@ void add_to(RankStepTimes::Bin& bin, size_t rank, double ratio, int64_t count) {
 
 }  // namespace
 
-void RankStepTimes::add(int64_t step, std::span<const double> seconds) {
+void RankStepTimes::add(int64_t step, std::span<const double> seconds, int64_t steps) {
   sorted_.clear();
   std::copy_if(seconds.begin(), seconds.end(), std::back_inserter(sorted_), counts);
   if (sorted_.empty()) return;
@@ -33,11 +33,11 @@ void RankStepTimes::add(int64_t step, std::span<const double> seconds) {
     high = std::max(high, one);
   }
   imbalance_ += (high - low) / (sum / static_cast<double>(sorted_.size()));
-  ++steps_;
+  ++count_;
 
-  if (bins_.empty() || in_last_ == bin_steps_) {
+  if (bins_.empty() || in_last_ == bin_size_) {
     if (bins_.size() == kMostBins) halve();
-    bins_.push_back({step, step, {}, {}});
+    bins_.push_back({step - steps + 1, step, {}, {}});
     in_last_ = 0;
   }
   ++in_last_;
@@ -49,9 +49,9 @@ void RankStepTimes::add(int64_t step, std::span<const double> seconds) {
     if (!counts(one)) continue;
     add_to(bin, rank, one / median, 1);
     Rank& all = ranks_[rank];
-    all.low = all.steps == 0 ? one : std::min(all.low, one);
+    all.low = all.count == 0 ? one : std::min(all.low, one);
     all.high = std::max(all.high, one);
-    ++all.steps;
+    ++all.count;
     all.seconds += one;
     all.ratio += one / median;
     if (one == high) ++all.slowest;
@@ -68,7 +68,7 @@ void RankStepTimes::halve() {
     bins_[i] = std::move(merged);
   }
   bins_.resize(bins_.size() / 2);
-  bin_steps_ *= 2;
+  bin_size_ *= 2;
 }
 
 }  // namespace trireme::report

@@ -276,21 +276,21 @@ std::optional<Plot> rank_plot(const RunView& view) {
   const std::vector<RankStepTimes::Rank>& ranks = view.run->ranks.ranks();
   std::vector<double> number, mean, low, high;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const bool known = ranks[rank].steps > 0;
+    const bool known = ranks[rank].count > 0;
     number.push_back(static_cast<double>(rank));
-    mean.push_back(known ? ranks[rank].seconds / static_cast<double>(ranks[rank].steps) : kNothing);
+    mean.push_back(known ? ranks[rank].seconds / static_cast<double>(ranks[rank].count) : kNothing);
     low.push_back(known ? ranks[rank].low : kNothing);
     high.push_back(known ? ranks[rank].high : kNothing);
   }
   if (view.run->ranks.empty()) return std::nullopt;
   constexpr size_t kMostRanks = 2 * kMostBins;
   const std::vector<Bin> bins = bins_of(number.size(), kMostRanks);
-  Curve curve{.name = "mean, minimum to maximum over the steps", .x = middles_of(number, bins)};
+  Curve curve{.name = "mean, minimum to maximum over the measurements", .x = middles_of(number, bins)};
   // Of several ranks in one bin, the slowest mean counts: it must not disappear.
   curve.y = envelope_of(mean, bins).high;
   curve.low = envelope_of(low, bins).low;
   curve.high = envelope_of(high, bins).high;
-  Plot plot{.title = "Step time by rank"};
+  Plot plot{.title = "Busy time by rank"};
   plot.curves.push_back(std::move(curve));
   plot.x = fitted_axis("rank", Quantity::kCount, 0, std::max(1.0, number.back()));
   plot.y = y_axis("seconds per step", Quantity::kDuration, plot.curves, std::numeric_limits<double>::infinity());

@@ -105,11 +105,17 @@ bool add_step(RunRecord& run, const ordered_json& line) {
   steps.step.push_back(step);
   steps.time.push_back(time_of(line));
   for (size_t i = 0; i < kFigureNames.size(); ++i) steps.figures[i].push_back(number_in(line, kFigureNames[i]));
-  if (const auto ranks = line.find("rank_step_seconds"); ranks != line.end() && ranks->is_array()) {
-    std::vector<double> seconds;
-    for (const ordered_json& one : *ranks) seconds.push_back(number_of(one));
-    run.ranks.add(step, seconds);
-  }
+  return true;
+}
+
+bool add_ranks(RunRecord& run, const ordered_json& line) {
+  const auto ranks = line.find("busy_seconds");
+  if (ranks == line.end() || !ranks->is_array()) return true;  // GPUs have none
+  std::vector<double> seconds;
+  for (const ordered_json& one : *ranks) seconds.push_back(number_of(one));
+  const int64_t step = step_of(line);
+  const double steps = number_in(line, "steps");
+  run.ranks.add(step, seconds, steps >= 1 && steps <= static_cast<double>(step) ? static_cast<int64_t>(steps) : 1);
   return true;
 }
 
@@ -132,6 +138,7 @@ bool add_line(RunRecord& run, const std::string& text) {
     return line.contains("validation_loss") && add_evaluation(run, line);
   }
   if (!event->is_string()) return false;
+  if (*event == "ranks") return add_ranks(run, line);
   EventRecord record{event->get<std::string>(), step_of(line), time_of(line), {}};
   if (!line.contains("step")) record.after_step = run.steps.step.empty() ? 0 : run.steps.step.back();
   for (const char* key : {"event", "step", "time"}) line.erase(key);
