@@ -230,7 +230,7 @@ TEST_CASE("black box: a reader sees consistent moments while another thread writ
   } const at_the_end{stop, writer};
   size_t useful = 0;
   int64_t last = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 300 || (useful <= 100 && i < 30000); ++i) {  // on a busy machine the writer may rest in between
     const BlackBoxContents contents = box.read();
     check_moment(contents);
     CHECK(contents.last.step >= last);
