@@ -114,18 +114,20 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, Adam
 
 __global__ void scale_loss_kernel(const double* scalars, double* factor) { *factor *= scalars[kLossScale]; }
 
-__global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
+__global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, const double* sum_sq, const double* loss, double clip, double* norm,
+                                             double* scalars) {
   const double scale = scalars[kLossScale];
   const double root = sqrt(*sum_sq) / scale;
   const bool finite = root - root == 0;
-  const double steps = scalars[kAcceptedSteps] + (finite ? 1 : 0);
+  const bool accepted = finite && !(root > scalars[kNormLimit]) && !(*loss > scalars[kLossLimit]);
+  const double steps = scalars[kAcceptedSteps] + (accepted ? 1 : 0);
   *norm = root;
-  scalars[kFinite] = finite ? 1 : 0;
+  scalars[kFinite] = accepted ? 1 : 0;
   scalars[kGradScale] = (clip > 0 && root > clip ? clip / root : 1) / scale;
   scalars[kAcceptedSteps] = steps;
   scalars[kBiasCorrection1] = 1 - pow(hyper.beta1, steps);
   scalars[kBiasCorrection2] = 1 - pow(hyper.beta2, steps);
-  const double clean = finite ? scalars[kCleanSteps] + 1 : 0;
+  const double clean = finite ? scalars[kCleanSteps] + (accepted ? 1 : 0) : 0;
   const bool grows = clean >= static_cast<double>(scaling.growth_interval);
   scalars[kLossScale] = !finite ? fmax(scale / 2, scaling.minimum) : grows ? fmin(scale * 2, scaling.maximum) : scale;
   scalars[kCleanSteps] = grows ? 0 : clean;
@@ -253,9 +255,9 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
   launch(ctx, scale_loss_kernel, {dim3(1), dim3(1)}, scalars.data<double>(), factor.data<double>());
 }
 
-void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
-                           const Tensor& scalars) {
-  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(),
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, const Tensor& loss, double clip,
+                           const Tensor& norm, const Tensor& scalars) {
+  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), loss.data<double>(), clip, norm.data<double>(),
          scalars.data<double>());
 }
 

@@ -15,7 +15,9 @@ enum StepScalar : int {
   kAcceptedSteps = 5,    ///< t: steps accepted so far, this one included
   kLossScale = 6,        ///< factor on the gradient of the loss, for the next step
   kCleanSteps = 7,       ///< consecutive accepted steps since the loss scale last changed or was held at a bound
-  kStepScalars = 8,
+  kNormLimit = 8,        ///< a larger gradient norm rejects the step; infinity: none
+  kLossLimit = 9,        ///< a larger sum of losses rejects the step; infinity: none
+  kStepScalars = 10,
 };
 
 struct AdamW {
@@ -43,12 +45,13 @@ struct LossScale {
 /// factor[0] (f64) *= scalars[kLossScale].
 void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 
-/// Accepts or rejects a step, on the device. `sum_sq` is the sum of squares of gradients that include the loss scale S = scalars[kLossScale]. Sets
-/// norm[0] = sqrt(sum_sq[0]) / S; scalars[kFinite] = isfinite(norm); scalars[kGradScale] = min(1, clip / norm) / S (1 / S if clip = 0); for an
-/// accepted step scalars[kAcceptedSteps] += 1; the bias corrections of that count; then S and scalars[kCleanSteps] for the next step.
-/// sum_sq, norm [1] f64. The caller sets kLearningRate and, before the first step, kAcceptedSteps, kLossScale and kCleanSteps.
-void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
-                           const Tensor& scalars);
+/// Accepts or rejects a step, on the device. `sum_sq` is the sum of squares of gradients that include the loss scale S = scalars[kLossScale], `loss`
+/// the sum of losses. Sets norm[0] = sqrt(sum_sq[0]) / S; scalars[kFinite] = 1 if norm is finite and neither norm nor loss is above its limit;
+/// scalars[kGradScale] = min(1, clip / norm) / S (1 / S if clip = 0); for an accepted step scalars[kAcceptedSteps] += 1; the bias corrections of that
+/// count; then S and scalars[kCleanSteps] for the next step, which a step rejected by a limit does not change.
+/// sum_sq, loss, norm [1] f64. The caller sets kLearningRate and, before the first step, kAcceptedSteps, kLossScale, kCleanSteps and both limits.
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, const Tensor& loss, double clip,
+                           const Tensor& norm, const Tensor& scalars);
 
 /// The slice of one parameter: weight, gradient and both moments, of equal size and dtype.
 struct AdamWSlice {

@@ -6,16 +6,18 @@
 
 namespace trireme::reference {
 
-inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
+inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling, const double* sum_sq, const double* loss, double clip, double* norm,
+                                  double* scalars) {
   const double scale = scalars[kLossScale];
   *norm = std::sqrt(*sum_sq) / scale;
-  scalars[kFinite] = std::isfinite(*norm) ? 1 : 0;
+  const bool finite = std::isfinite(*norm);
+  const bool within_limits = !(*norm > scalars[kNormLimit]) && !(*loss > scalars[kLossLimit]);  // a loss that is not a number has never decided
+  scalars[kFinite] = finite && within_limits ? 1 : 0;
   scalars[kGradScale] = (clip > 0 && *norm > clip ? clip / *norm : 1) / scale;
   scalars[kAcceptedSteps] += scalars[kFinite];
   scalars[kBiasCorrection1] = 1 - std::pow(hyper.beta1, scalars[kAcceptedSteps]);
   scalars[kBiasCorrection2] = 1 - std::pow(hyper.beta2, scalars[kAcceptedSteps]);
-  const bool finite = scalars[kFinite] != 0;
-  const double clean = finite ? scalars[kCleanSteps] + 1 : 0;
+  const double clean = finite ? scalars[kCleanSteps] + scalars[kFinite] : 0;
   const bool grows = clean >= static_cast<double>(scaling.growth_interval);
   scalars[kLossScale] = !finite ? std::fmax(scale / 2, scaling.minimum) : grows ? std::fmin(scale * 2, scaling.maximum) : scale;
   scalars[kCleanSteps] = grows ? 0 : clean;

@@ -25,7 +25,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// grad_scale, finite, learning rate, bias corrections at step 3, accepted steps, loss scale, clean steps.
-const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3, 1, 0};
+const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3, 1, 0, kInfinity, kInfinity};
 
 /// A second moment: squares of normal values.
 Operand second_moment(const std::string& name, int64_t count) {
@@ -111,14 +111,22 @@ Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<i
   return operation;
 }
 
+/// Limits of a step, and its sum of losses.
+struct Limits {
+  double norm = kInfinity, loss = kInfinity;
+  double measured_loss = 2;
+};
+
 /// `sum_sq` is the sum of squares of gradients that include the loss scale.
-Operation decided(double sum_sq, double clip, double steps, const LossScaling& scaling = {}, const LossScale& loss_scale = {}) {
-  return {
-      "finalize_step_scalars",
-      {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
-       always_f64(in_place("scalars", {kStepScalars},
-                           {kNaN, kNaN, 3, kNaN, kNaN, steps, static_cast<double>(loss_scale.scale), static_cast<double>(loss_scale.clean_steps)}))},
-      [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { finalize_step_scalars(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
+Operation decided(double sum_sq, double clip, double steps, const LossScaling& scaling = {}, const LossScale& loss_scale = {},
+                  const Limits& limits = {}) {
+  return {"finalize_step_scalars",
+          {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
+           always_f64(in_place("scalars", {kStepScalars},
+                               {kNaN, kNaN, 3, kNaN, kNaN, steps, static_cast<double>(loss_scale.scale), static_cast<double>(loss_scale.clean_steps),
+                                limits.norm, limits.loss})),
+           always_f64(input("loss", {1}, {limits.measured_loss}))},
+          [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { finalize_step_scalars(ctx, kHyper, scaling, t[0], t[3], clip, t[1], t[2]); }};
 }
 
 /// Moving average of `count` weights from element `shift` on; operands: scalars, w, e.
@@ -423,7 +431,8 @@ TEST_CASE("the loss scale is removed from the gradient norm and from the gradien
     }
   }
   const Operation scaled{"scale_loss",
-                         {always_f64(input("scalars", {kStepScalars}, {0.7, 1, 1e-2, 1, 1, 3, 4096, 5})), always_f64(in_place("factor", {1}, {0.1}))},
+                         {always_f64(input("scalars", {kStepScalars}, {0.7, 1, 1e-2, 1, 1, 3, 4096, 5, kInfinity, kInfinity})),
+                          always_f64(in_place("factor", {1}, {0.1}))},
                          [](Context& ctx, const std::vector<Tensor>& t) { scale_loss(ctx, t[0], t[1]); }};
   for (Device device : devices()) CHECK(run(scaled, device, DType::kF32)[1][0] == 409.6);
 }
@@ -457,6 +466,32 @@ TEST_CASE("the loss scale doubles after clean steps, halves on overflow, and sta
       CHECK(fixed[2][kLossScale] == 1);
       CHECK(fixed[2][kCleanSteps] == 0);
     }
+  }
+}
+
+TEST_CASE("a step above the limit of its gradient norm or of its loss is rejected and leaves the loss scale alone") {
+  const LossScaling scaling{3, 4, 64};
+  struct Case {
+    Limits limits;
+    bool accepted;
+  };
+  // The norm is 5 and its squares include the loss scale; a value at its limit is within it. A loss that is not a number decides nothing.
+  for (const Case& c : {Case{{5, 2, 2}, true}, {{4.9, 2, 2}, false}, {{5, 1.9, 2}, false}, {{5, kInfinity, kInfinity}, true}, {{5, 2, kNaN}, true}}) {
+    for (Device device : devices()) {
+      const Values after = run(decided(25 * 16 * 16, 1, 4, scaling, {16, 2}, c.limits), device, DType::kF32);
+      INFO("limits " << c.limits.norm << ", " << c.limits.loss << "; loss " << c.limits.measured_loss);
+      CHECK(after[1][0] == 5);
+      CHECK(after[2][kFinite] == (c.accepted ? 1 : 0));
+      CHECK(after[2][kAcceptedSteps] == (c.accepted ? 5 : 4));
+      CHECK(after[2][kLossScale] == (c.accepted ? 32 : 16));
+      CHECK(after[2][kCleanSteps] == (c.accepted ? 0 : 2));
+    }
+  }
+  for (Device device : devices()) {  // an overflow under a limit is still one
+    const Values after = run(decided(kInfinity, 1, 4, scaling, {16, 2}, {5, 2, 2}), device, DType::kF32);
+    CHECK(after[2][kFinite] == 0);
+    CHECK(after[2][kLossScale] == 8);
+    CHECK(after[2][kCleanSteps] == 0);
   }
 }
 

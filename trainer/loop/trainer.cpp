@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -60,7 +61,9 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   executor_->on_norm([this](Context&) { norm(); });
   sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  local_sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
+  fill(ctx, std::numeric_limits<double>::infinity(), scalars_.flat(kNormLimit, 2));
   const int64_t rows = config.training.micro_batch_size, tokens = rows * config.training.sequence_length;
   const auto indices = [&] { return Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData); };
   for (int k = 0; k < microbatches_; ++k) {
@@ -138,18 +141,31 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
     from_host(ctx_, host.flat(2 * count, count), documents.starts);
     from_host(ctx_, host.flat(3 * count, count), documents.ends);
   }
+  local_targets_ = valid;
   return all_reduce_count(*mesh_.data, valid);
 }
 
-StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
+StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
+  return finish(start(data, step, learning_rate, limits));
+}
+
+Sampler Trainer::sampler(const Dataset& data) const {
+  return Sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size, data_start_);
+}
+
+void Trainer::rotate_data(int by) {
+  const int64_t rank = (mesh_.data->rank() + by) % mesh_.data->size();
+  for (size_t k = 0; k < batch_.size(); ++k)
+    batch_[k].first_sample = (rank * microbatches_ + static_cast<int64_t>(k)) * config_.training.micro_batch_size;
+}
 
 /// Reads the batch of a step and writes the factor of its loss. Returns the number of valid targets of the global batch, and the factor.
 std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t step) {
-  const Sampler sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size, data_start_);
+  const Sampler order = sampler(data);
   note("reading the batch of step ", step + 1);
   const int64_t valid = [&] {
     const TracedRegion reading(trace_, Cause::kDataWait);
-    return read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
+    return read_batch(data, [&](int64_t index) { return order.sample(step, index); });
   }();
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
   for (const auto& stage : stages_) write_scalar(ctx_, factor, stage->loss_scale());
@@ -163,18 +179,20 @@ void Trainer::rehearse(const Dataset& data, int64_t step) {
   queue_list(list, step);
 }
 
-Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
+Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
   const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
+  write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
+  write_scalar(ctx_, limits.loss * static_cast<double>(std::max<int64_t>(valid, 1)), scalars_.flat(kLossLimit, 1));
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
   if (captures && actions_ == nullptr) {
     launch_graph(step);
   } else {
     queue_step(step);  // parameters are gathered: a launch leaves them marked as stale
   }
-  std::vector<Tensor> figures = {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1), offender_};
+  std::vector<Tensor> figures = {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1), offender_, local_sums_.flat(1, 1), local_sums_.flat(0, 1)};
   if (scales_loss(config_.training)) figures.insert(figures.end(), {scalars_.flat(kLossScale, 1), scalars_.flat(kCleanSteps, 1)});
-  return {ScalarReadback(ctx_, figures), factor, learning_rate, valid};
+  return {ScalarReadback(ctx_, figures), factor, learning_rate, valid, local_targets_};
 }
 
 void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step) {
@@ -207,9 +225,10 @@ void Trainer::norm() {
   for (const auto& stage : stages_)
     if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1), each);
   if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
+  copy(ctx_, sums_, local_sums_);
   mesh_.step.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
-  finalize_step_scalars(ctx_, hyper_, scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
+  finalize_step_scalars(ctx_, hyper_, scaling_, sums_.flat(0, 1), sums_.flat(1, 1), config_.training.gradient_clip, norm_, scalars_);
   first_non_finite(ctx_, gradients_, scalars_, offender_);
 }
 
@@ -240,15 +259,19 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.grad_norm = values[1];
   result.learning_rate = step.learning_rate;
   result.targets = step.targets;
+  result.local_loss = values[4];
+  result.local_squares = values[5];
+  result.local_targets = step.local_targets;
   result.accepted = ctx_.device == Device::kMeta || values[2] != 0;
   if (result.accepted) {
     ++accepted_steps_;
   } else {
     result.offender = offender_name(static_cast<int64_t>(values[3]));
+    result.over_limit = std::isfinite(result.grad_norm);
   }
   if (scales_loss(config_.training) && ctx_.device != Device::kMeta) {
     used_scale_ = static_cast<double>(loss_scale_.scale);
-    result.loss_scale = std::exchange(loss_scale_, LossScale{static_cast<int64_t>(values[4]), static_cast<int64_t>(values[5])}).scale;
+    result.loss_scale = std::exchange(loss_scale_, LossScale{static_cast<int64_t>(values[6]), static_cast<int64_t>(values[7])}).scale;
     // The loss is not scaled: if it is not finite itself, a smaller scale does not help.
     result.overflow = !result.accepted && std::isfinite(result.loss) && loss_scale_.scale < *result.loss_scale;
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,16 +27,28 @@ struct StepTrace;  // trainer/loop/exposed.h
 /// True for fp16, which has dynamic loss scaling; in other precisions the scale stays 1.
 bool scales_loss(const TrainingConfig& training);
 
+/// Largest values with which a step is accepted.
+struct StepLimits {
+  double loss = std::numeric_limits<double>::infinity();       ///< mean over the global batch's valid tokens, nats
+  double grad_norm = std::numeric_limits<double>::infinity();  ///< before clipping
+  bool operator==(const StepLimits&) const = default;
+};
+
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   int64_t targets = 0;                ///< valid tokens of the global batch; if there are none, loss and gradients are 0
-  bool accepted = true;               ///< false: the gradient norm was not finite, weights are unchanged on every rank
+  bool accepted = true;               ///< false: the gradient norm was not finite or a limit exceeded, weights are unchanged on every rank
   std::optional<int64_t> loss_scale;  ///< of this step; only with dynamic loss scaling
   /// True if rejected because the loss scale was too large for the gradients; it is lower from here on. Expected now and then with loss scaling.
   bool overflow = false;
-  std::string offender;  ///< rejected steps: the first parameter, by name, with a non-finite gradient
+  std::string offender;     ///< rejected steps: the first parameter, by name, with a non-finite gradient
+  bool over_limit = false;  ///< true if rejected although everything is finite: loss or gradient norm is above its limit
+  /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
+  /// it owns and counts, with the loss scale.
+  double local_loss = 0, local_squares = 0;
+  int64_t local_targets = 0;  ///< valid tokens of the samples of this rank's data coordinate
 };
 
 /// A rectangle of a parameter that this rank owns, with its optimizer state. Checkpoints, tests and replica checks read and write it.
@@ -67,17 +80,23 @@ class Trainer {
   /// Sets where the training data begin: {0, 0} unless a resumed run has changed them. Set the same value on all ranks.
   void set_data_start(DataStart start) { data_start_ = start; }
   /// Trains on the global batch of `step` (from 0).
-  StepResult step(const Dataset& data, int64_t step, double learning_rate);
+  StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
   /// most one further step may be started before a step is finished.
   struct StepInFlight {
-    ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag, offender; with dynamic loss scaling the next step's scale and clean steps
+    /// Summed loss, gradient norm, accepted, offender, local loss and squares; with dynamic loss scaling the next step's scale and clean steps.
+    ScalarReadback scalars;
     double loss_factor = 0;  ///< mean loss = summed loss * loss_factor
     double learning_rate = 0;
-    int64_t targets = 0;  ///< valid tokens of the global batch
+    int64_t targets = 0, local_targets = 0;  ///< valid tokens of the global batch, and of this data rank
   };
-  StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
+  StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
+  /// From now on each data rank computes the samples of the one `by` places after it; 0 from the start. What is trained does not depend on it, except
+  /// for the order of sums. Set the same value on all ranks.
+  void rotate_data(int by);
+  /// The sample of `data` at place `place` of the global batch of `step` (from 0).
+  int64_t sample(const Dataset& data, int64_t step, int64_t place) const { return sampler(data).sample(step, place); }
   /// Queues forward and backward of `step` without partial sums, norm and update. Only the gradients change, which every step clears.
   void rehearse(const Dataset& data, int64_t step);
 
@@ -143,8 +162,9 @@ class Trainer {
   const std::vector<int>& stage_rank() const { return stage_rank_; }  ///< pipeline rank of each stage
 
  private:
-  /// Fills batch_ and counts the unmasked targets of the global batch. `sample_of`: index in the global batch -> sample of the data set.
+  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of batch_. `sample_of`: index in the global batch -> sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
+  Sampler sampler(const Dataset& data) const;
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
   void make_optimizers();
@@ -173,6 +193,7 @@ class Trainer {
   TimelineRecorder* actions_ = nullptr;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
+  Tensor local_sums_;                        ///< sums_ before the sum over the ranks
   std::vector<Microbatch> batch_;            ///< micro-batches of this data rank
   std::vector<Tensor> gradients_;            ///< owned_gradients
   std::vector<std::string> gradient_names_;  ///< of gradients_
@@ -187,6 +208,7 @@ class Trainer {
   LossScale loss_scale_;   ///< after finished steps
   double used_scale_ = 1;  ///< the loss scale of the last finished step
   DataStart data_start_;
+  int64_t local_targets_ = 0;
 };
 
 }  // namespace trireme
