@@ -29,6 +29,7 @@ CASES = [
     (70, "rank 1 is dead", 5, 3),
     (137, "killed", 5, 3),
     (70, "trireme: " + DIVERGED + "20 steps in a row", 1, 0),
+    (70, "trireme: training has stopped at an anomaly: in step 7", 1, 0),
 ]
 SCRIPTS = ("train.sbatch", "train-cpu.sbatch")
 

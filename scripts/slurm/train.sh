@@ -13,8 +13,8 @@ messages=trireme-$SLURM_JOB_ID.messages
 {
   srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" build/trireme train "$@" 2>&1 >&3 | tee "$messages" >&2
 } 3>&1 || code=$?
-if [ "$code" -eq 70 ] && grep -q "training has diverged: " "$messages"; then
-  echo "not requeued: the run has diverged and would diverge again" >&2
+if [ "$code" -eq 70 ] && grep -q -e "training has diverged: " -e "training has stopped at an anomaly: " "$messages"; then
+  echo "not requeued: the run has diverged or met an anomaly, and would again" >&2
   exit "$code"
 fi
 

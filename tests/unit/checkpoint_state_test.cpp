@@ -150,6 +150,23 @@ TEST_CASE("checkpoint: the state of early stopping is part of the manifest", "[c
   CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"early_stopping\"") && Contains("60"));
 }
 
+TEST_CASE("checkpoint: the window of accepted steps is part of the manifest, to the bit", "[checkpoint]") {
+  Manifest manifest;
+  CheckpointDescription& about = manifest.description;
+  about.model = about.layout = nlohmann::json::object();
+  CHECK(manifest_text(manifest).find("figures") == std::string::npos);
+  about.figures = {{2.125, 0.1}, {1.0 / 3, 5e-324}};
+  CHECK(parse_manifest(manifest_text(manifest), "m").description.figures == about.figures);
+  const auto with = [&](const char* figures) {
+    std::string text = manifest_text(manifest);
+    const size_t begin = text.find("\"figures\": ") + 11, end = text.find("],\n \"", begin) + 1;
+    return with_digest(text.replace(begin, end - begin, figures));
+  };
+  CHECK(parse_manifest(with("[[1.5, 2]]"), "m").description.figures == std::vector<StepFigures>{{1.5, 2}});
+  for (const char* bad : {"[[1.5]]", "[[1.5, \"2\"]]", "[1.5, 2]", "[[1.5, 0]]", "[[-1, 2]]", "3"})
+    CHECK_THROWS_WITH(parse_manifest(with(bad), "m"), Contains("\"figures\""));
+}
+
 TEST_CASE("checkpoint: the algorithms of matrix products are part of the manifest", "[checkpoint]") {
   Manifest manifest;
   CheckpointDescription& about = manifest.description;

@@ -498,6 +498,9 @@ TEST_CASE("launcher: a diverged job is not restarted, the job after it is", "[la
   std::ofstream(metrics, std::ios::app) << "{\"event\":\"start\",\"step\":0}\n{\"step\":22,\"loss\":1}\n";
   fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
   CHECK(restart_planner().no_retry_reason.empty());
+  std::ofstream(metrics, std::ios::app) << "{\"event\":\"anomaly_stop\",\"before_step\":23}\n";
+  fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(2));
+  CHECK(restart_planner().no_retry_reason == "the run stopped at an anomalous step and would stop there again");
   fs::remove_all(run);
 }
 

@@ -40,6 +40,13 @@ struct StopState {
   bool operator==(const StopState&) const = default;
 };
 
+/// What AnomalyWindow knows of an accepted step; finite and positive.
+struct StepFigures {
+  double loss = 0;  ///< nats
+  double grad_norm = 0;
+  bool operator==(const StepFigures&) const = default;
+};
+
 /// Algorithms of matrix products by GPU model and library versions, as chosen by tune_products.
 using AlgorithmsByGpu = std::map<std::string, cuda::ProductAlgorithms>;
 
@@ -59,6 +66,7 @@ struct CheckpointDescription {
   int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
   std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
   StopState early_stopping = {};          ///< without an evaluation after `step` that was made after the save
+  std::vector<StepFigures> figures = {};  ///< the window of AnomalyWindow, oldest first
   /// Those that the step uses; empty without kernels.tuning_file.
   AlgorithmsByGpu product_algorithms = {};
 };

@@ -33,7 +33,7 @@ Continuation RestartPlanner::operator()() {
   if (now.metrics != before_.metrics) {
     const Tail tail = tail_of_metrics();
     next.done = tail.step;
-    if (tail.diverged) next.no_retry_reason = "the run diverged and would diverge again";
+    next.no_retry_reason = tail.no_retry_reason;
   }
   before_ = now;
   if (!resumes_automatically(now)) return next;
@@ -72,13 +72,15 @@ RestartPlanner::State RestartPlanner::look() const {
 RestartPlanner::Tail RestartPlanner::tail_of_metrics() const {
   constexpr std::streamoff kTail = 1 << 16;
   constexpr std::string_view kStep = "{\"step\":", kStart = "{\"event\":\"start\"", kDiverged = "{\"event\":\"diverged\"";
+  constexpr std::string_view kAnomaly = "{\"event\":\"anomaly_stop\"";
   std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
   file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
   Tail tail;
   for (std::string line; std::getline(file, line) && !file.eof();) {  // the last line may be incomplete
     if (line.starts_with(kStep)) tail.step = std::atoll(line.c_str() + kStep.size());
-    if (line.starts_with(kStart)) tail.diverged = false;
-    if (line.starts_with(kDiverged)) tail.diverged = true;
+    if (line.starts_with(kStart)) tail.no_retry_reason.clear();
+    if (line.starts_with(kDiverged)) tail.no_retry_reason = "the run diverged and would diverge again";
+    if (line.starts_with(kAnomaly)) tail.no_retry_reason = "the run stopped at an anomalous step and would stop there again";
   }
   return tail;
 }

@@ -30,8 +30,8 @@ class RestartPlanner {
   bool resumes_automatically(const State& now) const;
   /// Information from the end of metrics.jsonl about the job that wrote it.
   struct Tail {
-    int64_t step = 0;  ///< last completed step
-    bool diverged = false;
+    int64_t step = 0;                  ///< last completed step
+    std::string no_retry_reason = {};  ///< why another try would end the same way; empty: unknown
   };
   Tail tail_of_metrics() const;
 

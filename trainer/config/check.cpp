@@ -289,6 +289,9 @@ void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
     rules.broken("kernels.cuda_graph", "a captured step would repeat the same dropout masks", "false, or model.dropout 0", "false");
+  if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy == AnomalyPolicy::kRerun)
+    rules.broken("kernels.cuda_graph", "observe.anomalies.policy rerun records what ranks exchange in a step, which a graph cannot do",
+                 "false, or observe.anomalies.policy warn | skip | stop", "false");
   if (rules.apply({"run.ranks_per_gpu"}) && c.run.ranks_per_gpu > 1)
     rules.broken("kernels.cuda_graph", "ranks that share a GPU communicate through host memory, which a graph cannot capture",
                  "false, or ranks_per_gpu 1", "false");

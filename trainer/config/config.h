@@ -217,6 +217,18 @@ struct PlanConfig {
   bool operator==(const PlanConfig&) const = default;
 };
 
+/// What a run does with a step whose loss or gradient norm is anomalous.
+enum class AnomalyPolicy : uint8_t { kWarn, kSkip, kRerun, kStop };
+template <>
+inline constexpr std::array kNames<AnomalyPolicy>{"warn", "skip", "rerun", "stop"};
+
+struct AnomalyConfig {
+  OneOf<AnomalyPolicy> policy = AnomalyPolicy::kWarn;
+  int64_t window = 128;  ///< accepted steps
+  double z = 6.0;        ///< robust standard deviations of the logarithm above the window's median
+  bool operator==(const AnomalyConfig&) const = default;
+};
+
 /// A switch, or a path that switches on.
 using SwitchOrPath = std::variant<bool, std::string>;
 
@@ -232,6 +244,7 @@ struct ObserveConfig {
   bool black_box = true;             ///< each rank keeps a file with what it is doing (MappedBlackBox)
   SwitchOrPath tensorboard = false;  ///< true: <run.directory>/tensorboard
   PrometheusConfig prometheus;
+  AnomalyConfig anomalies;
   bool operator==(const ObserveConfig&) const = default;
 };
 

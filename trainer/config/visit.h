@@ -217,6 +217,31 @@ void visit(V& v, PlanConfig& c) {
     c.must_fit);
 }
 
+/// Operation keys, because only what happens to an anomalous step depends on them, as on training.max_rejected_steps.
+template <class V>
+void visit(V& v, AnomalyConfig& c) {
+  v(operation_key(
+        {.key = "policy",
+         .doc =
+             "What happens to a step whose loss or gradient norm is above the limit of the window, or not finite. warn: it is reported. skip: it is "
+             "rejected, and the weights do not change. stop: the run ends with a checkpoint of the state before the step. rerun: the step is "
+             "repeated from the same weights and data to tell a hardware fault from data or model. A step whose gradient is not finite is "
+             "rejected under every policy."}),
+    c.policy);
+  v(operation_key(
+        {.key = "window",
+         .doc = "Number of accepted steps whose losses and gradient norms a step is compared with. Steps are judged once the window is full.",
+         .min = 8,
+         .max = 4096}),
+    c.window);
+  v(operation_key({.key = "z",
+                   .doc = "Limit of loss and gradient norm, in robust standard deviations of their logarithm above the median of the window.",
+                   .min = 0,
+                   .max = 1000,
+                   .above_min = true}),
+    c.z);
+}
+
 template <class V>
 void visit(V& v, PrometheusConfig& c) {
   const char* const without_port = c.port ? nullptr : "prometheus.port is not set";
@@ -258,6 +283,7 @@ void visit(V& v, ObserveConfig& c) {
                           "true: in <run.directory>/tensorboard; a path: in that directory."}),
     c.tensorboard);
   v.section("prometheus", "Figures for Prometheus.", c.prometheus);
+  v.section("anomalies", "Detection of steps whose loss or gradient norm stands out.", c.anomalies);
 }
 
 template <class V>
@@ -271,7 +297,7 @@ void visit(V& v, Config& c) {
   v.section("resilience", "Detection of ranks that die, hang or disagree, and restarts.", c.resilience);
   v.section("kernels", "Choice of compute kernels.", c.kernels);
   v.section("plan", "Forecast of memory and time before the first step.", c.plan);
-  v.section("observe", "What a run prints and records, and for which other programs it writes figures.", c.observe);
+  v.section("observe", "What a run prints, watches and records, and for which other programs it writes figures.", c.observe);
 }
 
 }  // namespace trireme

@@ -38,6 +38,7 @@ int64_t wanted_steps(const RunRecord& run) {
 std::string status_of(const RunRecord& run) {
   const int64_t done = last_step(run), wanted = wanted_steps(run);
   if (run.last("diverged") != nullptr) return "diverged";
+  if (run.last("anomaly_stop") != nullptr) return "stopped at an anomaly";
   if (wanted > 0 && done >= wanted) return "finished";
   if (run.last("early_stop") != nullptr) return "stopped early";
   return done == 0 ? "no steps" : "unfinished";
@@ -144,6 +145,7 @@ std::vector<Fact> facts_of(const RunView& view) {
   facts.push_back({"saved checkpoints", std::to_string(events_of_kind(run, "checkpoint")),
                    events_of_kind(run, "checkpoint_failed") > 0 ? concat(events_of_kind(run, "checkpoint_failed"), " failed") : ""});
   facts.push_back({"rejected steps", std::to_string(events_of_kind(run, "rejected_step"))});
+  facts.push_back({"anomalous steps", std::to_string(events_of_kind(run, "anomaly"))});
   return facts;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/progress.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -23,10 +24,12 @@ class CheckpointManager {
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
                     const RunLock* lock, Reporter& reporter, Progress& progress);
 
-  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping. With
-  /// checkpoint.asynchronous a thread writes after the return. A failure is reported once per job, and training continues. Collective. Errors, on all
-  /// ranks: IoError if this job has lost the lock on the run directory.
-  void save(int64_t step, int64_t rejected_steps, const StopState& early_stopping = {});
+  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping and of
+  /// AnomalyWindow. With checkpoint.asynchronous a thread writes after the return. A failure is reported once per job, and training continues.
+  /// Collective. Errors, on all ranks: IoError if this job has lost the lock on the run directory.
+  void save(int64_t step, int64_t rejected_steps, const StopState& early_stopping = {}, const std::vector<StepFigures>& figures = {});
+  /// Step of the last save of this job, or of the checkpoint that it resumed from.
+  int64_t last_saved() const { return last_saved_; }
   /// With checkpoint.keep_best: adds the validation loss after `step` to its checkpoint, if this job saved it or resumed from it, once it is published.
   void evaluated(int64_t step, double loss);
   /// With checkpoint.keep_best: removes what the last evaluation has made superfluous. Call after finish(), at the end.

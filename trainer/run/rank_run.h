@@ -1,5 +1,5 @@
 #pragma once
-// Private to run.cpp, run_setup.cpp and run_evaluation.cpp.
+// Private to run.cpp, run_setup.cpp, run_evaluation.cpp and run_anomalies.cpp.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -16,11 +16,13 @@
 #include "trainer/loop/memory.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
+#include "trainer/run/anomaly_window.h"
 #include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/early_stopping.h"
 #include "trainer/run/rank_figures.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
+#include "trainer/run/rerun.h"
 #include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
@@ -32,8 +34,9 @@ namespace trireme {
 /// The complete state of one rank's run. Members are initialised in the order of the constructor, and all ranks agree on the outcome of each stage.
 class Run {
  public:
-  /// `log` records the communication of `world` if steps are to be traced; else null.
-  Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log);
+  /// `log` records the communication of `world` if steps are to be traced; else null. `exchanges` observes it.
+  Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log,
+      ExchangeLog& exchanges);
   ExitCode loop();
 
  private:
@@ -52,6 +55,10 @@ class Run {
   nlohmann::ordered_json tokens_by_set(int64_t step) const;
   void end_if_diverged();
   std::string checkpoint_before_rejections() const;
+  bool judges_before_update() const { return config_.observe.anomalies.policy != AnomalyPolicy::kWarn; }
+  void report_step(int64_t step, StepResult result, double seconds);
+  RerunVerdict repeat(int64_t step, const StepResult& result, const StepLimits& limits);
+  void end_if_anomalous(int64_t step);
   void start_step(int64_t step);
   void finish_step();
   void continue_training();
@@ -100,9 +107,15 @@ class Run {
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;
+    LossScale loss_scale = {};             ///< before the step
+    std::vector<Exchange> exchanges = {};  ///< with the policy rerun
   };
+  ExchangeLog& exchanges_;
   std::optional<Started> started_;                  ///< step not yet reported
+  Started finished_{};                              ///< the last reported step
   RejectedSteps rejected_;                          ///< up to the last reported step
+  AnomalyWindow window_;                            ///< up to the last reported step
+  std::string stop_reason_;                         ///< why the run ends at an anomalous step; empty: it does not
   std::set<std::string> plain_shapes_;              ///< those that have been warned of; the same on all ranks
   bool first_step_reported_ = false;                ///< with the shapes of its operations
   std::vector<AttentionKernels::Shape> attention_;  ///< those that have been reported; the same on all ranks

@@ -12,13 +12,17 @@ void RejectedSteps::add(int64_t step, const StepResult& result) {
   if (result.accepted || result.overflow) return;
   ++count_;
   last_ = step;
-  reason_ = concat(std::isfinite(result.loss) ? "" : "the loss and ", "the gradient", result.offender.empty() ? "" : " of " + result.offender);
+  const std::string gradient = concat("the gradient", result.offender.empty() ? "" : " of " + result.offender);
+  if (result.over_limit)
+    reason_ = "its loss or gradient norm is anomalous";
+  else
+    reason_ = std::isfinite(result.loss) ? gradient + " is not finite" : concat("the loss and ", gradient, " are not finite");
 }
 
 std::string RejectedSteps::text() const {
   const std::string many = concat(counted(count_, "step was rejected", "steps in a row were rejected"));
   if (last_ == 0) return many;  // all rejected before this start
-  return concat(many, ", the last of them step ", last_, ", because ", reason_, reason_.starts_with("the loss") ? " are" : " is", " not finite");
+  return concat(many, ", the last of them step ", last_, ", because ", reason_);
 }
 
 }  // namespace trireme

@@ -53,11 +53,20 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds, cons
   if (result.targets == 0)
     event("no_target", step, {},
           concat("warning: step ", step, " has no loss and its gradients are zero: every target of its batch is masked, as prompt targets are"));
-  if (result.accepted) return;
+  if (result.accepted || result.over_limit) return;  // a limit is reported by anomaly()
   if (result.overflow) return event("overflow", step, {{"parameter", result.offender}});
   event("rejected_step", step, {{"parameter", result.offender}},
         concat("step ", step, " rejected on every rank: the gradient", result.offender.empty() ? "" : " of " + result.offender,
                " is not finite; weights are unchanged"));
+}
+
+void Reporter::anomaly(int64_t step, const StepResult& result, const StepLimits& limits, const std::string& action, const ordered_json& more,
+                       const std::string& text) {
+  ordered_json fields = {{"action", action},
+                         {"measured", {{"loss", result.loss}, {"grad_norm", result.grad_norm}}},
+                         {"limit", {{"loss", limits.loss}, {"grad_norm", limits.grad_norm}}}};
+  fields.update(more);
+  event("anomaly", step, fields, text.empty() ? "" : concat("step ", step, ": anomaly: ", text));
 }
 
 void Reporter::evaluating(int64_t step, int64_t done, int64_t batches, double seconds) { sinks_.evaluating(step, done, batches, seconds); }

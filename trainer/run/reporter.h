@@ -25,6 +25,10 @@ class Reporter {
             int64_t steps, TerminalWidth width = {}, std::FILE* messages = stderr);
   /// `more`: an object with further fields.
   void step(int64_t step, const StepResult& result, double seconds, const nlohmann::ordered_json& more = nlohmann::ordered_json::object());
+  /// An anomalous step: what was done with it, further fields, and the text of the line after "step 7: anomaly: "; empty: no
+  /// line.
+  void anomaly(int64_t step, const StepResult& result, const StepLimits& limits, const std::string& action, const nlohmann::ordered_json& more,
+               const std::string& text);
   /// EventSink::evaluating.
   void evaluating(int64_t step, int64_t done, int64_t batches, double seconds);
   /// `sets`: name and loss of each validation set that has a name.

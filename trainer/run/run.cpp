@@ -19,7 +19,8 @@ void Run::log(RankRecord::Level level, const std::string& text) {
   if (options_.record != nullptr) options_.record->write(level, text);
 }
 
-/// On a GPU the results of a step are read while the next one runs, unless one of both is traced; on a CPU they are available immediately.
+/// On a GPU the results of a step are read while the next one runs, unless one of both is traced or a step may be held back; on a CPU they are
+/// available immediately.
 void Run::start_step(int64_t step) {
   progress_.begin_step(step, ctx_.arena->peak_bytes(), peak_resident_bytes());
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
@@ -28,10 +29,17 @@ void Run::start_step(int64_t step) {
     finish_step();
     tracer_->begin(step);
   }
-  Started now{step, trainer_->start(data_->train, step - 1, rate)};
+  const bool may_repeat = config_.observe.anomalies.policy == AnomalyPolicy::kRerun;
+  const LossScale before = trainer_->loss_scale();
+  if (may_repeat) {
+    trainer_->weights_changed();  // as in execute()
+    exchanges_.start();
+  }
+  Started now{step, trainer_->start(data_->train, step - 1, rate, judges_before_update() ? window_.limits() : StepLimits()), before};
+  if (may_repeat) now.exchanges = exchanges_.stop();
   finish_step();
   started_ = std::move(now);
-  if (traced || ctx_.device != Device::kCuda) finish_step();
+  if (traced || judges_before_update() || ctx_.device != Device::kCuda) finish_step();
 }
 
 void Run::finish_step() {
@@ -39,7 +47,7 @@ void Run::finish_step() {
   const int64_t step = started_->step;
   const StepResult result = trainer_->finish(started_->in_flight);
   if (tracer_) tracer_->end(step);
-  started_.reset();
+  finished_ = *std::exchange(started_, std::nullopt);
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
   step_seconds_.push_back(seconds);
@@ -47,8 +55,7 @@ void Run::finish_step() {
   if (!traced) steady_.add(seconds);
   figures_->add_step(seconds);
   set_timeout();
-  rejected_.add(step, result);
-  reporter_.step(step, result, seconds, tokens_by_set(step));
+  report_step(step, result, seconds);
   if (!std::exchange(first_step_reported_, true)) {
     warn_of_plain_products(step);
     report_attention(step);
@@ -162,7 +169,7 @@ void Run::save(int64_t step) {
   log(RankRecord::Level::kInfo, concat("saving step ", step));
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
-  checkpoints_->save(step, rejected_.count(), stopper_.state());
+  checkpoints_->save(step, rejected_.count(), stopper_.state(), window_.state());
 }
 
 void Run::report_memory() {
@@ -201,6 +208,7 @@ ExitCode Run::loop() {
   figures_.emplace(*trainer_, progress_);
   for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
     start_step(step);
+    end_if_anomalous(step);
     constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
     const double request = stop_.requested() ? kStop : !reports() ? 0 : save_request_.requested() ? kSave : figures_->due() ? kGather : 0;
@@ -262,10 +270,13 @@ void check_trace_steps(const RunOptions& options, int64_t total_steps) {
 }
 
 ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress) {
-  if (!options.trace_steps) return Run(ctx, world, config, options, progress, nullptr).loop();
+  ExchangeLog exchanges;
   CommunicationLog log;
-  const std::unique_ptr<Communicator> measured = timed(world, log);
-  return Run(ctx, *measured, config, options, progress, &log).loop();
+  std::unique_ptr<Communicator> observing, measuring;
+  Communicator* outermost = &world;
+  if (config.observe.anomalies.policy == AnomalyPolicy::kRerun) outermost = (observing = observed(*outermost, exchanges.observer())).get();
+  if (options.trace_steps) outermost = (measuring = timed(*outermost, log)).get();
+  return Run(ctx, *outermost, config, options, progress, options.trace_steps ? &log : nullptr, exchanges).loop();
 }
 
 }  // namespace trireme

@@ -31,8 +31,9 @@ static std::string names_of(const std::set<std::string>& keys) {
   return names;
 }
 
-Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log)
-    : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
+Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log,
+         ExchangeLog& exchanges)
+    : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress), exchanges_(exchanges) {
   progress_.act("setting up");
   progress_.set_timeout(state_timeout(config_));
   std::map<std::string, std::string> facts;
@@ -151,6 +152,7 @@ void Run::resume() {
       }
     }
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
+    window_ = AnomalyWindow(config_.observe.anomalies, resumed.figures);
     collectively(world_, [&] {
       if (reports()) open_directory(resumed);
     });

@@ -1,0 +1,119 @@
+// observe.anomalies: the limits of loss and gradient norm, and what they are computed from.
+#include "trainer/run/anomaly_window.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/rng.h"
+#include "tests/support/catch.h"
+#include "trainer/run/rejected_steps.h"
+
+using namespace trireme;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+StepResult step_of(double loss, double grad_norm) {
+  StepResult result;
+  result.loss = loss;
+  result.grad_norm = grad_norm;
+  result.targets = 7;
+  return result;
+}
+
+/// A window after `steps` with these figures.
+AnomalyWindow window_of(const AnomalyConfig& config, const std::vector<StepFigures>& steps) {
+  AnomalyWindow window(config, {});
+  for (const StepFigures& step : steps) window.add(step_of(step.loss, step.grad_norm));
+  return window;
+}
+
+std::vector<StepFigures> steady(int64_t steps) { return std::vector<StepFigures>(static_cast<size_t>(steps), {2, 1}); }
+
+}  // namespace
+
+TEST_CASE("anomalies: no step is judged before the window is full") {
+  const AnomalyConfig config;
+  CHECK(window_of(config, steady(127)).limits() == StepLimits());
+  CHECK(window_of(config, steady(128)).limits().loss < 3);
+  const AnomalyConfig small{.window = 8};
+  CHECK(window_of(small, steady(7)).limits() == StepLimits());
+  CHECK(window_of(small, steady(8)).limits().loss < 3);
+}
+
+TEST_CASE("anomalies: a limit lies z robust deviations of the logarithm above the median") {
+  // Logarithms -4, -3, ..., 4 of the norm: median 0, absolute deviations 0, 1, 1, 2, 2, 3, 3, 4, 4 with the median 2.
+  std::vector<StepFigures> steps;
+  for (int i = -4; i <= 4; ++i) steps.push_back({std::exp(0.5 * i), std::exp(i)});
+  const StepLimits limits = window_of({.window = 9, .z = 3}, steps).limits();
+  CHECK(limits.grad_norm == Approx(std::exp(3 * 1.4826 * 2)));
+  CHECK(limits.loss == Approx(std::exp(3 * 1.4826)));
+}
+
+TEST_CASE("anomalies: equal values in the window have the spread of the floor") {
+  const StepLimits limits = window_of({}, steady(128)).limits();
+  CHECK(limits.loss == Approx(2 * std::exp(6 * 0.05)));
+  CHECK(limits.grad_norm == Approx(std::exp(6 * 0.3)));
+}
+
+TEST_CASE("anomalies: the window has the last accepted steps that have a loss and a gradient") {
+  AnomalyWindow window = window_of({.window = 8}, {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}, {7, 7}, {8, 8}, {9, 9}});
+  CHECK(window.state().size() == 8);
+  CHECK(window.state().front() == StepFigures{2, 2});
+  CHECK(window.state().back() == StepFigures{9, 9});
+  const std::vector<StepFigures> before = window.state();
+  StepResult rejected = step_of(3, 3), without_target = step_of(3, 3);
+  rejected.accepted = false;
+  without_target.targets = 0;
+  for (const StepResult& result : {rejected, without_target, step_of(kNan, 3), step_of(3, 0), step_of(0, 3)}) window.add(result);
+  CHECK(window.state() == before);
+}
+
+TEST_CASE("anomalies: a resumed window has the limits of the one before, and a shorter one keeps its newest steps") {
+  AnomalyWindow through({.window = 64}, {});
+  for (uint64_t i = 0; i < 100; ++i) through.add(step_of(std::exp(random_normal(1, i)), std::exp(random_normal(2, i))));
+  CHECK(AnomalyWindow({.window = 64}, through.state()).limits() == through.limits());
+  const AnomalyWindow shorter({.window = 40}, through.state());
+  CHECK(shorter.state() == std::vector<StepFigures>(through.state().end() - 40, through.state().end()));
+}
+
+TEST_CASE("anomalies: a value at its limit is none, and one that is not finite always is") {
+  const StepLimits limits{3, 2};
+  CHECK_FALSE(anomaly_in(step_of(3, 2), limits));
+  CHECK(anomaly_in(step_of(3.1, 2), limits).loss);
+  CHECK_FALSE(anomaly_in(step_of(3.1, 2), limits).grad_norm);
+  CHECK(anomaly_in(step_of(3, 2.1), limits).grad_norm);
+  for (const double bad : {kNan, kInfinity, -kInfinity}) {
+    CHECK(anomaly_in(step_of(bad, 1), {}).loss);
+    CHECK(anomaly_in(step_of(1, bad), {}).grad_norm);
+  }
+  StepResult overflow = step_of(1, kInfinity);
+  overflow.overflow = true;
+  CHECK_FALSE(anomaly_in(overflow, limits));
+  const StepResult both = step_of(3.5, kNan);
+  CHECK(text_of(anomaly_in(both, limits), both, limits) == "the loss 3.5 is above 3 and the gradient norm is not finite");
+}
+
+TEST_CASE("anomalies: skipped steps count as rejected, with their reason") {
+  RejectedSteps steps(2);
+  StepResult result = step_of(9, 9);
+  result.accepted = false;
+  result.over_limit = true;
+  for (const int64_t step : {4, 5}) steps.add(step, result);
+  CHECK(steps.limit_reached());
+  CHECK_THAT(steps.text(), Contains("the last of them step 5, because its loss or gradient norm is anomalous"));
+}
+
+TEST_CASE("anomalies: growth over many steps is none, a jump is one") {
+  std::vector<StepFigures> growing;
+  for (int i = 0; i < 128; ++i) growing.push_back({2, std::exp(0.05 * i)});  // the last norm is 600 times the first
+  const StepLimits limits = window_of({}, growing).limits();
+  CHECK(limits.grad_norm > std::exp(0.05 * 128));
+  CHECK(limits.grad_norm < std::exp(0.05 * 128 + 20));
+  std::vector<StepFigures> risen(120, {2, 1});  // a new level, which the newest eight steps have
+  risen.insert(risen.end(), 8, {2, 100});
+  CHECK(window_of({}, risen).limits().grad_norm == Approx(100 * std::exp(6 * 0.3)));
+}

@@ -1,0 +1,70 @@
+#include "trainer/run/anomaly_window.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kNewest = 8;             ///< steps whose median follows a trend
+constexpr double kNormalSpread = 1.4826;  ///< standard deviation of a normal distribution, in median absolute deviations
+constexpr double kLossFloor = 0.05;       ///< of the spread of the logarithm: at the default z a factor of 1.35
+constexpr double kGradientFloor = 0.3;    ///< a factor of 6: norms of few tokens vary by two or three
+
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double limit_of(std::vector<double> logarithms, double z, double floor) {
+  std::vector<double> newest(logarithms.end() - static_cast<ptrdiff_t>(std::min(kNewest, logarithms.size())), logarithms.end());
+  const double level = median(newest), center = median(logarithms);
+  for (double& value : logarithms) value = std::abs(value - center);
+  const double spread = std::max(kNormalSpread * median(logarithms), floor);
+  return std::exp(std::max(center + z * spread, level + z * floor));
+}
+
+}  // namespace
+
+AnomalyWindow::AnomalyWindow(const AnomalyConfig& config, std::vector<StepFigures> state) : config_(config), window_(std::move(state)) {
+  const auto most = static_cast<size_t>(config_.window);
+  if (window_.size() > most) window_.erase(window_.begin(), window_.end() - static_cast<ptrdiff_t>(most));
+}
+
+StepLimits AnomalyWindow::limits() const {
+  if (window_.size() < static_cast<size_t>(config_.window)) return {};
+  std::vector<double> losses, norms;
+  for (const StepFigures& step : window_) {
+    losses.push_back(std::log(step.loss));
+    norms.push_back(std::log(step.grad_norm));
+  }
+  return {limit_of(std::move(losses), config_.z, kLossFloor), limit_of(std::move(norms), config_.z, kGradientFloor)};
+}
+
+void AnomalyWindow::add(const StepResult& result) {
+  const auto has_logarithm = [](double value) { return std::isfinite(value) && value > 0; };
+  if (!result.accepted || result.targets == 0 || !has_logarithm(result.loss) || !has_logarithm(result.grad_norm)) return;
+  if (window_.size() == static_cast<size_t>(config_.window)) window_.erase(window_.begin());
+  window_.push_back({result.loss, result.grad_norm});
+}
+
+Anomaly anomaly_in(const StepResult& result, const StepLimits& limits) {
+  if (result.overflow) return {};
+  return {!std::isfinite(result.loss) || result.loss > limits.loss, !std::isfinite(result.grad_norm) || result.grad_norm > limits.grad_norm};
+}
+
+std::string text_of(const Anomaly& anomaly, const StepResult& result, const StepLimits& limits) {
+  const auto part = [](const char* name, double value, double limit) {
+    return std::isfinite(value) ? concat(name, " ", value, " is above ", limit) : concat(name, " is not finite");
+  };
+  std::string text;
+  if (anomaly.loss) text = part("the loss", result.loss, limits.loss);
+  if (anomaly.grad_norm) text += (text.empty() ? "" : " and ") + part("the gradient norm", result.grad_norm, limits.grad_norm);
+  return text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,132 @@
+// What a run does with a step whose loss or gradient norm is anomalous.
+#include <bit>
+#include <cmath>
+#include <sstream>
+
+#include "trainer/loop/collectively.h"
+#include "trainer/loop/environment.h"
+#include "trainer/run/rank_run.h"
+
+namespace trireme {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+/// A step's figures of one rank before the sum over the ranks.
+struct OwnFigures {
+  std::string host;
+  std::optional<double> loss;  ///< mean over its samples, nats; none without the last stage
+  double grad_norm = 0;        ///< of the gradients that it owns
+};
+
+/// Of every rank, on every rank. Collective.
+std::vector<OwnFigures> own_figures(Trainer& trainer, const StepResult& result) {
+  const auto bits = [](double value) { return std::to_string(std::bit_cast<uint64_t>(value)); };
+  const bool has_loss = trainer.mesh().at.tensor == 0 && trainer.stages().back()->range().last() && result.local_targets > 0;
+  const double loss = result.local_loss / static_cast<double>(std::max<int64_t>(result.local_targets, 1));
+  const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
+  std::vector<OwnFigures> all;
+  for (const std::string& text : all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ", host_name()))) {
+    std::istringstream words(text);
+    bool known = false;
+    uint64_t loss_bits = 0, norm_bits = 0;
+    OwnFigures& one = all.emplace_back();
+    words >> known >> loss_bits >> norm_bits >> one.host;
+    if (known) one.loss = std::bit_cast<double>(loss_bits);
+    one.grad_norm = std::bit_cast<double>(norm_bits);
+  }
+  return all;
+}
+
+/// A value that is not finite counts as the largest.
+bool larger(double a, double b) { return !std::isfinite(a) ? std::isfinite(b) : a > b; }
+
+/// "; rank 3 on host a has the highest loss, 9.25, and rank 1 on host b the highest gradient norm, 17"; empty for one rank.
+std::string highest(const std::vector<OwnFigures>& ranks) {
+  if (ranks.size() == 1) return "";
+  size_t norm = 0;
+  std::optional<size_t> loss;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (larger(ranks[rank].grad_norm, ranks[norm].grad_norm)) norm = rank;
+    if (ranks[rank].loss && (!loss || larger(*ranks[rank].loss, *ranks[*loss].loss))) loss = rank;
+  }
+  const auto name = [&](size_t rank) { return concat("rank ", rank, " on ", ranks[rank].host); };
+  return concat("; ", loss ? concat(name(*loss), " has the highest loss, ", *ranks[*loss].loss, ", and ") : "", name(norm),
+                loss ? " the highest gradient norm, " : " has the highest gradient norm, ", ranks[norm].grad_norm);
+}
+
+ordered_json to_json(const std::vector<OwnFigures>& ranks) {
+  ordered_json losses = ordered_json::array(), norms = ordered_json::array();
+  for (const OwnFigures& rank : ranks) {
+    losses.push_back(rank.loss ? ordered_json(*rank.loss) : ordered_json());
+    norms.push_back(rank.grad_norm);
+  }
+  return {{"rank_loss", losses}, {"rank_grad_norm", norms}};
+}
+
+}  // namespace
+
+/// Executes an anomalous step again. Collective.
+RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimits& limits) {
+  progress_.act(concat("repeating step ", step));
+  progress_.set_timeout(state_timeout(config_));
+  const RepeatableStep again{data_->train, step - 1, result.learning_rate, limits, finished_.loss_scale};
+  RerunVerdict verdict = rerun(*trainer_, exchanges_, again, {result, std::move(finished_.exchanges)}, window_.z());
+  set_timeout();
+  return verdict;
+}
+
+/// Reports and counts a finished step. What is reported of a repeated step is its last execution. Collective.
+void Run::report_step(int64_t step, StepResult result, double seconds) {
+  const AnomalyPolicy policy = config_.observe.anomalies.policy.value();
+  const StepLimits limits = window_.limits();
+  const Anomaly anomaly = anomaly_in(result, limits);
+  if (!anomaly) {
+    reporter_.step(step, result, seconds, tokens_by_set(step));
+    rejected_.add(step, result);
+    return window_.add(result);
+  }
+  const std::vector<OwnFigures> ranks = own_figures(*trainer_, result);
+  const std::string text = text_of(anomaly, result, limits) + highest(ranks);
+  ordered_json fields = to_json(ranks);
+  const StepResult first = result;
+  std::optional<RerunVerdict> verdict;
+  if (policy == AnomalyPolicy::kRerun) {
+    verdict = repeat(step, first, limits);
+    result = verdict->result;
+    fields.update({{"verdict", name_of(verdict->cause)}, {"ranks", verdict->ranks}, {"samples", verdict->samples}, {"accepted", result.accepted}});
+  }
+  reporter_.step(step, result, seconds, tokens_by_set(step));
+  const char* const action = verdict ? "rerun" : policy == AnomalyPolicy::kStop ? "stop" : first.accepted ? "warn" : "skip";
+  const char* const outcome = policy == AnomalyPolicy::kStop ? "; the run ends, with the weights from before this step"
+                              : !result.accepted             ? "; the step was rejected on every rank, weights are unchanged"
+                              : verdict                      ? "; a repetition without the anomaly was accepted"
+                                                             : "; the step was accepted";
+  const bool told = policy != AnomalyPolicy::kStop && !verdict && !result.accepted && !result.over_limit;  // by the line of a rejected step
+  reporter_.anomaly(step, first, limits, action, fields, told ? "" : concat(text, verdict ? "; " + verdict->text : "", outcome));
+  if (policy == AnomalyPolicy::kStop) {
+    stop_reason_ = text_of(anomaly, first, limits);
+    return;  // for the checkpoint, the step has not been made
+  }
+  if (verdict && verdict->cause == RerunVerdict::Cause::kReplicas) check_replicas(step);
+  rejected_.add(step, result);
+  window_.add(result);
+}
+
+/// With the policy stop: saves the state before the anomalous `step`, which the step did not change, and ends the run.
+void Run::end_if_anomalous(int64_t step) {
+  if (stop_reason_.empty()) return;
+  if (checkpoints_->last_saved() < step - 1) save(step - 1);
+  progress_.act("waiting for the last checkpoint");
+  progress_.set_timeout(2 * state_timeout(config_));
+  checkpoints_->finish();
+  reporter_.event("anomaly_stop", {}, {{"before_step", step}});
+  throw AgreedError(ExitCode::kInternal,
+                    concat("training has stopped at an anomaly: in step ", step, " ", stop_reason_, " (observe.anomalies.policy=stop)",
+                           step > 1 ? concat(". The checkpoint of step ", step - 1, " has the state before it") : "",
+                           "; to continue without this step, resume with observe.anomalies.policy=skip"),
+                    reports());
+}
+
+}  // namespace trireme
