@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 StepResult step_of(double loss, double grad_norm) {
@@ -86,11 +86,11 @@ TEST_CASE("anomalies: a value at its limit is none, and one that is not finite a
   CHECK(anomaly_in(step_of(3.1, 2), limits).loss);
   CHECK_FALSE(anomaly_in(step_of(3.1, 2), limits).grad_norm);
   CHECK(anomaly_in(step_of(3, 2.1), limits).grad_norm);
-  for (const double bad : {kNan, kInfinity, -kInfinity}) {
+  for (const double bad : {kNan, kNoLimit, -kNoLimit}) {
     CHECK(anomaly_in(step_of(bad, 1), {}).loss);
     CHECK(anomaly_in(step_of(1, bad), {}).grad_norm);
   }
-  StepResult overflow = step_of(1, kInfinity);
+  StepResult overflow = step_of(1, kNoLimit);
   overflow.overflow = true;
   CHECK_FALSE(anomaly_in(overflow, limits));
   const StepResult both = step_of(3.5, kNan);
