@@ -393,7 +393,7 @@ TEST_CASE("cuDNN attention: libraries that are too old or of another major versi
 
 // ---- the comparison ----
 
-TEST_CASE("attention comparison: roundings agree; a wrong row, a wrong scale, NaN and a shifted window do not") {
+TEST_CASE("attention comparison: roundings agree, and a wrong row, a wrong scale, NaN and a shifted window do not") {
   constexpr int64_t kRows = 1024, kHead = 8, kColumns = 16, kStride = 24;
   std::vector<bfloat16> exact(kRows * kStride), other;
   for (size_t i = 0; i < exact.size(); ++i) exact[i] = bfloat16(static_cast<float>(random_normal(random_key(1, "comparison"), i)));

@@ -202,7 +202,7 @@ TEST_CASE("AdamW follows the scalar formula over steps") {
   double w = operation.operands[1].values[1], m = 0, v = 0;
   for (int step = 1; step <= 5; ++step) {
     const double correction1 = 1 - std::pow(kHyper.beta1, step), correction2 = 1 - std::pow(kHyper.beta2, step), learning_rate = 0.01 * step;
-    operation.operands[0].values = {0.5, 1, learning_rate, correction1, correction2, static_cast<double>(step), 1, 0};
+    operation.operands[0].values = {0.5, 1, learning_rate, correction1, correction2, static_cast<double>(step), 1, 0, kInfinity, kInfinity};
     operation.operands[2].values = {0, 0.3 * step - 1, 1e4};
     const double g = 0.5 * operation.operands[2].values[1];
     w *= 1 - learning_rate * kHyper.weight_decay;
@@ -236,7 +236,7 @@ TEST_CASE("Lion: engines agree, and elements between slices are unchanged") {
 
 TEST_CASE("Lion matches values computed by hand: sign of the interpolated momentum, sign(0) = 0, weight decay") {
   const auto step = [](double& w, double& m, double g, bool decay) {
-    Operation operation = flat_lion(1, {{0, 1, decay}}, 0, {1, 1, 0.1, 1, 1, 1, 1, 0});
+    Operation operation = flat_lion(1, {{0, 1, decay}}, 0, {1, 1, 0.1, 1, 1, 1, 1, 0, kInfinity, kInfinity});
     operation.operands[1].values = {w};
     operation.operands[2].values = {g};
     operation.operands[3].values = {m};
@@ -277,7 +277,7 @@ TEST_CASE("moving average matches values computed by hand: d = min(decay, (1 + t
   double e = 1, by_hand = 1;
   const double d[] = {0.1, 2.0 / 11, 0.2, 0.2};
   for (int t = 0; t < 4; ++t) {
-    Operation operation = average(1, 0, 0.2, {1, 1, 0.1, 1, 1, static_cast<double>(t + 1), 1, 0});
+    Operation operation = average(1, 0, 0.2, {1, 1, 0.1, 1, 1, static_cast<double>(t + 1), 1, 0, kInfinity, kInfinity});
     operation.operands[1].values = {weights[t]};
     operation.operands[2].values[0] = e;
     for (Device device : devices()) CHECK(run(operation, device, DType::kF32)[2][0] == Approx(d[t] * e + (1 - d[t]) * weights[t]).epsilon(1e-6));

@@ -56,7 +56,7 @@ TEST_CASE("sinks: an optional sink that throws is reported once, and the others 
   CHECK_THROWS_WITH(sinks.write({"step", 4}), "out of memory");
 }
 
-TEST_CASE("sinks: an error of writing is reported once until it is over; only that of a required sink ends a run", "[metrics]") {
+TEST_CASE("sinks: an error of writing is reported once until it is over, and only that of a required sink ends a run", "[metrics]") {
   NotingSink::Notes optional, required;
   Sinks sinks;
   sinks.add("observe.first", false, std::make_unique<NotingSink>(optional));
@@ -76,7 +76,7 @@ TEST_CASE("sinks: an error of writing is reported once until it is over; only th
   CHECK(sinks.new_errors().size() == 1);
 }
 
-TEST_CASE("sinks: the configuration decides which are opened; an optional one that cannot be is one message, metrics.jsonl is an error",
+TEST_CASE("sinks: the configuration decides which are opened, an optional one that cannot be is one message, metrics.jsonl is an error",
           "[metrics]") {
   const Scratch scratch;
   Config config;
