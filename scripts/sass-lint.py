@@ -211,7 +211,8 @@ HEAD = """\
 # one for each.
 # CUDA {release}, {arches}
 # threads T x B: threads of a block, and the blocks a multiprocessor that __launch_bounds__ asks for. dynamic: bytes of shared memory of a launch, written
-# by hand and compared with launches by tests/cuda/attention_test.cpp. blocks: that fit a multiprocessor. stack: bytes + accesses of spilled registers.
+# by hand, for the widest row, and compared with launches by attention_test.cpp and norm_test.cpp of
+# tests/cuda. blocks: that fit a multiprocessor. stack: bytes + accesses of spilled registers.
 # loads, stores: of global memory, count x bytes. divided: accesses of 16 or 8 bytes that were divided. loop: HMMA:LDSM:MUFU:clocks of shared memory, of
 # which branches that are seldom taken are a part. bound: the slowest pipe and what it allows in TFLOP/s on A100 and H100, counting the loop's own
 # products (two of attention's forward, five of its backward): a bound from instruction counts, not a measurement.

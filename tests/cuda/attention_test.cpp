@@ -1,33 +1,21 @@
 // Tiles and shared memory of the attention kernels by compute capability, and the figures that scripts/sass-lint.py counts with.
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "kernels/core/rng.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/transfer.h"
+#include "tests/cuda/launched_memory.h"
 #include "tests/cuda_sim/cuda_sim.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
 
 namespace {
-
-/// Kernels by name without namespaces and parameters, as tests/kernels/sass.txt writes them, with their dynamic shared memory.
-std::map<std::string, int64_t> launched() {
-  static const std::regex namespaces(R"(\(anonymous namespace\)::|\btrireme::(cuda::)?|^void )");
-  std::map<std::string, int64_t> kernels;
-  for (const auto& [name, bytes] : cuda_sim::launched_kernels()) {
-    const std::string text = std::regex_replace(name, namespaces, "");
-    kernels[text.substr(0, text.find(">(") + 1)] = bytes;
-  }
-  return kernels;
-}
 
 struct Result {
   std::vector<char> gradients;
@@ -72,7 +60,7 @@ Result backward_on(int major, int minor, const AttentionShape& shape, DType dtyp
     const Tensor host = to_host(ctx, dqkv);
     result.gradients.resize(static_cast<size_t>(host.bytes()));
     std::memcpy(result.gradients.data(), host.raw(), result.gradients.size());
-    result.shared = launched();
+    result.shared = launched_memory();
   }
   CHECK(cuda_sim::errors().empty());
   return result;
@@ -129,12 +117,7 @@ TEST_CASE("attention: smaller tiles give the bits of larger ones, apart from the
 
 // The machine code does not tell how much dynamic shared memory a launch asks for.
 TEST_CASE("attention: tests/kernels/sass.txt has the shared memory of the launches") {
-  std::map<std::string, int64_t> recorded;
-  std::ifstream file(TRIREME_SOURCE_DIR "/tests/kernels/sass.txt");
-  static const std::regex row(R"(^(.*) \| threads .* \| dynamic (\d+) \|.*)");
-  std::smatch match;
-  for (std::string line; std::getline(file, line);)
-    if (std::regex_match(line, match, row)) recorded[match[1]] = std::stoll(match[2]);
+  std::map<std::string, int64_t> recorded = recorded_memory();
   const auto check = [&](int major, int minor, const AttentionShape& shape, DType dtype) {
     for (const auto& [name, bytes] : backward_on(major, minor, shape, dtype).shared) {
       if (bytes == 0) continue;
