@@ -130,10 +130,11 @@ class Rig {
     injector_.set(std::nullopt);
     return verdict;
   }
-  std::optional<RerunVerdict> take_with_spoiled(int64_t place) {
+  /// `fault`: strikes in the same step.
+  std::optional<RerunVerdict> take_with_spoiled(int64_t place, const std::optional<Fault>& fault = {}) {
     data_.spoil(trainer_.sample(data_, step_, place));
     trainer_.mesh().world.barrier();
-    std::optional<RerunVerdict> verdict = take();
+    std::optional<RerunVerdict> verdict = fault ? take_with(*fault) : take();
     trainer_.mesh().world.barrier();
     data_.spoil(-2);
     return verdict;
@@ -439,6 +440,19 @@ TEST_CASE("anomalies: with rerun a passing fault leaves no trace: the run ends w
 TEST_CASE("anomalies: rerun tells a fault of one rank, which it names, from a bad sample, which it names too") {
   check_verdicts(tp2dp2(), 8);
   check_verdicts(pp2dp2z3(), 8);
+}
+
+TEST_CASE("anomalies: a rank whose execution differed once is named, although the repetitions agree on a bad sample") {
+  ParityLayout layout;
+  layout.tensor = layout.data = 2;
+  layout.zero = 3;
+  on_rigs(layout, [&](Rig& rig) {
+    const std::optional<RerunVerdict> verdict = rig.take_with_spoiled(3, Fault{0, 1, "shard", "reduce_scatter", true, scaled(1e5)});
+    TRIREME_CHECK(verdict, "not found");
+    TRIREME_CHECK(verdict->cause == RerunVerdict::Cause::kHardware, verdict->text);
+    TRIREME_CHECK(verdict->ranks == std::vector<int>{1}, verdict->text);
+    TRIREME_CHECK(!verdict->result.accepted, "a spoiled step was accepted");
+  });
 }
 
 TEST_CASE("anomalies: rerun is right about 100 faults and 100 bad samples in each of two layouts", "[slow]") {

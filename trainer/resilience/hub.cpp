@@ -108,8 +108,8 @@ class Hub::Impl {
         tell_ranks({{"beat", true}});
       }
       if (judged_) continue;
-      serve_request();
       if (!verdict_) {
+        serve_request();
         verdict_ = judge(ranks_, now_, limits_);
         if (verdict_ && is_hang(verdict_->kind)) ask_for_stacks(verdict_->ranks, verdict_->text);
       }

@@ -13,8 +13,8 @@ namespace trireme {
 /// exp(m + z max(1.4826 d, floor)), where m is the median of its logarithms in the window and d their median absolute deviation from m; the factor
 /// makes d the standard deviation of a normal distribution. Median and deviation ignore single outliers, and the floor keeps a window of almost equal
 /// values from making a tiny change an anomaly. Where it is higher, the limit is that of the newest eight steps, exp(m' + z floor) with their median
-/// m': a figure that grows within the window, as gradients do early in training, is not an anomaly. Equal on every rank. The window is part of the checkpoint, so that a resumed run decides as an
-/// undisturbed one.
+/// m': a figure that grows within the window, as gradients do early in training, is not an anomaly. Equal on every rank. Under policies that reject steps
+/// the window is part of the checkpoint, so that a resumed run decides as an undisturbed one.
 class AnomalyWindow {
  public:
   AnomalyWindow() = default;

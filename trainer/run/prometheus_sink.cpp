@@ -75,7 +75,7 @@ class PrometheusFileSink final : public EventSink {
     try {
       write_durably(path_, figures_.text());
       written_ = version;
-    } catch (const Error& failure) {
+    } catch (const std::exception& failure) {
       error = failure.what();
     }
     const std::lock_guard lock(mutex_);

@@ -240,8 +240,8 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, const RepeatableStep& ste
     before = std::move(again);
   }
 
+  if (verdict.cause == RerunVerdict::Cause::kHardware) return verdict;  // an earlier execution differed, whatever else is anomalous
   // Two executions agree, and both are anomalous.
-  verdict.ranks.clear();
   if (const std::string differences = replica_differences(trainer); !differences.empty()) {
     verdict.cause = RerunVerdict::Cause::kReplicas;
     verdict.text = concat("hardware: copies of the same state differ between ranks:\n", differences);

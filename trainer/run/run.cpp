@@ -169,7 +169,7 @@ void Run::save(int64_t step) {
   log(RankRecord::Level::kInfo, concat("saving step ", step));
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
-  checkpoints_->save(step, rejected_.count(), stopper_.state(), window_.state());
+  checkpoints_->save(step, rejected_.count(), stopper_.state(), judges_before_update() ? window_.state() : std::vector<StepFigures>());
 }
 
 void Run::report_memory() {

@@ -74,6 +74,7 @@ RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimit
   const RepeatableStep again{data_->train, step - 1, result.learning_rate, limits, finished_.loss_scale};
   RerunVerdict verdict = rerun(*trainer_, exchanges_, again, {result, std::move(finished_.exchanges)}, window_.z());
   set_timeout();
+  continue_training();
   return verdict;
 }
 
