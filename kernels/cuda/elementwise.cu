@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rng.cuh"
 #include "kernels/cuda/vector.cuh"
 
@@ -122,6 +123,34 @@ void convert(const Context& ctx, const Tensor& from, const Tensor& to) {
   }
 }
 
+// ---- the largest magnitude ----
+
+/// The bits of a float without its sign are ordered as magnitudes are, with NaN above infinity.
+__device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFU; }
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
+
+template <int N, class T>
+__global__ void __launch_bounds__(kBlock) magnitude_kernel(int64_t count, const T* x, unsigned* partial) {
+  unsigned most = 0;
+  for (int64_t i = thread_index() * N; i < count; i += thread_count() * N) {
+    float in[N];
+    load_vector(x + i, count - i, in);
+#pragma unroll
+    for (int k = 0; k < N; ++k) most = larger(most, magnitude(in[k]));
+  }
+  most = block_max(most, 0U);
+  if (threadIdx.x == 0) partial[blockIdx.x] = most;
+}
+
+__global__ void __launch_bounds__(kBlock) largest_partial_kernel(int64_t count, const unsigned* partial, double* largest) {
+  unsigned most = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kBlock) most = larger(most, partial[i]);
+  most = block_max(most, 0U);
+  if (threadIdx.x != 0) return;
+  const auto found = static_cast<double>(__uint_as_float(most));
+  if (found != found || found > *largest) *largest = found;  // false for a NaN that is there already
+}
+
 // ---- fill ----
 
 /// Stores `words`, 16 bytes of repeated `word`, `vectors` times, and the remaining elements one by one.
@@ -193,6 +222,21 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
     dispatch_float(out.dtype(), [&]<class To>(To) {
       if constexpr (sizeof(From) <= sizeof(To)) convert<true, From, To>(ctx, x, out);
     });
+  });
+}
+
+void max_absolute(Context& ctx, const Tensor& x, const Tensor& largest) {
+  dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
+    const int64_t count = x.numel();
+    const T* const from = x.data<T>();
+    const auto queue = [&]<int N>(std::integral_constant<int, N>) {
+      const dim3 grid = stride_grid(ctx, ceil_div(count, N), kBlock);
+      auto* const partial = static_cast<unsigned*>(ctx.gpu->scratch(int64_t{grid.x} * static_cast<int64_t>(sizeof(unsigned))));
+      launch(ctx, magnitude_kernel<N, T>, {grid, dim3(kBlock)}, count, from, partial);
+      launch(ctx, largest_partial_kernel, {dim3(1), dim3(kBlock)}, int64_t{grid.x}, static_cast<const unsigned*>(partial), largest.data<double>());
+    };
+    if (aligned_16(from)) return queue(std::integral_constant<int, kVector<T>>{});
+    queue(std::integral_constant<int, 1>{});
   });
 }
 

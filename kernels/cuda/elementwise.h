@@ -10,6 +10,7 @@ void fill(Context& ctx, double value, const Tensor& out);
 void copy(Context& ctx, const Tensor& from, const Tensor& to);
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out);
+void max_absolute(Context& ctx, const Tensor& x, const Tensor& largest);
 /// Bit-identical to the masks of kernels/core/rng.h.
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y);
 /// Uses the random bits of kernels/core/rng.h. Box-Muller uses the GPU's double-precision functions, whose last bit may differ from the host's.

@@ -72,6 +72,15 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
       x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, FastCpu{[&] { cpu::accumulate(ctx, x, out); }, true}, reference);
 }
 
+void max_absolute(Context& ctx, const Tensor& x, const Tensor& largest) {
+  TRIREME_CHECK(x.defined(), "max_absolute: x is undefined");
+  Operation operation(ctx, "max_absolute", {{"x", x, x.shape(), x.dtype()}, {"largest", largest, {1}, DType::kF64}});
+  if (x.numel() == 0) return;
+  operation.run(
+      x.dtype(), [&] { cuda::max_absolute(ctx, x, largest); },
+      [&]<class T>(T) { reference::max_absolute(x.data<T>(), x.numel(), largest.data<double>()); });
+}
+
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
   expect_equal_size("dropout", x, y);
   TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: invalid probability ", mask.probability);

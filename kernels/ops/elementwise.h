@@ -10,6 +10,8 @@ void copy(Context& ctx, const Tensor& from, const Tensor& to);
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
 /// out += x; out may be wider than x (fp32 gradient, narrower activation).
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out);
+/// largest[0] (f64) = max(largest[0], max |x|): exact, so that the order of calls does not matter. NaN as soon as either has one.
+void max_absolute(Context& ctx, const Tensor& x, const Tensor& largest);
 
 /// Identifies a dropout mask: element i of the tensor is element first_index + i of stream `key` (random_key of seed and purpose), draw `step`.
 struct DropoutMask {

@@ -1,5 +1,8 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/core/rng.h"
 #include "kernels/ops/elementwise.h"
@@ -24,6 +27,24 @@ void add(const T* a, const T* b, T* out, int64_t count) {
 template <class T, class Wide>
 void accumulate(const T* x, Wide* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Wide>(out[i] + static_cast<Wide>(x[i]));
+}
+
+/// The bits of floating-point numbers without their sign are ordered as their magnitudes are, with NaN above infinity. Compilers vectorise this loop.
+template <class T>
+void max_absolute(const T* x, int64_t count, double* largest) {
+  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+  constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+  Bits most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    bits = static_cast<Bits>(bits & kMagnitude);
+    most = bits > most ? bits : most;
+  }
+  T found;
+  std::memcpy(&found, &most, sizeof found);
+  const auto value = static_cast<double>(found);
+  if (std::isnan(value) || value > *largest) *largest = value;  // false for a NaN that is there already
 }
 
 /// y = x / (1-p) if the draw is at least p, else 0

@@ -4,7 +4,8 @@
   scripts/observe/check_tensorboard.py RUN [DIRECTORY]
 
 RUN is a run directory; DIRECTORY holds the event files, RUN/tensorboard by default. Every number of every step and evaluation must be there as a 32-bit
-number, with those of the events ranks and exposed, and nothing else. Exits 1 and says what differs otherwise.
+number, with those of the events ranks and exposed, and nothing else. Histograms of weights must have one value for each parameter of the start event,
+those of gradients the same sums, and bins that rise and adjoin. Exits 1 and says what differs otherwise.
 """
 import json
 import math
@@ -40,6 +41,28 @@ def expected(run):
     return scalars
 
 
+def check_histograms(board, tags, parameters, differences):
+    """Histograms by kind and step; returns how many there are."""
+    sums, count = {}, 0
+    for tag in tags:
+        if board.SummaryMetadata(tag).plugin_data.plugin_name != "histograms":
+            differences.append(f"{tag}: not a histogram")
+        for event in board.Tensors(tag):
+            bins = tensor_util.make_ndarray(event.tensor_proto)
+            count += 1
+            if bins.dtype != numpy.float64 or bins.shape[1:] != (3,):
+                differences.append(f"{tag}, step {event.step}: {bins.dtype} {bins.shape}")
+            elif not ((bins[:, 0] < bins[:, 1]).all() and (bins[1:, 0] == bins[:-1, 1]).all() and (bins[:, 2] >= 0).all()):
+                differences.append(f"{tag}, step {event.step}: bins do not rise or adjoin")
+            else:
+                key = (tag.split("/")[0], event.step)
+                sums[key] = sums.get(key, 0) + int(bins[:, 2].sum())
+    for (kind, step), total in sums.items():
+        if total != parameters:
+            differences.append(f"{kind}, step {step}: {total} values, not {parameters}")
+    return count
+
+
 def main(arguments):
     if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
@@ -51,7 +74,8 @@ def main(arguments):
     differences = []
     wanted = expected(run)
     tags = set(board.Tags()["tensors"])
-    for tag in sorted(tags - wanted.keys() - {"configuration", "_hparams_/session_start_info"}):
+    histograms = sorted(tag for tag in tags if tag.startswith(("weights/", "gradients/")))
+    for tag in sorted(tags - wanted.keys() - {"configuration", "_hparams_/session_start_info"} - set(histograms)):
         differences.append(f"{tag}: not in metrics.jsonl")
     points = 0
     for tag, values in wanted.items():
@@ -60,6 +84,8 @@ def main(arguments):
         if read != [(step, float(numpy.float32(value))) for step, value in sorted(values.items())]:
             differences.append(f"{tag}: {len(values)} values in metrics.jsonl, {len(read)} in the event files, or of other size")
         points += len(values)
+    start = next(json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"event":"start"' in line)
+    histogram_count = check_histograms(board, histograms, start["parameters"], differences)
     text = tensor_util.make_ndarray(board.Tensors("configuration")[-1].tensor_proto).item().decode()
     lines = "".join(f"    {line}\n" for line in (run / "config.yaml").read_text().splitlines())
     if text != lines:
@@ -70,7 +96,7 @@ def main(arguments):
         differences.append("hyper-parameters: no training.sequence_length")
     for difference in differences:
         print(difference, file=sys.stderr)
-    print(f"{len(wanted)} tags, {points} values, {parameters} hyper-parameters: {'equal' if not differences else 'DIFFERENT'}")
+    print(f"{len(wanted)} tags, {points} values, {histogram_count} histograms, {parameters} hyper-parameters: {'equal' if not differences else 'DIFFERENT'}")
     return 1 if differences else 0
 
 

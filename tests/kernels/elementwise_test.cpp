@@ -44,6 +44,11 @@ Operation accumulated_wide(int64_t count) {
             accumulate(ctx, t[0], t[1]);
           }};
 }
+Operation largest_of(int64_t count, const std::vector<double>& values = {}, double before = 0.25) {
+  return {"max_absolute",
+          {free_rows(input("x", {count}, values)), always_f64(in_place("largest", {1}, {before}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { max_absolute(ctx, t[0], t[1]); }};
+}
 Operation copied_wide(int64_t count) {
   return {"copy into the accumulator", {input("from", {count}), wide(assigned("to", {count}))}, [](Context& ctx, const std::vector<Tensor>& t) {
             copy(ctx, t[0], t[1]);
@@ -143,6 +148,33 @@ TEST_CASE("copy between fp32, bf16 and fp16 rounds each number once, to nearest"
       for (int level = 0; level <= static_cast<int>(best_isa()); ++level) check(Device::kCpu, static_cast<Isa>(level), from, to);
     }
   }
+}
+
+TEST_CASE("max_absolute: engines agree, in any place and dtype, negative or not, and keep a larger value from before") {
+  for (const int64_t count : kCases) check_engines(largest_of(count), kTolerance);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto found = [](Device device, DType dtype, std::vector<double> values, double before, Alignment alignment) {
+    return run(largest_of(static_cast<int64_t>(values.size()), values, before), device, dtype, 1, alignment)[1][0];
+  };
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+        for (const size_t place : {0, 1, 500, 4101, 4102}) {
+          std::vector<double> values(4103, 0.5);
+          values[place] = -3;
+          CHECK(found(device, dtype, values, 2, alignment) == 3);
+          CHECK(found(device, dtype, values, 4, alignment) == 4);
+          values[(place + 7) % values.size()] = -kInfinity;
+          CHECK(found(device, dtype, values, 4, alignment) == kInfinity);
+          values[(place + 11) % values.size()] = kNan;
+          CHECK(std::isnan(found(device, dtype, values, kInfinity, alignment)));
+        }
+        CHECK(std::isnan(found(device, dtype, {1, 2}, kNan, alignment)));
+        CHECK(found(device, dtype, {0x1p-24, -0x1p-14}, 0, alignment) == 0x1p-14);  // subnormal in fp16
+      }
+    }
+  }
+  CHECK(found(Device::kReference, DType::kF64, {1, -1e300}, 0, Alignment::kElement) == 1e300);
 }
 
 TEST_CASE("a dropout mask does not depend on how the tensor is split") {

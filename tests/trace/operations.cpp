@@ -84,6 +84,7 @@ void add_activations(std::vector<Case>& cases) {
   add({"gelu_backward", {dy, x, dx}, [](Context& c, const Tensors& t) { gelu_backward(c, t[0], t[1], t[2]); }});
   add({"add", {x, dy, y}, [](Context& c, const Tensors& t) { trireme::add(c, t[0], t[1], t[2]); }});
   add({"accumulate", {x, wide(added_to("sum", {kRows, kColumns}))}, [](Context& c, const Tensors& t) { accumulate(c, t[0], t[1]); }});
+  add({"max_absolute", {x, always_f64(in_place("largest", {1}, {0}))}, [](Context& c, const Tensors& t) { max_absolute(c, t[0], t[1]); }});
   add({"fill", {y}, [](Context& c, const Tensors& t) { fill(c, 1.5, t[0]); }});
   add({"fill_normal", {y}, [](Context& c, const Tensors& t) { fill_normal(c, 7, 0.02, kColumns, 0, 0, t[0]); }});
   add({"dropout", {x, y}, [](Context& c, const Tensors& t) { dropout(c, t[0], {1, 2, 4, 0.1}, t[1]); }});

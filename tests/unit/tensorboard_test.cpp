@@ -8,6 +8,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
+#include "trainer/loop/histograms.h"
 #include "trainer/run/sinks.h"
 #include "trainer/run/tensorboard_records.h"
 
@@ -66,6 +67,10 @@ TEST_CASE("tensorboard: records have the bytes of TensorBoard's own writer", "[m
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(hexadecimal(scalars_record(kTime, 7, {{"loss", 2.25F}, {"validation/code", nan}})) ==
         "3200000000000000241956ec0900002060b813da4110072a250a0b0a046c6f737315000010400a160a0f76616c69646174696f6e2f636f6465150000c07fe944ce97");
+  CHECK(hexadecimal(histogram_record(kTime, 7, "weights/head", {{-0.5, 0, 2}, {0, 1, 0}, {1, 1.5, 3}})) ==
+        "8700000000000000b86f57e60900002060b813da4110072a7a0a780a0c776569676874732f6865616442560802120812020803120208032248000000000000e0bf0000000000"
+        "00000000000000000000400000000000000000000000000000f03f0000000000000000000000000000f03f000000000000f83f00000000000008404a100a0c0a0a686973746f"
+        "6772616d732002964feaf6");
   CHECK(hexadecimal(text_record(kTime, 2, "configuration", "    a: 1\n")) ==
         "3f00000000000000516576610900002060b813da4110022a320a300a0d636f6e66696775726174696f6e42130807120412020801420920202020613a20310a4a0a0a060a04"
         "74657874200264cf3c4e");
@@ -97,6 +102,24 @@ TEST_CASE("tensorboard: a run's measurements are scalars with the names of metri
   CHECK(tf_record(records[4]) == scalars_record(kTime, 7, {{"loss", 2.25F}, {"tokens", 128.0F}}));
   CHECK(tf_record(records[5]) == scalars_record(kTime, 7, {{"validation_loss", 2.5F}, {"validation/prose", 3.0F}, {"validation/code", 2.0F}}));
   CHECK(tf_record(records[6]) == scalars_record(kTime, 7, {{"exposed/step_seconds", 0.5F}, {"exposed/tensor", 0.25F}}));
+}
+
+TEST_CASE("tensorboard: histograms have the limits of their bins, from the first to the last that has values", "[metrics]") {
+  const Scratch scratch;
+  Config config;
+  config.observe.tensorboard = scratch / "board";
+  const std::vector<double>& limits = histogram_limits();
+  Histogram weights{"weights/head", std::vector<int64_t>(limits.size())}, gradients{"gradients/head", weights.counts};
+  weights.counts[777] = 3;  // from 1e-12
+  weights.counts[779] = int64_t{1} << 40;
+  make_tensorboard_sink({config, {}, 9, {}, nullptr, nullptr})->histograms(7, {weights, gradients});
+  const std::vector<std::string> records = event_records(slurp(scratch / "board/" + Scratch::names_in(scratch / "board").at(0)));
+  REQUIRE(records.size() == 6);
+  CHECK(limits[776] == 1e-12);
+  CHECK(records[4].substr(9) ==
+        untimed(histogram_record(0, 7, "weights/head",
+                                 {{limits[776], limits[777], 3}, {limits[777], limits[778], 0}, {limits[778], limits[779], int64_t{1} << 40}})));
+  CHECK(records[5].substr(9) == untimed(histogram_record(0, 7, "gradients/head", {})));
 }
 
 TEST_CASE("tensorboard: each start of a run makes a file that sorts last and drops the steps after its checkpoint", "[metrics]") {

@@ -335,6 +335,10 @@ void check_observe(Rules& rules, const Config& c) {
   if (p.textfile && rules.apply({"observe.prometheus.textfile"}) && !p.textfile->ends_with(".prom"))
     rules.broken("observe.prometheus.textfile", "node_exporter reads only files whose names end with .prom", "a path that ends with .prom, or null",
                  *p.textfile + ".prom");
+  const bool* const board = std::get_if<bool>(&c.observe.tensorboard);
+  if (c.observe.histograms.every > 0 && board != nullptr && !*board && rules.apply({"observe.histograms.every", "observe.tensorboard"}))
+    rules.broken("observe.histograms.every", "histograms are written to the event files of observe.tensorboard only, which is false",
+                 "0, or observe.tensorboard true | path", "0");
 }
 
 void check_names(Rules& rules, const Config& c) {

@@ -239,12 +239,24 @@ struct PrometheusConfig {
   bool operator==(const PrometheusConfig&) const = default;
 };
 
+struct ActivationsConfig {
+  int64_t every = 0;  ///< steps; 0: never
+  bool operator==(const ActivationsConfig&) const = default;
+};
+
+struct HistogramsConfig {
+  int64_t every = 0;  ///< steps; 0: never
+  bool operator==(const HistogramsConfig&) const = default;
+};
+
 struct ObserveConfig {
   Auto<int64_t> print_every;         ///< steps between the lines of a log; auto: a rule of ConsoleSink
   bool black_box = true;             ///< each rank keeps a file with what it is doing (MappedBlackBox)
   SwitchOrPath tensorboard = false;  ///< true: <run.directory>/tensorboard
   PrometheusConfig prometheus;
   AnomalyConfig anomalies;
+  ActivationsConfig activations;
+  HistogramsConfig histograms;
   bool operator==(const ObserveConfig&) const = default;
 };
 

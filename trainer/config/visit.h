@@ -265,6 +265,29 @@ void visit(V& v, PrometheusConfig& c) {
 }
 
 template <class V>
+void visit(V& v, ActivationsConfig& c) {
+  v(operation_key(
+        {.key = "every",
+         .doc = "Steps between two records of the largest magnitude of the residual stream after the embedding and after each block, "
+                "activation_max in metrics.jsonl. Such a step reads each output once more; on a GPU it also ends before the next one is queued. "
+                "0: never.",
+         .min = 0,
+         .max = kMaxExtent}),
+    c.every);
+}
+
+template <class V>
+void visit(V& v, HistogramsConfig& c) {
+  v(operation_key({.key = "every",
+                   .doc = "Steps between two histograms of the weights and of the gradients of each block, the embedding, the final norm and the "
+                          "head, in the event files of observe.tensorboard. Such a step reads all weights and gradients that a rank owns on its "
+                          "host. 0: never.",
+                   .min = 0,
+                   .max = kMaxExtent}),
+    c.every);
+}
+
+template <class V>
 void visit(V& v, ObserveConfig& c) {
   v(operation_key(
         {.key = "print_every",
@@ -284,6 +307,8 @@ void visit(V& v, ObserveConfig& c) {
     c.tensorboard);
   v.section("prometheus", "Figures for Prometheus.", c.prometheus);
   v.section("anomalies", "Detection of steps whose loss or gradient norm stands out.", c.anomalies);
+  v.section("activations", "The largest activations.", c.activations);
+  v.section("histograms", "Histograms of weights and gradients.", c.histograms);
 }
 
 template <class V>

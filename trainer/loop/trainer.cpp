@@ -46,7 +46,8 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                        .logits_chunk = logits_chunk(config),
                        .blocks_per_unit = blocks_per_unit(config),
                        .recompute = recompute,
-                       .with_gradients = for_training};
+                       .with_gradients = for_training,
+                       .with_activation_maxima = for_training && config.observe.activations.every > 0};
   std::map<int, Stage*> local;
   for (int s = 0; s < static_cast<int>(stage_rank_.size()); ++s) {
     if (stage_rank_[static_cast<size_t>(s)] != mesh_.at.pipeline) continue;
@@ -185,7 +186,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
   write_scalar(ctx_, limits.loss * static_cast<double>(std::max<int64_t>(valid, 1)), scalars_.flat(kLossLimit, 1));
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
-  if (captures && actions_ == nullptr) {
+  if (captures && actions_ == nullptr && !records_activations_) {
     launch_graph(step);
   } else {
     queue_step(step);  // parameters are gathered: a launch leaves them marked as stale
@@ -278,28 +279,54 @@ StepResult Trainer::finish(const StepInFlight& step) {
   return result;
 }
 
-/// The group of a parameter: its block, or what stands before the first dot.
-static std::string gradient_group(const std::string& parameter) {
-  const size_t dot = parameter.find('.');
-  return parameter.substr(0, parameter.starts_with("blocks.") ? parameter.find('.', dot + 1) : dot);
-}
-
 std::vector<std::pair<std::string, double>> Trainer::gradient_norms() {
   std::vector<std::pair<std::string, double>> norms;
   if (ctx_.device == Device::kCuda) return norms;
   std::map<std::string, size_t> places;
   for (const ParamSpec& spec : whole_model(config_.model)) {
-    const std::string group = gradient_group(spec.name);
+    const std::string group = layer_group(spec.name);
     if (places.emplace(group, norms.size()).second) norms.emplace_back(group, 0);
   }
   const Tensor squares = host_tensor({static_cast<int64_t>(norms.size())}, DType::kF64);
   std::fill_n(squares.data<double>(), norms.size(), 0.0);
-  for (const auto& [name, square] : gradient_squares_) squares.data<double>()[places.at(gradient_group(name))] += square;
+  for (const auto& [name, square] : gradient_squares_) squares.data<double>()[places.at(layer_group(name))] += square;
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
   mesh_.step.all_reduce(host, squares, ReduceOp::kSum).wait(host);
   for (size_t i = 0; i < norms.size(); ++i) norms[i].second = std::sqrt(squares.data<double>()[i]) / used_scale_;
   return norms;
+}
+
+void Trainer::record_activations(bool on) {
+  records_activations_ = on;
+  for (const auto& stage : stages_) stage->record_activations(on);
+}
+
+std::vector<std::pair<std::string, double>> Trainer::activation_maxima() {
+  const int64_t blocks = config_.model.layers;
+  const Tensor maxima = host_tensor({1 + blocks}, DType::kF64);
+  std::fill_n(maxima.data<double>(), 1 + blocks, 0.0);
+  for (const std::unique_ptr<TransformerStage>& stage : stages_) {
+    const StageRange& range = stage->range();
+    const Tensor own = to_host(ctx_, stage->activation_maxima());
+    const int64_t embeddings = range.first() ? 1 : 0;
+    std::copy_n(own.data<double>(), embeddings + range.blocks, maxima.data<double>() + (range.first() ? 0 : 1 + range.first_block));
+  }
+  // A maximum of numbers and NaN depends on their order, so NaN is counted.
+  const Tensor nans = host_tensor({1 + blocks}, DType::kF64);
+  for (int64_t i = 0; i <= blocks; ++i) {
+    double& value = maxima.data<double>()[i];
+    nans.data<double>()[i] = std::isnan(value) ? 1 : 0;
+    if (std::isnan(value)) value = 0;
+  }
+  Arena arena(Device::kReference);
+  Context host{Device::kReference, &arena, 1};
+  for (const Tensor& each : {maxima, nans}) mesh_.world.all_reduce(host, each, ReduceOp::kMax).wait(host);
+  std::vector<std::pair<std::string, double>> named;
+  for (int64_t i = 0; i <= blocks; ++i)
+    named.emplace_back(i == 0 ? "embedding" : concat("blocks.", i - 1),
+                       nans.data<double>()[i] > 0 ? std::numeric_limits<double>::quiet_NaN() : maxima.data<double>()[i]);
+  return named;
 }
 
 void Trainer::set_accepted_steps(int64_t steps) {

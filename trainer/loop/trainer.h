@@ -123,6 +123,12 @@ class Trainer {
   /// begin. Their squares add up to the square of StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
   std::vector<std::pair<std::string, double>> gradient_norms();
 
+  /// For observe.activations: records the steps started from now on. On a GPU they are queued without a CUDA graph, with the same bits.
+  void record_activations(bool on);
+  /// The largest magnitude of the residual stream after the embedding and after each block in the last recorded step, over all tokens of the global
+  /// batch: "embedding", "blocks.0", ... NaN if a value is. Waits for the device.
+  std::vector<std::pair<std::string, double>> activation_maxima();
+
   /// Sets the initial weights: a function of (seed, name, global index) only.
   void initialise();
   std::vector<OwnedBox> owned_boxes() const;
@@ -191,6 +197,7 @@ class Trainer {
   Progress* progress_ = nullptr;
   StepTrace* trace_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
+  bool records_activations_ = false;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
   Tensor local_sums_;                        ///< sums_ before the sum over the ranks

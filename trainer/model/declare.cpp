@@ -138,4 +138,9 @@ std::vector<ParamSpec> whole_model(const ModelConfig& model) {
   return specs;
 }
 
+std::string layer_group(const std::string& parameter) {
+  const size_t dot = parameter.find('.');
+  return parameter.substr(0, parameter.starts_with("blocks.") ? parameter.find('.', dot + 1) : dot);
+}
+
 }  // namespace trireme

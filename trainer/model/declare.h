@@ -45,5 +45,7 @@ class Declaration {
 
 /// All parameters of a resolved model, unsplit. The local shape of a vocabulary has rows of padding; `shape` and `box` have not.
 std::vector<ParamSpec> whole_model(const ModelConfig& model);
+/// The group of a parameter in figures by layer: its block, or what stands before the first dot: "blocks.3", "embedding".
+std::string layer_group(const std::string& parameter);
 
 }  // namespace trireme

@@ -59,6 +59,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
                                          std::make_unique<SumReducer>(precision.reduce));
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  if (options.with_activation_maxima) activation_maxima_ = Tensor::zeros(ctx, {parts()}, DType::kF64, MemoryCategory::kWorkspace);
 }
 
 Tensor TransformerStage::make_rope_table(Context& ctx, const ModelConfig& model) const {
@@ -77,6 +78,7 @@ void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches,
   mode_ = mode;
   step_ = step;
   fill(ctx, 0, loss_sum_);
+  if (records_activations_) fill(ctx, 0, activation_maxima_);
 }
 
 void TransformerStage::make_cache(Context& ctx, int64_t room) {
@@ -151,6 +153,7 @@ void TransformerStage::forward(Context& ctx, int microbatch, int part) {
     slot.x = blocks_[block_of(part)].forward(ctx, now, slot.x, saved);
     if (mode_ != RunMode::kTrain) saved = {};
   }
+  if (records_activations_ && mode_ == RunMode::kTrain && !is_head(part)) max_absolute(ctx, slot.x, activation_maxima_.flat(part, 1));
 }
 
 void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {

@@ -26,6 +26,7 @@ struct StageOptions {
   int64_t blocks_per_unit = 1;
   std::vector<Recompute> recompute;  ///< one entry per block of the model
   bool with_gradients = true;
+  bool with_activation_maxima = false;  ///< record_activations() may be called
 };
 
 /// A range of a transformer's blocks as a pipeline Stage, with its parameters (ParamStore), their gradients (GradStore) and their optimizer. Tensor
@@ -41,6 +42,11 @@ class TransformerStage : public Stage {
   /// Allocates the KV caches for a text of `room` tokens, at most max_positions: 2 * room * K*H elements per block, or 2 * window * K*H if the block
   /// has a narrower window.
   void make_cache(Context& ctx, int64_t room);
+
+  /// From now on, training records the largest magnitude of each part's output, the residual stream: activation_maxima().
+  void record_activations(bool on) { records_activations_ = on; }
+  /// [parts()] f64: maxima over the rows of this rank and the micro-batches run since begin(); NaN if one is NaN, 0 for the head.
+  const Tensor& activation_maxima() const { return activation_maxima_; }
 
   /// Creates the optimizer that UPDATE runs. `scalars` (kernels/ops/optimizer.h) are read by every update.
   void make_optimizer(Context& ctx, const OptimizerOptions& options, const Precision& precision, const Tensor& scalars);
@@ -135,6 +141,8 @@ class TransformerStage : public Stage {
   RunMode mode_ = RunMode::kTrain;
   uint64_t step_ = 0;
   Tensor loss_scale_, loss_sum_;  ///< [1] f64
+  Tensor activation_maxima_;
+  bool records_activations_ = false;
 };
 
 }  // namespace trireme

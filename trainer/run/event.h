@@ -9,9 +9,11 @@
 
 namespace trireme {
 
+struct Histogram;  // trainer/loop/histograms.h
+
 /// An event reported by a run. Measurements have kind "step" (loss, grad_norm, learning_rate, tokens, step_seconds, tokens_per_second, model_tflops,
-/// mfu or null, with dynamic loss scaling loss_scale, with weights of data sets data_tokens), "evaluation" (validation_loss, and validation: the loss
-/// of each set that has a name), "ranks" (RankFigures) and "exposed" (Tracer).
+/// mfu or null, with dynamic loss scaling loss_scale, with weights of data sets data_tokens, if recorded activation_max by layer), "evaluation"
+/// (validation_loss, and validation: the loss of each set that has a name), "ranks" (RankFigures) and "exposed" (Tracer).
 struct Event {
   std::string kind;                    ///< empty if the event is only a text
   std::optional<int64_t> step = {};    ///< the last completed step; nullopt if the event is not tied to a step
@@ -40,6 +42,8 @@ class EventSink {
   virtual void write(const Event& event) = 0;
   /// Called before each batch of an evaluation: `done` of `batches` have taken `seconds`. Not a measurement; only a console shows it.
   virtual void evaluating(int64_t /*step*/, int64_t /*done*/, int64_t /*batches*/, double /*seconds*/) {}
+  /// Histograms of weights and gradients after `step`. Not an event: only TensorBoard shows them.
+  virtual void histograms(int64_t /*step*/, const std::vector<Histogram>& /*histograms*/) {}
   /// Called once, before the last texts of a run that has ended as planned; only a console uses it.
   virtual void finish() {}
   /// The error that keeps events from being written; empty if none are pending.

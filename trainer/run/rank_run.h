@@ -53,6 +53,9 @@ class Run {
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
   nlohmann::ordered_json tokens_by_set(int64_t step) const;
+  bool records_activations(int64_t step) const;
+  bool makes_histograms(int64_t step) const;
+  nlohmann::ordered_json more_figures(int64_t step);
   void end_if_diverged();
   std::string checkpoint_before_rejections() const;
   bool judges_before_update() const { return config_.observe.anomalies.policy != AnomalyPolicy::kWarn; }

@@ -33,6 +33,7 @@ class Reporter {
   void evaluating(int64_t step, int64_t done, int64_t batches, double seconds);
   /// `sets`: name and loss of each validation set that has a name.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
+  void histograms(int64_t step, const std::vector<Histogram>& histograms) { sinks_.histograms(step, histograms); }
   void saved(const SaveReport& report);
   /// Memory by pipeline rank, at the end of a run after `step` steps.
   void memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured);

@@ -6,6 +6,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
+#include "trainer/loop/histograms.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/loop/plain_products.h"
 #include "trainer/loop/resident.h"
@@ -19,8 +20,8 @@ void Run::log(RankRecord::Level level, const std::string& text) {
   if (options_.record != nullptr) options_.record->write(level, text);
 }
 
-/// On a GPU the results of a step are read while the next one runs, unless one of both is traced or a step may be held back; on a CPU they are
-/// available immediately.
+/// On a GPU the results of a step are read while the next one runs, unless one of both is traced, a step may be held back or more of it is recorded
+/// than its results; on a CPU they are available immediately.
 void Run::start_step(int64_t step) {
   progress_.begin_step(step, ctx_.arena->peak_bytes(), peak_resident_bytes());
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
@@ -29,6 +30,7 @@ void Run::start_step(int64_t step) {
     finish_step();
     tracer_->begin(step);
   }
+  trainer_->record_activations(records_activations(step));
   const bool may_repeat = config_.observe.anomalies.policy == AnomalyPolicy::kRerun;
   const LossScale before = trainer_->loss_scale();
   if (may_repeat) {
@@ -39,7 +41,7 @@ void Run::start_step(int64_t step) {
   if (may_repeat) now.exchanges = exchanges_.stop();
   finish_step();
   started_ = std::move(now);
-  if (traced || judges_before_update() || ctx_.device != Device::kCuda) finish_step();
+  if (traced || judges_before_update() || records_activations(step) || makes_histograms(step) || ctx_.device != Device::kCuda) finish_step();
 }
 
 void Run::finish_step() {
@@ -56,6 +58,11 @@ void Run::finish_step() {
   figures_->add_step(seconds);
   set_timeout();
   report_step(step, result, seconds);
+  if (makes_histograms(step)) {
+    const std::vector<Histogram> histograms = parameter_histograms(*trainer_, static_cast<double>(result.loss_scale.value_or(1)));
+    reporter_.histograms(step, histograms);
+    continue_training();
+  }
   if (!std::exchange(first_step_reported_, true)) {
     warn_of_plain_products(step);
     report_attention(step);
@@ -105,6 +112,19 @@ nlohmann::ordered_json Run::tokens_by_set(int64_t step) const {
     nlohmann::ordered_json& tokens = fields["data_tokens"][config_.data.train[set]];
     tokens = (tokens.is_number() ? tokens.get<int64_t>() : 0) + samples[set] * config_.training.sequence_length;
   }
+  return fields;
+}
+
+static bool is_multiple(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+bool Run::records_activations(int64_t step) const { return is_multiple(step, config_.observe.activations.every); }
+bool Run::makes_histograms(int64_t step) const { return is_multiple(step, config_.observe.histograms.every); }
+
+/// The fields of a step's line besides its results. Collective.
+nlohmann::ordered_json Run::more_figures(int64_t step) {
+  nlohmann::ordered_json fields = tokens_by_set(step);
+  if (!records_activations(step)) return fields;
+  for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
   return fields;
 }
 

@@ -84,7 +84,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
   const StepLimits limits = window_.limits();
   const Anomaly anomaly = anomaly_in(result, limits);
   if (!anomaly) {
-    reporter_.step(step, result, seconds, tokens_by_set(step));
+    reporter_.step(step, result, seconds, more_figures(step));
     rejected_.add(step, result);
     return window_.add(result);
   }
@@ -98,7 +98,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     result = verdict->result;
     fields.update({{"verdict", name_of(verdict->cause)}, {"ranks", verdict->ranks}, {"samples", verdict->samples}, {"accepted", result.accepted}});
   }
-  reporter_.step(step, result, seconds, tokens_by_set(step));
+  reporter_.step(step, result, seconds, more_figures(step));
   const char* const action = verdict ? "rerun" : policy == AnomalyPolicy::kStop ? "stop" : first.accepted ? "warn" : "skip";
   const char* const outcome = policy == AnomalyPolicy::kStop ? "; the run ends, with the weights from before this step"
                               : !result.accepted             ? "; the step was rejected on every rank, weights are unchanged"

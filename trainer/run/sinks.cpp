@@ -67,6 +67,11 @@ void Sinks::evaluating(int64_t step, int64_t done, int64_t batches, double secon
     if (!entry.failed) entry.sink->evaluating(step, done, batches, seconds);
 }
 
+void Sinks::histograms(int64_t step, const std::vector<Histogram>& histograms) {
+  for (const Entry& entry : entries_)
+    if (!entry.failed) entry.sink->histograms(step, histograms);
+}
+
 void Sinks::finish() {
   for (const Entry& entry : entries_)
     if (!entry.failed) entry.sink->finish();

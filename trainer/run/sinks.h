@@ -35,7 +35,8 @@ class Sinks {
   /// Returns a message for each optional sink that has failed and gets no more events.
   std::vector<std::string> write(const Event& event);
   void evaluating(int64_t step, int64_t done, int64_t batches, double seconds);
-  void finish();  ///< EventSink::finish
+  void histograms(int64_t step, const std::vector<Histogram>& histograms);  ///< EventSink::histograms
+  void finish();                                                            ///< EventSink::finish
   /// A message for each sink whose EventSink::write_error is new.
   std::vector<std::string> new_errors();
   /// EventSink::write_error of the first required sink that has one; else empty.

@@ -124,6 +124,19 @@ std::string text_record(double seconds, int64_t step, std::string_view tag, std:
   return summary_record(seconds, step, plugin_summary(tag, "text", "", vector(kString, 1).text(8, markdown)));
 }
 
+std::string histogram_record(double seconds, int64_t step, std::string_view tag, const std::vector<HistogramBin>& bins) {
+  constexpr int kDouble = 2;
+  std::string content;
+  for (const HistogramBin& bin : bins)
+    for (const double value : {bin.left, bin.right, static_cast<double>(bin.count)}) content += little_endian(std::bit_cast<uint64_t>(value));
+  Message rows, columns;
+  if (!bins.empty()) rows.integer(1, bins.size());
+  columns.integer(1, 3);
+  const Message shape = Message().message(2, rows).message(2, columns);
+  const Message tensor = Message().integer(1, kDouble).message(2, shape).text(4, content);
+  return summary_record(seconds, step, plugin_summary(tag, "histograms", "", tensor));
+}
+
 std::string hyper_parameters_record(double seconds, const std::vector<HyperParameter>& values, std::string_view name) {
   Message session;
   for (const auto& [key, value] : values) {

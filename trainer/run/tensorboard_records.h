@@ -29,6 +29,14 @@ std::string scalars_record(double seconds, int64_t step, const std::vector<Scala
 /// `markdown`, as shown by the text dashboard.
 std::string text_record(double seconds, int64_t step, std::string_view tag, std::string_view markdown);
 
+/// A bin of a histogram: `count` values in [left, right).
+struct HistogramBin {
+  double left, right;
+  int64_t count;
+};
+/// The histogram of a tag, as shown by the dashboards of histograms and distributions: a tensor [bins,3] of fp64.
+std::string histogram_record(double seconds, int64_t step, std::string_view tag, const std::vector<HistogramBin>& bins);
+
 using HyperParameter = std::pair<std::string, std::variant<bool, double, std::string>>;
 /// For the dashboard of hyper-parameters. `name`: the group of runs that it averages, here the run itself.
 std::string hyper_parameters_record(double seconds, const std::vector<HyperParameter>& values, std::string_view name);

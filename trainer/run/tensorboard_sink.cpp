@@ -14,6 +14,7 @@
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
 #include "trainer/files/append_file.h"
+#include "trainer/loop/histograms.h"
 #include "trainer/run/sinks.h"
 #include "trainer/run/tensorboard_records.h"
 
@@ -81,6 +82,22 @@ class TensorBoardSink final : public EventSink {
       scalars.emplace_back(part.empty() ? name : name + "/" + part, static_cast<float>(value));
     if (scalars.empty()) return;
     file_.append(scalars_record(seconds_of(event.time.value_or(WallClock::now())), *event.step, scalars));
+  }
+  /// From the first to the last bin that has values.
+  void histograms(int64_t step, const std::vector<Histogram>& histograms) override {
+    const std::vector<double>& limits = histogram_limits();
+    const double seconds = seconds_of(WallClock::now());
+    const auto has_values = [](int64_t count) { return count > 0; };
+    for (const Histogram& one : histograms) {
+      std::vector<HistogramBin> bins;
+      const auto first = std::ranges::find_if(one.counts, has_values);
+      const auto last = std::find_if(one.counts.rbegin(), one.counts.rend(), has_values).base();
+      for (auto count = first; count < last; ++count) {
+        const auto bin = static_cast<size_t>(count - one.counts.begin());
+        bins.push_back({limits[std::max<size_t>(bin, 1) - 1], limits[bin], *count});
+      }
+      file_.append(histogram_record(seconds, step, one.name, bins));
+    }
   }
   std::string write_error() const override { return file_.error(); }
   void sync() const override { file_.sync(); }
