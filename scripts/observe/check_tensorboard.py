@@ -5,7 +5,7 @@
 
 RUN is a run directory; DIRECTORY holds the event files, RUN/tensorboard by default. Every number of every step and evaluation must be there as a 32-bit
 number, with those of the events ranks and exposed, and nothing else. Histograms of weights must have one value for each parameter of the start event,
-those of gradients the same sums, and bins that rise and adjoin. Exits 1 and says what differs otherwise.
+those of gradients the same sums, and bins that rise and adjoin; samples of text must be those of the events. Exits 1 and says what differs otherwise.
 """
 import json
 import math
@@ -63,6 +63,23 @@ def check_histograms(board, tags, parameters, differences):
     return count
 
 
+def check_samples(board, run, tags, differences):
+    """The texts of the events sample; returns their tags."""
+    wanted, numbers = {}, {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event.get("event") == "sample":
+            number = numbers.setdefault(event["prompt"], len(numbers) + 1)
+            lines = (event["prompt"] + event["text"]).split("\n")
+            lines = lines[:-1] if lines[-1] == "" else lines
+            wanted.setdefault(f"sample/{number}", []).append((event["step"], "".join(f"    {one}\n" for one in lines)))
+    for tag, texts in wanted.items():
+        read = [(event.step, tensor_util.make_ndarray(event.tensor_proto).item().decode()) for event in board.Tensors(tag)] if tag in tags else []
+        if read != texts:
+            differences.append(f"{tag}: {len(texts)} texts in metrics.jsonl, {len(read)} in the event files, or other ones")
+    return set(wanted)
+
+
 def main(arguments):
     if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
@@ -75,7 +92,8 @@ def main(arguments):
     wanted = expected(run)
     tags = set(board.Tags()["tensors"])
     histograms = sorted(tag for tag in tags if tag.startswith(("weights/", "gradients/")))
-    for tag in sorted(tags - wanted.keys() - {"configuration", "_hparams_/session_start_info"} - set(histograms)):
+    texts = check_samples(board, run, tags, differences)
+    for tag in sorted(tags - wanted.keys() - {"configuration", "_hparams_/session_start_info"} - set(histograms) - texts):
         differences.append(f"{tag}: not in metrics.jsonl")
     points = 0
     for tag, values in wanted.items():
@@ -96,7 +114,7 @@ def main(arguments):
         differences.append("hyper-parameters: no training.sequence_length")
     for difference in differences:
         print(difference, file=sys.stderr)
-    print(f"{len(wanted)} tags, {points} values, {histogram_count} histograms, {parameters} hyper-parameters: {'equal' if not differences else 'DIFFERENT'}")
+    print(f"{len(wanted)} tags, {points} values, {histogram_count} histograms, {len(texts)} tags of samples, {parameters} hyper-parameters: {'equal' if not differences else 'DIFFERENT'}")
     return 1 if differences else 0
 
 

@@ -154,6 +154,50 @@ TEST_CASE("captured steps and the evaluations between them see the parameters of
   CHECK(files.validation_losses("graph") == files.validation_losses("queued"));
 }
 
+TEST_CASE("activations, histograms and samples on GPUs are those of the CPU, and change no bit of a run, with and without graphs") {
+  ParityLayout layout;
+  layout.tensor = layout.data = 2;
+  layout.zero = 3;
+  layout.sequence_parallel = true;
+  const RunFiles files;
+  const auto train = [&](const std::string& name, const std::string& device, bool observed, bool graph) {
+    return files.train(name, device, 7, layout, [&](Config& config) {
+      config.data.tokenizer = "bytes";
+      config.kernels.cuda_graph = graph;
+      if (!observed) return;
+      config.observe.activations.every = 2;
+      config.observe.tensorboard = true;
+      config.observe.histograms.every = 3;
+      config.observe.samples = {.every = 3, .prompts = {"abc"}, .max_tokens = 4};
+    });
+  };
+  const auto activations = [&](const std::string& name) {
+    std::vector<nlohmann::json> found;
+    for (const nlohmann::json& line : files.events(name, ""))
+      if (line.contains("activation_max")) found.push_back(line["activation_max"]);
+    return found;
+  };
+  train("cpu", "cpu", true, false);
+  const std::vector<nlohmann::json> expected = activations("cpu"), texts = files.events("cpu", "sample");
+  REQUIRE(expected.size() == 3);
+  REQUIRE(texts.size() == 2);
+  for (const bool graph : {false, true}) {
+    CAPTURE(graph);
+    const std::string suffix = graph ? "-graph" : "";
+    train("plain" + suffix, "cuda", false, graph);
+    CHECK(train("observed" + suffix, "cuda", true, graph) == 1);
+    CHECK(files.steps("observed" + suffix) == files.steps("plain" + suffix));
+    const std::vector<nlohmann::json> found = activations("observed" + suffix), samples = files.events("observed" + suffix, "sample");
+    REQUIRE(found.size() == 3);
+    REQUIRE(samples.size() == 2);
+    for (size_t i = 0; i < found.size(); ++i) {
+      REQUIRE(found[i].size() == expected[i].size());
+      for (const auto& [layer, largest] : expected[i].items()) CHECK(found[i].at(layer).get<double>() == Approx(largest.get<double>()).epsilon(1e-3));
+    }
+    for (size_t i = 0; i < samples.size(); ++i) CHECK(samples[i]["text"] == texts[i]["text"]);
+  }
+}
+
 TEST_CASE("a run keeps its algorithms of matrix products: with their file, and when it resumes without it") {
   ParityLayout layout;
   layout.data = 2;

@@ -265,7 +265,8 @@ class Binder {
     for (const YamlNode& item : node.children) {
       if (item.kind == YamlNode::Kind::kRefused) continue;
       if (item.kind != YamlNode::Kind::kScalar || item.text.empty())
-        refuse(item, concat(item.kind == YamlNode::Kind::kScalar ? "empty text" : kind_name(item), " where a path is expected"), allowed());
+        refuse(item, concat(item.kind == YamlNode::Kind::kScalar ? "empty text" : kind_name(item), " where a ", field.items, " is expected"),
+               allowed());
       else
         target.push_back(item.text);
     }

@@ -335,6 +335,9 @@ void check_observe(Rules& rules, const Config& c) {
   if (p.textfile && rules.apply({"observe.prometheus.textfile"}) && !p.textfile->ends_with(".prom"))
     rules.broken("observe.prometheus.textfile", "node_exporter reads only files whose names end with .prom", "a path that ends with .prom, or null",
                  *p.textfile + ".prom");
+  if (c.observe.samples.every > 0 && c.observe.samples.prompts.empty() && rules.apply({"observe.samples.every", "observe.samples.prompts"}))
+    rules.broken("observe.samples.prompts", "there is no text to continue, and observe.samples.every is set", "list of prompts of one token or more",
+                 "[Once upon a time]");
   const bool* const board = std::get_if<bool>(&c.observe.tensorboard);
   if (c.observe.histograms.every > 0 && board != nullptr && !*board && rules.apply({"observe.histograms.every", "observe.tensorboard"}))
     rules.broken("observe.histograms.every", "histograms are written to the event files of observe.tensorboard only, which is false",

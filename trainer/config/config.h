@@ -249,6 +249,14 @@ struct HistogramsConfig {
   bool operator==(const HistogramsConfig&) const = default;
 };
 
+struct SamplesConfig {
+  int64_t every = 0;  ///< steps; 0: never
+  std::vector<std::string> prompts;
+  int64_t max_tokens = 50;  ///< that are added to a prompt
+  double temperature = 0;   ///< 0: the most likely token
+  bool operator==(const SamplesConfig&) const = default;
+};
+
 struct ObserveConfig {
   Auto<int64_t> print_every;         ///< steps between the lines of a log; auto: a rule of ConsoleSink
   bool black_box = true;             ///< each rank keeps a file with what it is doing (MappedBlackBox)
@@ -257,6 +265,7 @@ struct ObserveConfig {
   AnomalyConfig anomalies;
   ActivationsConfig activations;
   HistogramsConfig histograms;
+  SamplesConfig samples;
   bool operator==(const ObserveConfig&) const = default;
 };
 

@@ -30,6 +30,7 @@ struct Field {
   const char* auto_name = "auto";         ///< how a file writes `auto`
   const char* without_effect = nullptr;   ///< why the other values make the key ineffective; a file must then not give it
   const char* note = nullptr;             ///< added to the error about a value that is not one of the choices
+  const char* items = "path";             ///< what the texts of a list are
   bool required = false;                  ///< a file must give it
   bool or_null = false;                   ///< optional key: null is allowed and means not set
   Aspect decides = Aspect::kMathematics;  ///< the default is strict: a resumed run refuses a change

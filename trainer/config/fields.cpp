@@ -221,7 +221,7 @@ std::string allowed_text(const Field& field, FieldType type) {
     case FieldType::kNumber: return "number" + range + or_auto;
     case FieldType::kIntegerList: return "list of integers" + range + or_auto;
     case FieldType::kNumberList: return "list of numbers" + range + or_auto;
-    case FieldType::kTextList: return "list of paths, e.g. [a, b]";
+    case FieldType::kTextList: return concat("list of ", field.items, "s, e.g. [a, b]");
     case FieldType::kText: break;
   }
   if (field.choices.empty()) return "text" + or_auto;

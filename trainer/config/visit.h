@@ -288,6 +288,31 @@ void visit(V& v, HistogramsConfig& c) {
 }
 
 template <class V>
+void visit(V& v, SamplesConfig& c) {
+  const char* const without = c.every > 0 ? nullptr : "samples.every is 0";
+  v(operation_key({.key = "every",
+                   .doc = "Steps between two samples: texts that the current weights continue, as `trireme generate` would from a checkpoint of the "
+                          "step with --seed run.seed. Each new token is a forward pass of the text without a cache. 0: never.",
+                   .min = 0,
+                   .max = kMaxExtent}),
+    c.every);
+  v(operation_key({.key = "prompts",
+                   .doc = "Texts to continue. With max_tokens each must fit training.sequence_length.",
+                   .without_effect = without,
+                   .items = "prompt"}),
+    c.prompts);
+  v(operation_key({.key = "max_tokens",
+                   .doc = "Maximum number of tokens to add to a prompt; fewer if the model ends the text.",
+                   .min = 1,
+                   .max = kMaxExtent,
+                   .without_effect = without}),
+    c.max_tokens);
+  v(operation_key(
+        {.key = "temperature", .doc = "Sampling temperature; 0: always the most likely token.", .min = 0, .max = 1e6, .without_effect = without}),
+    c.temperature);
+}
+
+template <class V>
 void visit(V& v, ObserveConfig& c) {
   v(operation_key(
         {.key = "print_every",
@@ -309,6 +334,7 @@ void visit(V& v, ObserveConfig& c) {
   v.section("anomalies", "Detection of steps whose loss or gradient norm stands out.", c.anomalies);
   v.section("activations", "The largest activations.", c.activations);
   v.section("histograms", "Histograms of weights and gradients.", c.histograms);
+  v.section("samples", "Samples of text.", c.samples);
 }
 
 template <class V>

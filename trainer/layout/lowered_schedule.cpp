@@ -130,10 +130,9 @@ MeshShape reduced_mesh(const MeshShape& mesh) {
 }
 
 ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config,
-                               bool training) {
+                               int microbatches, bool training) {
   ActionLists lowered = lower(lists, schedule.units, policy);
-  const std::vector<std::string> problems =
-      validate(lowered, reduced_mesh(mesh_shape(config.parallel)), schedule.units, microbatches_of(config), training);
+  const std::vector<std::string> problems = validate(lowered, reduced_mesh(mesh_shape(config.parallel)), schedule.units, microbatches, training);
   TRIREME_CHECK(problems.empty(), problems.front());
   return lowered;
 }
@@ -177,8 +176,13 @@ LoweredSchedule lowered_schedule(const Config& config) {
   LoweredSchedule schedule;
   schedule.stage_rank = stage_ranks(training);
   schedule.units = stage_units(config, schedule.stage_rank);
-  schedule.training = lower_and_validate(training, schedule, lowering, config, true);
-  schedule.evaluation = lower_and_validate(forward_only(schedule.stage_rank, microbatches_of(config)), schedule, lowering, config, false);
+  const int microbatches = microbatches_of(config);
+  const auto forward = [&](int count) {
+    return lower_and_validate(forward_only(schedule.stage_rank, count), schedule, lowering, config, count, false);
+  };
+  schedule.training = lower_and_validate(training, schedule, lowering, config, microbatches, true);
+  schedule.evaluation = forward(microbatches);
+  if (config.observe.samples.every > 0) schedule.text = forward(1);
   return schedule;
 }
 

@@ -39,6 +39,7 @@ struct LoweredSchedule {
   std::vector<int> stage_rank;  ///< pipeline rank of each stage
   std::vector<StageUnits> units;
   ActionLists training, evaluation;
+  ActionLists text;  ///< forward of one micro-batch; only with observe.samples
 };
 LoweredSchedule lowered_schedule(const Config& config);
 

@@ -65,6 +65,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   for (int64_t step = 0; step < 2; ++step) trainer.step(data, step, config.training.optimizer.learning_rate);
   arena.set_phase(MemoryPhase::kSave);  // a save only copies to the host
   trainer.evaluate(data, 1);
+  if (config.observe.samples.every > 0) trainer.continuation_logits(std::vector<int32_t>(static_cast<size_t>(trainer.text_room())));  // the longest
   trainer.step(data, 2, config.training.optimizer.learning_rate);
   RankMemory forecast = measured_memory(arena);
   forecast.reduced_bytes = reduced_bytes(trainer, config);

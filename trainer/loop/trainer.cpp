@@ -39,6 +39,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
       microbatches_(microbatches_of(config)) {
   stage_rank_ = schedule.stage_rank;
   evaluation_list_ = schedule.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
+  if (!schedule.text.empty()) text_list_ = schedule.text[static_cast<size_t>(mesh_.at.pipeline)];
   StageOptions options{.sequence_parallel = config.parallel.sequence_parallel,
                        .policy = zero_policy(config.parallel),
                        .precision = precision_,

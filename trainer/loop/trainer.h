@@ -119,6 +119,12 @@ class Trainer {
     return run_text(tokens, position, RunMode::kDecode);
   }
 
+  /// Next-token logits [V] after the last token of a text, in any layout, with observe.samples: on the ranks that have the last stage, empty on the
+  /// others. Each data rank computes the same. The text has at most text_room() tokens.
+  std::vector<double> continuation_logits(std::span<const int32_t> text);
+  /// training.sequence_length; under sequence parallelism the largest multiple of the tensor degree in it.
+  int64_t text_room() const;
+
   /// Norm of the last step's gradient by group of parameters, before clipping: "embedding", "blocks.0", ..., "final_norm", "head", as their names
   /// begin. Their squares add up to the square of StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
   std::vector<std::pair<std::string, double>> gradient_norms();
@@ -172,6 +178,8 @@ class Trainer {
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
+  void queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list);
+  std::vector<double> gather_logits(const Tensor& mine);
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
@@ -198,7 +206,7 @@ class Trainer {
   StepTrace* trace_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool records_activations_ = false;
-  ActionList training_list_, evaluation_list_;
+  ActionList training_list_, evaluation_list_, text_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
   Tensor local_sums_;                        ///< sums_ before the sum over the ranks
   std::vector<Microbatch> batch_;            ///< micro-batches of this data rank

@@ -36,21 +36,49 @@ void Trainer::Evaluation::add(const Evaluation& other) {
 std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
   TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && microbatches_ == 1 && !config_.parallel.sequence_parallel,
                 "logits of a text need a layout of tensor ranks only, one micro-batch and no sequence parallelism");
+  queue_text(tokens, {.tokens = {}, .targets = {}, .position = position}, mode, evaluation_list_);
+  return gather_logits(last_->logits(0));
+}
+
+int64_t Trainer::text_room() const {
+  const int64_t length = config_.training.sequence_length;
+  return config_.parallel.sequence_parallel ? length / config_.parallel.tensor * config_.parallel.tensor : length;
+}
+
+std::vector<double> Trainer::continuation_logits(std::span<const int32_t> text) {
+  const auto length = static_cast<int64_t>(text.size()), unit = config_.parallel.sequence_parallel ? config_.parallel.tensor : int64_t{1};
+  TRIREME_CHECK(!text_list_.empty() && length > 0 && length <= text_room(), length, " tokens of ", text_room());
+  // Attention is causal: what follows the text does not change it.
+  std::vector<int32_t> padded(text.begin(), text.end());
+  padded.resize(static_cast<size_t>((length + unit - 1) / unit * unit));
+  queue_text(padded, {.tokens = {}, .targets = {}, .last_row = length - 1}, RunMode::kDecode, text_list_);
+  if (last_ == nullptr) return {};
+  const Tensor logits = last_->logits(0);
+  const int64_t rows_of_rank = std::ssize(padded) / logits.dim(0);
+  return gather_logits(logits.rows((length - 1) / rows_of_rank, 1));
+}
+
+/// Queues the forward of one text of one micro-batch. `place`: without tokens.
+void Trainer::queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list) {
   const auto length = static_cast<int64_t>(tokens.size());
-  const Microbatch microbatch{.tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), .targets = {}, .position = position};
+  Microbatch microbatch = place;
+  microbatch.tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData);
   const Tensor host = host_tensor({length}, DType::kI32);
   std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
   from_host(ctx_, host, microbatch.tokens);
   begin(mode, {microbatch}, length, 0);
-  executor_->run(ctx_, evaluation_list_);
+  executor_->run(ctx_, list);
+}
 
-  const Tensor mine = last_->logits(0);
+/// Rows of logits [rows,V] from those of each tensor rank, [rows, >= V/t].
+std::vector<double> Trainer::gather_logits(const Tensor& mine) {
   const int64_t rows = mine.dim(0), columns = mine.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
   const int64_t tokens_of_part = (vocabulary + parts - 1) / parts;
   const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, mine.dtype(), MemoryCategory::kWorkspace);
   mesh_.tensor->all_gather(ctx_, mine, all).wait(ctx_);
   const Tensor wide = Tensor::empty(ctx_, all.shape(), DType::kF64, MemoryCategory::kWorkspace);
   copy(ctx_, all, wide);
+  if (ctx_.device == Device::kMeta) return {};
   const Tensor gathered = to_host(ctx_, wide);
   std::vector<double> logits;
   for (int64_t row = 0; row < rows; ++row) {

@@ -15,6 +15,7 @@ struct Microbatch {
   int64_t first_sample = 0;  ///< index of the first sequence in the global batch; dropout masks depend on it
   Documents documents = {};  ///< tokens attend only within their document, and positions restart at 0 in each
   int64_t position = 0;      ///< RunMode::kDecode: number of tokens of the text before these
+  int64_t last_row = -1;     ///< RunMode::kDecode: row of the text's last token, behind which is padding; -1: no padding
 };
 
 /// Writes starts and ends [rows] (see Documents) of documents with these lengths, in row order, in sequences of `sequence` rows.

@@ -130,7 +130,11 @@ void TransformerStage::run_head(Context& ctx, int microbatch) {
   Head::Saved& saved = slot.head;
   saved.x = std::move(slot.x);
   if (mode_ == RunMode::kTrain) return;  // the backward computes the loss with its gradient
-  if (mode_ == RunMode::kDecode) saved.x = saved.x.rows(saved.x.dim(0) - 1, 1);
+  if (mode_ == RunMode::kDecode) {
+    // Under sequence parallelism every tensor rank contributes a row, of which one is the last of the text.
+    const int64_t rows = saved.x.dim(0), last = microbatches_[static_cast<size_t>(microbatch)].last_row;
+    saved.x = saved.x.rows(last < 0 ? rows - 1 : last % rows, 1);
+  }
   const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
   if (mode_ == RunMode::kLogits || mode_ == RunMode::kDecode) saved.logits = head_.vocabulary.logits.forward(ctx, normalised);
   if (mode_ != RunMode::kEvaluate) return;

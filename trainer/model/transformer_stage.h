@@ -14,7 +14,8 @@ enum class RunMode : uint8_t {
   kTrain,     ///< keeps what the backward needs
   kEvaluate,  ///< loss only
   kLogits,    ///< no targets: the last stage keeps the logits
-  kDecode,    ///< one text: the last stage keeps the logits of its last row, and blocks fill the KV cache if make_cache() was called
+  kDecode,    ///< one text: the last stage keeps the logits of its last row (sequence parallelism: one row of each tensor rank), and blocks fill the
+              ///< KV cache if make_cache() was called
 };
 
 struct StageOptions {

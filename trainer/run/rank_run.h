@@ -1,5 +1,5 @@
 #pragma once
-// Private to run.cpp, run_setup.cpp, run_evaluation.cpp and run_anomalies.cpp.
+// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp and run_anomalies.cpp.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -28,6 +28,7 @@
 #include "trainer/run/run_data.h"
 #include "trainer/run/steady_steps.h"
 #include "trainer/run/tracer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {
 
@@ -55,6 +56,10 @@ class Run {
   nlohmann::ordered_json tokens_by_set(int64_t step) const;
   bool records_activations(int64_t step) const;
   bool makes_histograms(int64_t step) const;
+  bool samples_at(int64_t step) const;
+  void open_samples();
+  void sample(int64_t step);
+  std::vector<int32_t> continue_text(std::vector<int32_t> text);
   nlohmann::ordered_json more_figures(int64_t step);
   void end_if_diverged();
   std::string checkpoint_before_rejections() const;
@@ -106,6 +111,8 @@ class Run {
   int64_t done_ = 0;        ///< steps completed
   bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it
   EarlyStopping stopper_;
+  std::optional<Tokenizer> tokenizer_;  ///< with observe.samples
+  std::vector<std::vector<int32_t>> prompts_;
   std::optional<double> recalled_loss_;  ///< of an evaluation after step done_ that was made before this start
   struct Started {
     int64_t step;

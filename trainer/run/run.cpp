@@ -119,6 +119,7 @@ static bool is_multiple(int64_t step, int64_t every) { return every > 0 && step 
 
 bool Run::records_activations(int64_t step) const { return is_multiple(step, config_.observe.activations.every); }
 bool Run::makes_histograms(int64_t step) const { return is_multiple(step, config_.observe.histograms.every); }
+bool Run::samples_at(int64_t step) const { return is_multiple(step, config_.observe.samples.every); }
 
 /// The fields of a step's line besides its results. Collective.
 nlohmann::ordered_json Run::more_figures(int64_t step) {
@@ -242,16 +243,17 @@ ExitCode Run::loop() {
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || news == kStop || news == kSave;
     const bool checks = check > 0 && step % check == 0;
-    if (checks || saves || evaluates_at(step)) finish_step();
+    if (checks || saves || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
     if (checks && !saves) check_replicas(step);
     if (saves) save(step);
     checkpoints_->poll();
     // Save first: an evaluation may fail, and a job that is killed in a long one keeps its last step.
+    if (samples_at(step) && !stopped) sample(step);
     if (evaluates_at(step) && !evaluate(step)) stopped = true;
     if (!saves && (stopped || stopper_.reached())) save(step);
-    if (checks || saves || evaluates_at(step)) continue_training();
-    if (checks || saves) set_timeout();
+    if (checks || saves || samples_at(step) || evaluates_at(step)) continue_training();
+    if (checks || saves || samples_at(step)) set_timeout();
     done_ = step;
   }
   progress_.act("waiting for the last checkpoint");

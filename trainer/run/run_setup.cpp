@@ -115,6 +115,7 @@ void Run::tune() {
 void Run::open_data() {
   data_ = std::make_unique<RunData>(open_run_data(config_));
   training_data_ = data_->train.identity();
+  if (config_.observe.samples.every > 0) open_samples();
   total_ = total_steps(config_, data_->train.sequences());
   if (config_.training.epochs) {  // rules and `auto` values that depend on the number of steps
     Config counted = config_;

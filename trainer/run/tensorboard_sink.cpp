@@ -67,7 +67,7 @@ std::vector<HyperParameter> hyper_parameters(const Config& config) {
 class TensorBoardSink final : public EventSink {
  public:
   TensorBoardSink(const fs::path& directory, const Config& config, int64_t done, WallClock::time_point now)
-      : file_(next_file(directory, now), AppendFile::Open::kNew) {
+      : file_(next_file(directory, now), AppendFile::Open::kNew), prompts_(config.observe.samples.prompts) {
     const double seconds = seconds_of(now);
     file_.append(file_version_record(seconds));
     // A resumed run repeats the steps after its checkpoint; a new run replaces one that has left no checkpoint.
@@ -77,6 +77,7 @@ class TensorBoardSink final : public EventSink {
   }
 
   void write(const Event& event) override {
+    if (event.kind == "sample") return write_sample(event);
     std::vector<ScalarValue> scalars;
     for (const auto& [name, part, value] : figures_of(event))
       scalars.emplace_back(part.empty() ? name : name + "/" + part, static_cast<float>(value));
@@ -103,7 +104,16 @@ class TensorBoardSink final : public EventSink {
   void sync() const override { file_.sync(); }
 
  private:
+  /// A tag for each prompt, by its number in the configuration.
+  void write_sample(const Event& event) {
+    const auto prompt = event.fields.at("prompt").get<std::string>();
+    const auto number = std::ranges::find(prompts_, prompt) - prompts_.begin() + 1;
+    file_.append(text_record(seconds_of(event.time.value_or(WallClock::now())), *event.step, concat("sample/", number),
+                             code_block(prompt + event.fields.at("text").get<std::string>())));
+  }
+
   AppendFile file_;
+  std::vector<std::string> prompts_;
 };
 
 }  // namespace
