@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/files/clock_text.h"
+#include "trainer/report/goodput.h"
 #include "trainer/report/page_parts.h"
 #include "trainer/report/text_escape.h"
 
@@ -51,7 +52,8 @@ std::string lanes_html(const std::vector<Lane>& lanes) {
 
 /// Events that are not a regular part of a run. Kinds that this program does not know count too: another version or sink may write them.
 bool is_unusual(const EventRecord& event) {
-  static constexpr std::array kRegular{"start", "checkpoint", "memory", "forecast", "exposed", "change", "sample", "plain_products", "early_stop"};
+  static constexpr std::array kRegular{"start",  "checkpoint", "memory",         "forecast",   "exposed",
+                                       "change", "sample",     "plain_products", "early_stop", "goodput"};
   return std::ranges::find(kRegular, event.kind) == kRegular.end();
 }
 
@@ -126,6 +128,11 @@ std::string time_line_section(std::span<const RunView> runs, PlotNumbers& number
     if (plot)
       text += concat("<figure><figcaption>", markup(plot->title), "</figcaption>\n", plot_html(*plot, numbers, concat("clock-", i)),
                      lanes(runs[i], plot->x), "</figure>\n");
+    if (const std::optional<Goodput> goodput = goodput_of(*runs[i].run)) {
+      const Bars bars = goodput_bars(*goodput);
+      text += concat("<figure><figcaption>", markup(bars.title), " <small>", markup(goodput_text(*goodput)), "</small></figcaption>\n",
+                     bars_html(bars), "</figure>\n");
+    }
     text += events;
   }
   return text;

@@ -9,6 +9,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/files/table.h"
 #include "trainer/plan/text.h"
+#include "trainer/report/goodput.h"
 
 namespace trireme::report {
 namespace {
@@ -102,12 +103,15 @@ std::vector<Fact> time_facts(const RunRecord& run) {
   std::vector<Fact> facts{{"training time", value_text(training, Quantity::kDuration), "sum of the steps", true}};
   if (jobs.empty() || !std::isfinite(jobs.front().begin) || !std::isfinite(jobs.back().end)) {
     facts.push_back({"wall-clock time", kUnknown});
+    facts.push_back({"goodput", kUnknown});
     return facts;
   }
   const double wall = jobs.back().end - jobs.front().begin;
   Fact fact{"wall-clock time", value_text(wall, Quantity::kDuration), "from the first start to the last event"};
   if (wall > 0) fact.remark += concat("; ", percent_text(std::min(1.0, training / wall)), " of it in steps");
   facts.push_back(fact);
+  const std::optional<Goodput> goodput = goodput_of(run);
+  facts.push_back(goodput ? Fact{"goodput", percent_text(goodput->share()), goodput_text(*goodput), true} : Fact{"goodput", kUnknown});
   return facts;
 }
 

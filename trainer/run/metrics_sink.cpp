@@ -54,6 +54,23 @@ std::filesystem::path MetricsSink::rename_existing(const std::filesystem::path& 
   return free;
 }
 
+MetricsSink::Discarded MetricsSink::lines_after(const std::filesystem::path& path, int64_t step) {
+  Discarded discarded;
+  if (!std::filesystem::exists(path)) return discarded;
+  std::istringstream text(read_text(path));
+  bool later = false;
+  for (std::string line; std::getline(text, line);) {
+    const ordered_json value = ordered_json::parse(line, nullptr, false);
+    if (!value.is_object()) continue;  // incomplete line
+    const auto found = value.find("step");
+    later = later || (found != value.end() && found->is_number_integer() && found->get<int64_t>() > step);
+    if (!later) continue;
+    if (!value.contains("event") && value.contains("loss")) ++discarded.steps;
+    if (const auto time = value.find("time"); time != value.end() && time->is_string()) discarded.until = time->get<std::string>();
+  }
+  return discarded;
+}
+
 void MetricsSink::truncate_after(const std::filesystem::path& path, int64_t step) {
   if (!std::filesystem::exists(path)) return;
   const std::string text = step > 0 ? read_text(path) : "";

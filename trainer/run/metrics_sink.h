@@ -31,6 +31,12 @@ class MetricsSink : public EventSink {
   static void truncate_after(const std::filesystem::path& path, int64_t step);
   /// Reads the file; a missing file gives an empty history.   Errors: IoError.
   static MetricsHistory history(const std::filesystem::path& path);
+  /// What truncate_after() would remove: the number of steps, and the time of the last of these lines.   Errors: IoError.
+  struct Discarded {
+    int64_t steps = 0;
+    std::string until;  ///< empty: no line with a time
+  };
+  static Discarded lines_after(const std::filesystem::path& path, int64_t step);
   /// Renames a file that contains steps to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., and returns that name; empty if there is no
   /// such file.   Errors: IoError.
   static std::filesystem::path rename_existing(const std::filesystem::path& path);

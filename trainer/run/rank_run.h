@@ -53,6 +53,7 @@ class Run {
   void tune();
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
+  void report_goodput();
   nlohmann::ordered_json tokens_by_set(int64_t step) const;
   bool records_activations(int64_t step) const;
   bool makes_histograms(int64_t step) const;

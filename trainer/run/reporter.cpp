@@ -8,6 +8,7 @@
 #include "trainer/files/table.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
+#include "trainer/run/metrics_sink.h"
 
 namespace trireme {
 
@@ -16,18 +17,20 @@ using nlohmann::ordered_json;
 void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
                     int64_t steps, TerminalWidth width, std::FILE* messages) {
   history_ = history;
+  const MetricsSink::Discarded discarded = MetricsSink::lines_after(std::filesystem::path(config.run.directory) / "metrics.jsonl", history.step);
   const std::vector<std::string> warnings = sinks_.open({config, history_, steps, std::move(width), stdout, messages});
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;
   const int64_t parameters = parameter_count(config.model);
-  event("start", history.step,
-        {{"steps", steps},
-         {"parameters", parameters},
-         {"world_size", environment["world_size"]},
-         {"layout", environment["layout"]},
-         {"version", environment["version"]},
-         {"forecast", forecast ? forecast_json(*forecast) : ordered_json()}},
+  ordered_json fields = {{"steps", steps},
+                         {"parameters", parameters},
+                         {"world_size", environment["world_size"]},
+                         {"layout", environment["layout"]},
+                         {"version", environment["version"]},
+                         {"forecast", forecast ? forecast_json(*forecast) : ordered_json()}};
+  if (!discarded.until.empty()) fields["discarded"] = {{"steps", discarded.steps}, {"until", discarded.until}};
+  event("start", history.step, fields,
         concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor, " x pipeline ",
                config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ", config.training.precision,
                "; ", counted(steps, "step"), " of ", config.training.global_batch_size, " x ", config.training.sequence_length, " tokens"));

@@ -10,6 +10,7 @@
 #include "trainer/loop/learning_rate.h"
 #include "trainer/loop/plain_products.h"
 #include "trainer/loop/resident.h"
+#include "trainer/report/goodput.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
 
@@ -208,6 +209,27 @@ void Run::report_forecast(const std::vector<RankMemory>& measured) {
   reporter_.forecast(done_, forecast_->time.step_seconds, *measured_seconds, most(memory_), most(measured));
 }
 
+/// Of all jobs of the run, from what metrics.jsonl has of them. It is not worth ending a job.
+void Run::report_goodput() {
+  if (!reports()) return;
+  try {
+    const std::optional<report::Goodput> goodput = report::goodput_of(report::read_run(directory()));
+    if (!goodput) return;
+    nlohmann::ordered_json lost;
+    for (const auto& [cause, seconds] : goodput->lost) lost[cause] = seconds;
+    reporter_.event("goodput", done_,
+                    {{"share", goodput->share()},
+                     {"wall_seconds", goodput->wall_seconds},
+                     {"median_step_seconds", goodput->median_step_seconds},
+                     {"steps", goodput->steps},
+                     {"replayed_steps", goodput->replayed_steps},
+                     {"lost_seconds", lost}},
+                    "goodput: " + report::goodput_text(*goodput));
+  } catch (const std::exception& error) {
+    reporter_.message(concat("warning: no goodput: ", error.what()));
+  }
+}
+
 ExitCode Run::loop() {
   const int64_t last = last_step();
   if (finished()) {
@@ -273,6 +295,7 @@ ExitCode Run::loop() {
   figures_->report(done_, reporter_);
   reporter_.finish();
   report_memory();
+  report_goodput();
   if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume
     reporter_.message(concat("stopped on request after step ", done_, evaluated_ ? "" : " before the end of its evaluation",
                              ", checkpoint saved; rerun the same command to resume"));
