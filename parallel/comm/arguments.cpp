@@ -108,8 +108,10 @@ void check_root(const Communicator& comm, int root) {
 }
 
 void check_peers(const Communicator& comm, std::span<const PointToPoint> messages) {
-  for (const PointToPoint& message : messages)
+  for (const PointToPoint& message : messages) {
     TRIREME_CHECK(message.peer >= 0 && message.peer < comm.size(), "exchange: invalid peer rank ", message.peer, " (", place(comm), ")");
+    TRIREME_CHECK(message.channel >= 0 && message.channel < kChannels, "exchange: invalid channel ", message.channel, " (", place(comm), ")");
+  }
 }
 
 int position_in_group(const Communicator& comm, const std::vector<int>& ranks, const std::string& name) {

@@ -49,8 +49,15 @@ Work& Work::operator=(Work&& other) noexcept {
 
 Work::~Work() { abort_if_dropped(*this); }
 
+bool Work::Operation::ready() { throw InternalError("the operations of this communicator cannot be asked whether they are ready"); }
+
 void Work::wait(Context& ctx) {
   if (const std::unique_ptr<Operation> operation = std::move(operation_)) operation->wait(ctx);
+}
+
+void Communicator::wait_any(std::span<Work* const> works) {
+  while (std::ranges::none_of(works, [](Work* work) { return work->ready(); })) {
+  }
 }
 
 std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine) {

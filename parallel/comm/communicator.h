@@ -23,6 +23,8 @@ class Work {
   struct Operation {
     virtual ~Operation() = default;
     virtual void wait(Context& ctx) = 0;
+    /// As Work::ready. The default is an InternalError: only transports that a StepwiseCommunicator may run on need it.
+    virtual bool ready();
   };
 
   Work() = default;  ///< nothing in flight: wait returns immediately
@@ -32,6 +34,9 @@ class Work {
   ~Work();
 
   bool pending() const { return operation_ != nullptr; }
+  const Operation* operation() const { return operation_.get(); }  ///< for the implementation that made it
+  /// True if wait() would not wait for another rank. Progresses the operation and never blocks; an error is left to wait().
+  bool ready() { return operation_ == nullptr || operation_->ready(); }
   /// Afterwards, whatever `ctx` computes next may read the results and reuse the buffers.
   void wait(Context& ctx);
 
@@ -42,8 +47,10 @@ class Work {
 struct PointToPoint {
   enum class Kind : uint8_t { kSend, kRecv } kind;
   Tensor buffer;
-  int peer;  ///< rank in the group
+  int peer;         ///< rank in the group
+  int channel = 0;  ///< below kChannels; each channel has an order of its own. NCCL has only channel 0
 };
+inline constexpr int kChannels = 1024;
 
 class Communicator {
  public:
@@ -75,7 +82,7 @@ class Communicator {
                                           std::span<const int64_t> receive_counts) = 0;
   /// Copies `buffer` from `root` to all ranks.                      Wire: bytes.
   [[nodiscard]] virtual Work broadcast(Context& ctx, const Tensor& buffer, int root) = 0;
-  /// Sends and receives that progress together. Between two ranks, messages match in order of issue.   Wire: bytes sent.
+  /// Sends and receives that progress together. Between two ranks, messages of a channel match in order of issue.   Wire: bytes sent.
   [[nodiscard]] virtual Work exchange(Context& ctx, std::span<const PointToPoint> messages) = 0;
   virtual void barrier() = 0;
   /// Throws an asynchronous error since the last call that no verb has reported (for example a link that failed while a GPU waits), in any group of
@@ -83,6 +90,8 @@ class Communicator {
   virtual void raise_errors() {}
   /// Progresses the operations in flight in this world that need this thread: MPI moves large messages only inside its calls. Never blocks.
   virtual void advance() {}
+  /// Returns once at least one of `works`, operations in flight of this world, is ready(). The default asks them in turn without sleeping.
+  virtual void wait_any(std::span<Work* const> works);
 
   /// Reserves memory of the arena of `ctx`. A transport between GPUs may take it from an allocator of its own.
   virtual void reserve_memory(Context& ctx, int64_t bytes) { ctx.arena->reserve(bytes); }

@@ -31,7 +31,7 @@ class MpiMessages {
   void post(MpiOperation& operation, const PointToPoint& message) const {
     const MPI_Datatype type = type_of(message.buffer.dtype());
     for_each_chunk(message.buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
-      start(operation, message, at(message.buffer, begin), count, type, kMessageTag);
+      start(operation, message, at(message.buffer, begin), count, type, tag_of(message));
       if (message.kind == PointToPoint::Kind::kRecv) operation.expect(count, type);
     });
   }
@@ -49,7 +49,8 @@ class MpiMessages {
   }
 
  private:
-  static constexpr int kMessageTag = 0, kPartTag = 1;
+  static constexpr int kPartTag = kChannels;  ///< the tags below it are the channels; MPI guarantees tags up to 32,767
+  static int tag_of(const PointToPoint& message) { return message.channel; }
 
   void start(MpiOperation& operation, const PointToPoint& message, void* buffer, int count, MPI_Datatype type, int tag) const {
     if (message.kind == PointToPoint::Kind::kRecv) {

@@ -40,17 +40,28 @@ class MpiOperation final : public Work::Operation {
   }
 
   void wait(Context& /*ctx*/) override { finish(); }
+  bool ready() override {
+    if (driver_ && driver_->busy()) driver_->advance();
+    statuses_.resize(requests_.size());
+    for (int done = 0; completed_ < requests_.size() && error_ == MPI_SUCCESS; ++completed_) {
+      error_ = MPI_Test(&requests_[completed_], &done, &statuses_[completed_]);
+      if (error_ != MPI_SUCCESS) break;
+      if (done == 0) return false;
+    }
+    return true;
+  }
   void finish() {
-    std::vector<MPI_Status> statuses(requests_.size());
+    statuses_.resize(requests_.size());
     // One by one, since any wait progresses all: MPI_Waitall of Open MPI 4.1 never returns if a message that is too long arrives during it.
     for (size_t i = 0; i < requests_.size(); ++i) {
-      const int code = wait_for(requests_[i], statuses[i]);
-      check_parts(i, code, statuses[i]);
+      const bool tested = i < completed_ || (i == completed_ && error_ != MPI_SUCCESS);
+      const int code = !tested ? wait_for(requests_[i], statuses_[i]) : i < completed_ ? MPI_SUCCESS : error_;
+      check_parts(i, code, statuses_[i]);
       check_mpi(code, verb_, place_);
     }
     requests_.clear();
     for (const Receive& receive : receives_) {
-      const int64_t count = count_of(statuses[receive.request], receive);
+      const int64_t count = count_of(statuses_[receive.request], receive);
       TRIREME_CHECK(count == receive.count, "a message is shorter than its receive: ", count, " elements instead of ", receive.count, " (", place_,
                     ")");
     }
@@ -118,6 +129,9 @@ class MpiOperation final : public Work::Operation {
   std::vector<Tensor> buffers_;
   std::shared_ptr<SharedDriver> driver_;
   std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;  ///< of the completed requests
+  size_t completed_ = 0;              ///< requests that ready() has found completed, in order
+  int error_ = MPI_SUCCESS;           ///< of the next one
   std::vector<Receive> receives_;
   Tensor copy_from_, copy_to_;
 };

@@ -152,7 +152,10 @@ class NcclCommunicator final : public Communicator {
     if (ctx.device != Device::kCuda) return host_->exchange(ctx, messages);
     check_peers(*this, messages);
     std::vector<Tensor> buffers;
-    for (const PointToPoint& message : messages) buffers.push_back(message.buffer);
+    for (const PointToPoint& message : messages) {
+      TRIREME_CHECK(message.channel == 0, "NCCL has no channel ", message.channel);
+      buffers.push_back(message.buffer);
+    }
     return start("exchange", "ncclSend or ncclRecv", std::move(buffers), [&] { return post(messages); });
   }
 

@@ -135,7 +135,7 @@ Work PoisonCommunicator::exchange(Context& ctx, std::span<const PointToPoint> me
   auto operation = std::make_unique<PoisonOperation>(place("exchange"), Context{Device::kReference, &arena_, 1});
   std::vector<PointToPoint> copies;
   for (const PointToPoint& message : messages) {
-    copies.push_back({message.kind, operation->shadow(message.buffer), message.peer});
+    copies.push_back({message.kind, operation->shadow(message.buffer), message.peer, message.channel});
     if (message.kind == PointToPoint::Kind::kSend) continue;
     operation->result(message.buffer, copies.back().buffer);
     poison(message.buffer);

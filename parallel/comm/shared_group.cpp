@@ -63,6 +63,10 @@ class SharedGroup::Operation final : public Work::Operation {
       return group_->finished_ >= number_;
     });
   }
+  bool ready() override {
+    group_->driver_->advance();
+    return group_->broken_ || group_->finished_ >= number_;
+  }
 
  private:
   std::shared_ptr<SharedGroup> group_;

@@ -113,7 +113,7 @@ class StagedCommunicator final : public Communicator {
       const bool send = message.kind == PointToPoint::Kind::kSend;
       const Tensor copy = send ? stage_->downloaded(message.buffer) : stage_->empty_like(message.buffer);
       if (!send) operation->result(copy, message.buffer);
-      copies.push_back({message.kind, copy, message.peer});
+      copies.push_back({message.kind, copy, message.peer, message.channel});
     }
     operation->launch(host_->exchange(stage_->host, copies));
     return Work(std::move(operation));

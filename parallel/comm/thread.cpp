@@ -18,8 +18,9 @@ namespace {
 struct Group {
   std::string name;
   std::vector<int> world_ranks;
-  std::map<int64_t, std::shared_ptr<Transfer>> collectives;                           ///< still posting, by sequence number
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  ///< unmatched, by (source, destination)
+  std::map<int64_t, std::shared_ptr<Transfer>> collectives;            ///< still posting, by sequence number
+  using Ends = std::tuple<int, int, int>;                              ///< source, destination, channel
+  std::map<Ends, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  ///< unmatched
 };
 
 /// What one rank waits for.
@@ -40,11 +41,11 @@ struct Pending {
 
 /// All members are guarded by `mutex`, and so are groups and the phases of transfers; the data itself is moved outside it.
 struct ThreadWorld::State {
-  explicit State(int size) : wake(static_cast<size_t>(size)), waiting(static_cast<size_t>(size), nullptr), left(static_cast<size_t>(size), false) {}
+  explicit State(int size) : wake(static_cast<size_t>(size)), waiting(static_cast<size_t>(size)), left(static_cast<size_t>(size), false) {}
 
   std::mutex mutex;
-  std::vector<std::condition_variable> wake;  ///< by world rank
-  std::vector<const Pending*> waiting;
+  std::vector<std::condition_variable> wake;             ///< by world rank
+  std::vector<std::span<const Pending* const>> waiting;  ///< for any of these; empty: the rank is running
   std::vector<bool> left;
   bool aborted = false;
   std::string reason;
@@ -83,16 +84,30 @@ struct ThreadWorld::State {
     for (const int rank : group.world_ranks) wake[static_cast<size_t>(rank)].notify_all();
   }
 
-  void wait(const Pending& pending, int world_rank) {
+  static bool any_done(std::span<const Pending* const> operations) {
+    return std::ranges::any_of(operations, [](const Pending* one) { return one->all(Transfer::Phase::kDone); });
+  }
+
+  void wait_any(std::span<const Pending* const> operations, int world_rank) {
     std::unique_lock lock(mutex);
     const auto self = static_cast<size_t>(world_rank);
-    if (!pending.all(Transfer::Phase::kDone)) {
-      waiting[self] = &pending;
-      abort_if_stuck();
-      wake[self].wait(lock, [&] { return aborted || pending.all(Transfer::Phase::kDone); });
-      waiting[self] = nullptr;
-    }
-    if (!pending.all(Transfer::Phase::kDone)) throw AbortedError(reason);
+    if (any_done(operations)) return;
+    waiting[self] = operations;
+    abort_if_stuck();
+    wake[self].wait(lock, [&] { return aborted || any_done(operations); });
+    waiting[self] = {};
+    if (!any_done(operations)) throw AbortedError(reason);
+  }
+
+  void wait(const Pending& pending, int world_rank) {
+    const Pending* const one = &pending;
+    wait_any({&one, 1}, world_rank);
+  }
+
+  /// True after an abort too, because a wait then throws.
+  bool ready(const Pending& pending) {
+    const std::lock_guard lock(mutex);
+    return aborted || pending.all(Transfer::Phase::kDone);
   }
 
   /// Only a running rank can complete an operation, so a world without a running rank is deadlocked.
@@ -100,8 +115,10 @@ struct ThreadWorld::State {
     std::string who;
     for (size_t rank = 0; rank < waiting.size(); ++rank) {
       if (left[rank]) continue;
-      if (waiting[rank] == nullptr || waiting[rank]->all(Transfer::Phase::kDone)) return;
-      who += concat("; rank ", rank, " waits in ", waiting[rank]->what, " of group '", waiting[rank]->group->name, "'");
+      if (waiting[rank].empty() || any_done(waiting[rank])) return;
+      who += concat("; rank ", rank, " waits in ");
+      for (size_t i = 0; i < waiting[rank].size(); ++i)
+        who += concat(i == 0 ? "" : " or ", waiting[rank][i]->what, " of group '", waiting[rank][i]->group->name, "'");
     }
     if (who.empty()) return;
     for (size_t rank = 0; rank < left.size(); ++rank)
@@ -133,6 +150,8 @@ class ThreadOperation final : public Work::Operation {
       : state_(std::move(state)), pending_(std::move(pending)), world_rank_(world_rank), buffers_(std::move(buffers)) {}
   ~ThreadOperation() override { state_->drop(pending_, world_rank_); }
   void wait(Context& /*ctx*/) override { state_->wait(pending_, world_rank_); }
+  bool ready() override { return state_->ready(pending_); }
+  const Pending& pending() const { return pending_; }
   void add(std::shared_ptr<Transfer> transfer) { pending_.transfers.push_back(std::move(transfer)); }
 
  private:
@@ -194,6 +213,16 @@ class ThreadCommunicator final : public Communicator {
     return Work(std::move(operation));
   }
 
+  void wait_any(std::span<Work* const> works) override {
+    std::vector<const Pending*> operations;
+    for (const Work* work : works) {
+      const auto* const operation = dynamic_cast<const ThreadOperation*>(work->operation());
+      if (operation == nullptr) return;  // nothing is in flight
+      operations.push_back(&operation->pending());
+    }
+    if (!operations.empty()) state_->wait_any(operations, world_rank());
+  }
+
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     const int position = position_in_group(*this, ranks, name);
     if (ranks.size() == 1) return std::make_unique<SelfCommunicator>(name);
@@ -252,7 +281,7 @@ class ThreadCommunicator final : public Communicator {
 
   std::shared_ptr<Transfer> post_message(const PointToPoint& message) {
     const bool send = message.kind == PointToPoint::Kind::kSend;
-    const std::pair<int, int> ends = send ? std::pair(rank(), message.peer) : std::pair(message.peer, rank());
+    const Group::Ends ends = send ? Group::Ends(rank(), message.peer, message.channel) : Group::Ends(message.peer, rank(), message.channel);
     const Call call{Verb::kMessage, message.buffer.dtype(), message.buffer.numel()};
     std::unique_lock lock(state_->mutex);
     state_->check_alive();

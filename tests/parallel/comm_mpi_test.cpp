@@ -9,11 +9,13 @@
 #include <exception>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/poison.h"
 #include "parallel/comm/self.h"
 #include "parallel/comm/staged.h"
+#include "parallel/comm/stepwise.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/job/launcher.h"
@@ -215,6 +217,23 @@ void check_without_memory(const MpiEnvironment& mpi) {
   check_crossing(*world);
 }
 
+/// Collectives by lists of steps: each algorithm, and the choice of the fastest.
+void check_own_collectives(const MpiEnvironment& mpi, const MpiOptions& small_calls) {
+  std::vector<std::optional<CollectiveAlgorithm>> choices(kCollectiveAlgorithms.begin(), kCollectiveAlgorithms.end());
+  choices.emplace_back();
+  for (const auto& algorithm : choices) {
+    const MessageCosts costs{.ranges = {{0, 2e-6, 4e9}}, .sums = {}};
+    const StepwiseOptions by{.algorithm = algorithm, .within = costs, .between = costs};
+    for (const MpiOptions& options : {MpiOptions{}, small_calls}) {
+      const auto world = stepwise(mpi.world(options), by);
+      check_communicator(*world);
+      check_crossing(*world);
+    }
+    PoisonCommunicator poison(stepwise(mpi.world({.synchronous_sends = true}), by));
+    check_crossing(poison);
+  }
+}
+
 void check_everything(const MpiEnvironment& mpi) {
   // A limit of 500 elements a call takes the paths of operations too large for an int.
   const MpiOptions small_calls{.synchronous_sends = true, .max_count = 500, .shared_from = kNever};
@@ -232,6 +251,7 @@ void check_everything(const MpiEnvironment& mpi) {
     if (n % 2 == 0) check_mesh(*world, {2, 1, 1, n / 2}, 1);
     TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(world->group({world->rank()}, "alone").get()) != nullptr, "a group of one rank");
   }
+  check_own_collectives(mpi, small_calls);
   const bool one_host = mpi.local_size() == mpi.size();
   if (one_host) check_bits(mpi);
   if (one_host) check_without_memory(mpi);

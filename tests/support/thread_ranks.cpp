@@ -40,6 +40,7 @@ void run_ranks(int n, const std::function<void(Communicator& world)>& body, cons
   const auto run_rank = [&](int rank) {
     try {
       std::unique_ptr<Communicator> world = shared.communicator(rank);
+      if (options.collectives) world = stepwise(std::move(world), *options.collectives);
       if (options.poison) world = std::make_unique<PoisonCommunicator>(std::move(world));
       if (options.records) world = std::make_unique<RecordingCommunicator>(std::move(world), (*options.records)[static_cast<size_t>(rank)]);
       body(*world);

@@ -3,12 +3,14 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/stepwise.h"
 #include "tests/support/recording_communicator.h"
 
 namespace trireme {
 
 struct RankOptions {
   bool poison = false;                                  ///< wrap every communicator in a PoisonCommunicator
+  std::optional<StepwiseOptions> collectives = {};      ///< collectives by lists of steps instead of those of the threads
   std::vector<CommunicationRecord>* records = nullptr;  ///< if not null: resized to one for each rank, and filled
 };
 
