@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tests/support/thread_ranks.h"
+#include "trainer/loop/collectives.h"
 #include "trainer/loop/product_tuning.h"
 #include "trainer/loop/trainer.h"
 
@@ -40,6 +41,7 @@ std::string ParityLayout::str() const {
   if (optimizer != Optimizer::kAdamW) out << " " << name_of(optimizer);
   if (ema > 0) out << " ema=" << ema;
   if (window > 0) out << " window=" << window << (window_on_all ? "" : " on some layers");
+  if (collectives != Collectives::kLibrary) out << " " << trireme::name_of(collectives);
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -94,6 +96,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   ParallelConfig& p = config.parallel;
   p = layout.parallel();
   p.prefetch = layout.prefetch;
+  p.collectives = layout.collectives;
   p.virtual_stages = layout.stages_per_rank();
   std::vector<int64_t> layers = layout.layers_per_stage;
   const int64_t stages = layout.stages();
@@ -149,6 +152,11 @@ RunRecord train_on_threads(const Config& config, int steps, Device device, bool 
   std::mutex mutex;
   RankOptions options;
   options.poison = poison;
+  if (config.parallel.collectives != Collectives::kLibrary) {
+    ClusterConfig cluster;
+    cluster.device.type = "cpu";
+    options.collectives = stepwise_options(config.parallel.collectives.value(), resolve_cluster(cluster));
+  }
   run_ranks(
       static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data),
       [&](Communicator& world) {

@@ -22,6 +22,7 @@ struct ParityLayout : Layout {
   double ema = 0;             ///< training.ema.decay; 0: none
   int window = 0;             ///< model.window; 0: none
   bool window_on_all = true;  ///< false: on two layers of three
+  Collectives collectives = Collectives::kLibrary;
 
   int world() const { return static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers

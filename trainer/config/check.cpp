@@ -308,6 +308,12 @@ void check_shared_gpus(Rules& rules, const Config& c) {
     rules.broken("parallel.register_buffers", "ranks that share a GPU communicate through host memory", "false, or ranks_per_gpu 1", "false");
 }
 
+void check_collectives(Rules& rules, const Config& c) {
+  if (c.parallel.collectives == Collectives::kLibrary || !rules.apply({"parallel.collectives", "run.device", "run.ranks_per_gpu"})) return;
+  if (c.run.device == "cuda" && c.run.ranks_per_gpu == 1)
+    rules.broken("parallel.collectives", "GPUs communicate through NCCL, which chooses its own algorithms", "library, or run.device cpu", "library");
+}
+
 void check_data(Rules& rules, const Config& c) {
   const DataConfig& d = c.data;
   if (d.weights && rules.apply({"data.weights", "data.train"}) && d.weights->size() != d.train.size())
@@ -389,6 +395,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_shared_gpus(rules, sound);
+  check_collectives(rules, sound);
   check_observe(rules, sound);
   rules.without_effect();
 }

@@ -70,6 +70,11 @@ enum class Reshard : uint8_t { kAfterUse, kAfterStep };
 template <>
 inline constexpr std::array kNames<Reshard>{"after_use", "after_step"};
 
+/// How all-reduce, reduce-scatter and all-gather are performed between CPU ranks (parallel/comm/collective_steps.h).
+enum class Collectives : uint8_t { kLibrary, kRing, kRecursiveDoubling, kRabenseifner, kBinomial, kDoubleBinaryTree, kAuto };
+template <>
+inline constexpr std::array kNames<Collectives>{"library", "ring", "recursive_doubling", "rabenseifner", "binomial", "double_binary_tree", "auto"};
+
 struct ParallelConfig {
   int64_t tensor = 1;
   int64_t pipeline = 1;
@@ -86,6 +91,7 @@ struct ParallelConfig {
   int64_t prefetch = 1;
   Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: one block
   bool overlap = true;        ///< false: wait for every communication where it starts
+  OneOf<Collectives> collectives = Collectives::kLibrary;
   int64_t communication_sms = 0;
   bool register_buffers = false;
   bool operator==(const ParallelConfig&) const = default;

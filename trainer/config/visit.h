@@ -100,6 +100,12 @@ void visit(V& v, ParallelConfig& c) {
         {.key = "overlap",
          .doc = "Overlap communication with computation. false waits for each communication where it starts, to measure the gain from overlap."}),
     c.overlap);
+  v(execution_key(
+        {.key = "collectives",
+         .doc = "Algorithm of all-reduce, reduce-scatter and all-gather between CPU ranks, and of GPU ranks that communicate through host "
+                "memory. library: MPI's, and shared memory within a host. The others send messages over MPI. GPUs with NCCL allow library only.",
+         .auto_rule = "for each size the fastest by the links of plan.cluster, or by the built-in figures of a CPU"}),
+    c.collectives);
   v(operation_key(
         {.key = "communication_sms",
          .doc = "On the GPU, number of streaming multiprocessors for communication: the kernels of each NCCL communicator use at most as many, and "

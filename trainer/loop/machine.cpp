@@ -12,6 +12,7 @@
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
 #include "trainer/loop/collectively.h"
+#include "trainer/loop/collectives.h"
 #include "trainer/loop/environment.h"
 
 namespace trireme {
@@ -123,8 +124,16 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     if (!missing.empty() && config.kernels.cuda_graph)
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
     if (!missing.empty() && reports) std::cerr << "warning: ranks communicate through host memory, which is slow: " << missing << "\n";
-    world_ =
-        shared || !missing.empty() ? make_staged_world(std::move(world_), *gpu_) : make_nccl_world(std::move(world_), *gpu_, nccl_options(config));
+    if (shared || !missing.empty()) {
+      world_ = make_staged_world(with_collectives(std::move(world_), config), *gpu_);
+      return;
+    }
+    if (config.parallel.collectives != Collectives::kLibrary)
+      throw AgreedError(ExitCode::kUsage,
+                        concat("parallel.collectives=", config.parallel.collectives,
+                               ": GPUs communicate through NCCL, which chooses its own algorithms; allowed library, or run.device cpu"),
+                        reports);
+    world_ = make_nccl_world(std::move(world_), *gpu_, nccl_options(config));
   } else {
     if (config.kernels.attention == "cudnn")
       throw AgreedError(ExitCode::kUsage, "kernels.attention=cudnn: attention on CPUs has kernels of its own; allowed auto | builtin", reports);
@@ -132,6 +141,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     arena_ = std::make_unique<Arena>(device);
     ctx_ = {device, arena_.get(), threads_per_rank(place.local_size, place.threads), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
     limit_gemm_library(ctx_);
+    world_ = with_collectives(std::move(world_), config);
   }
 }
 

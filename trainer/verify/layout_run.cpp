@@ -8,6 +8,7 @@
 #include "parallel/comm/poison.h"
 #include "parallel/comm/thread.h"
 #include "parallel/comm/watched.h"
+#include "trainer/loop/collectives.h"
 
 namespace trireme {
 namespace {
@@ -48,7 +49,7 @@ void run_rank(Shared& shared, int rank) {
     shared.world.abort(concat("rank ", rank, " failed: ", what));
   };
   try {
-    PoisonCommunicator poisoned(shared.world.communicator(rank));
+    PoisonCommunicator poisoned(with_collectives(shared.world.communicator(rank), shared.config));
     Progress& progress = shared.progress[static_cast<size_t>(rank)];
     const std::unique_ptr<Communicator> world = watched(poisoned, progress);
     Arena arena(Device::kReference, true);
