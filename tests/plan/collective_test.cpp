@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
+#include "trainer/config/load.h"
+#include "trainer/plan/step_costs.h"
 
 namespace trireme {
 namespace {
@@ -110,6 +113,48 @@ TEST_CASE("collective: all members of an all_to_all leave a switch at once") {
   CHECK(factor(32, 1) == 1);
   CHECK(factor(12, 8) == 3);
   CHECK(all_to_all_seconds(place_of(12, 8, cluster), 1e12, cluster) == Approx(3 * 11.0 / 12 * 1e12 / *cluster.network.bandwidth).epsilon(1e-3));
+}
+
+TEST_CASE("collective: algorithms of our own take the time of their messages over the limiting link") {
+  ClusterConfig cluster;
+  cluster.device.type = "cpu";
+  cluster.devices_per_node = 4;
+  cluster.nodes = 2;
+  cluster.network.latency = 20e-6;
+  cluster.network.bandwidth = 1.25e9;
+  cluster.device.memory_bandwidth = 3e12;  // sums cost almost nothing
+  cluster = resolve_cluster(cluster);
+  const auto seconds = [&](Collectives collectives, int64_t size, double bytes) {
+    return all_reduce_seconds(place_of(size, 1, cluster, collectives), bytes, cluster);
+  };
+  for (const double bytes : {1e3, 1e6}) {
+    CHECK(seconds(Collectives::kRing, 8, bytes) == Approx(14 * (20e-6 + bytes / 8 / 1.25e9)).epsilon(1e-2));
+    CHECK(seconds(Collectives::kRecursiveDoubling, 8, bytes) == Approx(3 * (20e-6 + bytes / 1.25e9)).epsilon(1e-2));
+    CHECK(seconds(Collectives::kRabenseifner, 8, bytes) == Approx(6 * 20e-6 + 14.0 / 8 * bytes / 1.25e9).epsilon(1e-2));
+    // Within a node the node's link counts.
+    CHECK(seconds(Collectives::kRing, 4, bytes) == Approx(6 * (*cluster.node_link.latency + bytes / 4 / *cluster.node_link.bandwidth)).epsilon(1e-2));
+  }
+  CHECK(seconds(Collectives::kAuto, 8, 59e3) == seconds(Collectives::kRecursiveDoubling, 8, 59e3));
+  CHECK(seconds(Collectives::kAuto, 8, 61e3) == seconds(Collectives::kRabenseifner, 8, 61e3));
+  CHECK(seconds(Collectives::kRing, 1, 1e6) == 0);
+  const GroupPlacement ring = place_of(8, 1, cluster, Collectives::kRing);
+  CHECK(all_gather_seconds(ring, 1e6, cluster) == Approx(7 * (20e-6 + 1e6 / 8 / 1.25e9)));
+  CHECK(all_gather_seconds(ring, 1e6, cluster) + reduce_scatter_seconds(ring, 1e6, cluster) == Approx(seconds(Collectives::kRing, 8, 1e6)));
+  CHECK(depends_on_size(ring, cluster));
+  // Measured ranges of a send take the place of the link's one latency and bandwidth.
+  cluster.network.send = {.from = std::vector<int64_t>{1, 1000}, .latency = std::vector{1e-3, 2e-3}, .bandwidth = std::vector{1e14, 1e14}};
+  CHECK(seconds(Collectives::kRing, 8, 8 * 999) == Approx(14e-3).epsilon(1e-2));
+  CHECK(seconds(Collectives::kRing, 8, 8 * 1000) == Approx(28e-3).epsilon(1e-2));
+}
+
+TEST_CASE("collective: forecasts for GPUs refuse algorithms of our own") {
+  const std::string text = "parallel: {data: 2, collectives: ring}\ntraining: {steps: 1, precision: bf16}\ndata: {train: [a]}\n";
+  const Config config = parse_config(text, "c.yaml").config;
+  test::check_throws<ConfigError>([&] { effective_stack(nodes_of(8, 1), config); },
+                                  {"parallel.collectives=ring: GPUs such as device type H100 communicate through NCCL", "allowed library"});
+  ClusterConfig cpu;
+  cpu.device.type = "cpu";
+  CHECK_NOTHROW(effective_stack(resolve_cluster(cpu), config));
 }
 
 TEST_CASE("collective: a group that straddles the boundary of a level crosses it") {

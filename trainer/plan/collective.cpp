@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
+
+#include "trainer/config/message_costs.h"
 
 namespace trireme {
 namespace {
@@ -41,6 +44,15 @@ double measured_seconds(const LinkRanges& ranges, double bytes, double steps, do
 double measured_ring_seconds(const LinkRanges& ranges, const GroupPlacement& group, double bytes, double passes) {
   if (group.size <= 1) return 0;
   return measured_seconds(ranges, bytes, passes * (group.size - 1), passes * (group.size - 1) / group.size * bytes * group.oversubscription);
+}
+
+/// Time of a verb by an algorithm of our own; nullopt for library.
+std::optional<double> own_seconds(CollectiveVerb verb, const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (group.collectives == Collectives::kLibrary) return std::nullopt;
+  MessageCosts costs = message_costs(link_of(group, cluster), cluster);
+  for (MessageCosts::Range& range : costs.ranges) range.bandwidth /= group.oversubscription;
+  const auto n = static_cast<int64_t>(group.size);
+  return collective_seconds(algorithm_of(group.collectives).value_or(fastest_algorithm(verb, n, bytes, costs)), verb, n, bytes, costs);
 }
 
 /// The groups of a mesh axis: in every run of size x stride ranks a group begins at each of the first `stride` ranks.
@@ -89,7 +101,7 @@ bool leaves_block(int64_t from, int64_t to, int64_t ranks, int64_t block) {
 
 }  // namespace
 
-GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) {
+GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster, Collectives collectives) {
   const Groups groups{size, stride};
   const int64_t devices = cluster.devices_per_node;
   const int64_t nodes = cluster.nodes == 1 ? 1 : std::min(size, groups.worst_span(devices));
@@ -101,12 +113,12 @@ GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& clust
                              const bool leaves = groups.worst_span(under * devices) > 1;
                              return leaves ? static_cast<double>(groups.fewest_on_node(under * devices)) / static_cast<double>(per_node) : 0;
                            }),
-          oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; })};
+          oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; }), collectives};
 }
 
-bool has_ranges(const GroupPlacement& group, const ClusterConfig& cluster) {
+bool depends_on_size(const GroupPlacement& group, const ClusterConfig& cluster) {
   const LinkConfig& link = link_of(group, cluster);
-  return link.all_reduce.from || link.all_gather.from || link.reduce_scatter.from;
+  return group.collectives != Collectives::kLibrary || link.all_reduce.from || link.all_gather.from || link.reduce_scatter.from;
 }
 
 double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster) {
@@ -115,6 +127,7 @@ double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster)
 }
 
 double all_reduce_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (const auto own = own_seconds(CollectiveVerb::kAllReduce, group, bytes, cluster)) return *own;
   if (const LinkRanges& ranges = link_of(group, cluster).all_reduce; ranges.from) return measured_ring_seconds(ranges, group, bytes, 2);
   // NVLink SHARP reduces in the switch for groups of five and more; NCCL uses rings for smaller groups (stas00/ml-engineering, eight H200).
   const bool in_switch = group.nodes <= 1 && group.size >= 5;
@@ -124,11 +137,13 @@ double all_reduce_seconds(const GroupPlacement& group, double bytes, const Clust
 }
 
 double all_gather_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (const auto own = own_seconds(CollectiveVerb::kAllGather, group, bytes, cluster)) return *own;
   if (const LinkRanges& ranges = link_of(group, cluster).all_gather; ranges.from) return measured_ring_seconds(ranges, group, bytes, 1);
   return seconds(group, bytes, 1, ring_hops(group), ring_bandwidth(group, cluster), cluster);
 }
 
 double reduce_scatter_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  if (const auto own = own_seconds(CollectiveVerb::kReduceScatter, group, bytes, cluster)) return *own;
   if (const LinkRanges& ranges = link_of(group, cluster).reduce_scatter; ranges.from) return measured_ring_seconds(ranges, group, bytes, 1);
   return all_gather_seconds(group, bytes, cluster);
 }

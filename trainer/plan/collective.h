@@ -1,6 +1,7 @@
 #pragma once
 // Time of collectives, in seconds, over the groups of a mesh on a cluster. `cluster` is resolved.
-// Source of the formulas: NCCL's tuning model; Thakur et al. 2005.
+// Source of the formulas: NCCL's tuning model; Thakur et al. 2005. With a value of parallel.collectives other than library, all_reduce, all_gather and
+// reduce_scatter take the time of parallel/comm/collective_costs.h, by the costs of messages over the link that limits the group.
 #include "parallel/mesh.h"
 #include "trainer/config/cluster.h"
 
@@ -13,14 +14,15 @@ struct GroupPlacement {
   double per_node = 1;                 ///< fewest members on any of these nodes
   double oversubscription = 1;         ///< highest over the switches crossed, for a ring, which leaves each switch once
   double spread_oversubscription = 1;  ///< the same if every member sends out of each switch at once
+  Collectives collectives = Collectives::kLibrary;
 };
 
 /// Placement of the worst-placed group of a mesh axis, whose groups have `size` ranks that are `stride` apart. All other groups wait for it. It may
 /// straddle two nodes where another group of the same size fits within one.
-GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
+GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster, Collectives collectives = Collectives::kLibrary);
 
-/// Whether collectives of the group have measured ranges.
-bool has_ranges(const GroupPlacement& group, const ClusterConfig& cluster);
+/// Whether the time of the group's collectives bends with the size: their ranges are measured, or messages are sent one by one.
+bool depends_on_size(const GroupPlacement& group, const ClusterConfig& cluster);
 
 /// Bandwidth of each rank in a ring, in bytes/s sent.
 double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster);

@@ -32,7 +32,9 @@ struct OperationSeconds {
 class OperationCosts {
  public:
   OperationCosts(const Config& config, const ClusterConfig& cluster)
-      : cluster_(cluster), stack_(effective_stack(cluster, config)), tensor_(place_of(config.parallel.tensor, 1, cluster)) {}
+      : cluster_(cluster),
+        stack_(effective_stack(cluster, config)),
+        tensor_(place_of(config.parallel.tensor, 1, cluster, config.parallel.collectives.value())) {}
   const Stack& stack() const { return stack_; }
 
   OperationSeconds of(const std::vector<OperationRecord>& operations) const {
@@ -162,7 +164,7 @@ class Model {
   /// Adds the communication of ZeRO-2 and 3 per micro-batch for a part of `elements` weights.
   void move(const Part& of, PartSeconds& part, double elements) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
-    const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_);
+    const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_, config_.parallel.collectives.value());
     const double factor = stack_.data_factor, element = static_cast<double>(size_of(shape_.compute));
     const double gathered = policy.unshard_each_use ? factor * all_gather_seconds(shard, element * elements, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
@@ -192,11 +194,12 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
                       double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
-  const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster);
-  const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster);
+  const Collectives collectives = config.parallel.collectives.value();
+  const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster, collectives);
+  const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster, collectives);
   // A link without ranges has one bandwidth, and its latency is nothing beside a step. Where it has ranges, the size of a unit decides.
   const auto by_unit = [&](auto seconds, const GroupPlacement& group, double bytes) {
-    return has_ranges(group, cluster) ? units * seconds(group, bytes / units, cluster) : seconds(group, bytes, cluster);
+    return depends_on_size(group, cluster) ? units * seconds(group, bytes / units, cluster) : seconds(group, bytes, cluster);
   };
   double reduced = by_unit(all_reduce_seconds, replicate, stack.reduce_bytes * elements / policy.shard);
   if (policy.gradients_resident) reduced += by_unit(reduce_scatter_seconds, shard, stack.reduce_bytes * elements);
@@ -219,6 +222,9 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
     throw ConfigError(concat("training.precision=", config.training.precision, ": software.stack ", stack.name,
                              " has figures for bf16 and fp16 only; allowed bf16, fp16, or stack ", stacks().front().name));
+  if (config.parallel.collectives != Collectives::kLibrary && !cluster.device.cores)
+    throw ConfigError(concat("parallel.collectives=", config.parallel.collectives, ": GPUs such as device type ", cluster.device.type,
+                             " communicate through NCCL, which chooses its own algorithms; allowed library, or a cluster with device.cores"));
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
@@ -309,8 +315,9 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   }
   // The owners of a tied table on the first and the last rank all-reduce their shards after everything else.
   const int64_t apart = int64_t{stride_of(mesh, MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
-  const double tied =
-      config.model.tied_embeddings && apart > 0 ? all_reduce_seconds(place_of(2, apart, cluster), stack.reduce_bytes * table / shards, cluster) : 0;
+  const double tied = config.model.tied_embeddings && apart > 0 ? all_reduce_seconds(place_of(2, apart, cluster, config.parallel.collectives.value()),
+                                                                                     stack.reduce_bytes * table / shards, cluster)
+                                                                : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
     costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0));

@@ -82,10 +82,11 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const ZeroPolicy policy = zero_policy(config.parallel);
   const double factor = stack.data_factor, gradient_bytes = stack.reduce_bytes;
   const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
-  const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster); };
+  const Collectives collectives = config.parallel.collectives.value();
+  const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, collectives); };
   const GroupPlacement shard = place(MeshAxis::kShard), replicate = place(MeshAxis::kReplicate);
   const MeshGroup embedding = group_of(mesh, MeshAxis::kEmbedding, 0, mesh.tensor);
-  const GroupPlacement ends = place_of(embedding.size, embedding.stride, cluster);
+  const GroupPlacement ends = place_of(embedding.size, embedding.stride, cluster, collectives);
   const int shards = degree_of(mesh, MeshAxis::kShard);
   // Collectives once per step overlap all available compute or none; those of each micro-batch overlap as in published runs.
   const double once = stack.reduce_overlap ? 0 : 1;
