@@ -38,13 +38,21 @@ Timing measure(Context& ctx, const Effort& effort, const std::function<void(int6
     if (effort.world != nullptr) effort.world->barrier();
     seconds.push_back(run(calls));
   }
-  return {quantile_of(seconds, 0.5), quantile_of(seconds, 0.1), quantile_of(seconds, 0.9), batches, batches * calls};
+  return {.median = quantile_of(seconds, 0.5),
+          .low = quantile_of(seconds, 0.1),
+          .high = quantile_of(seconds, 0.9),
+          .least = quantile_of(seconds, 0),
+          .most = quantile_of(seconds, 1),
+          .batches = batches,
+          .calls = batches * calls};
 }
 
 Timing fastest_of(const Timing& a, const Timing& b) {
   Timing fastest = a.median <= b.median ? a : b;
   fastest.low = std::min(a.low, b.low);
   fastest.high = std::max(a.high, b.high);
+  fastest.least = std::min(a.least, b.least);
+  fastest.most = std::max(a.most, b.most);
   return fastest;
 }
 

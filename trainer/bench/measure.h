@@ -22,6 +22,7 @@ struct Timing {
   double median = 0;
   double low = 0;   ///< 10 %
   double high = 0;  ///< 90 %
+  double least = 0, most = 0;
   int64_t batches = 0;
   int64_t calls = 0;  ///< total over all batches
 };

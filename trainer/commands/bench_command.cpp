@@ -8,10 +8,12 @@
 
 #include "kernels/core/counted.h"
 #include "kernels/ops/matmul.h"
+#include "parallel/comm/collective_steps.h"
 #include "parallel/comm/self.h"
 #include "trainer/bench/comm.h"
 #include "trainer/bench/kernels.h"
 #include "trainer/bench/step.h"
+#include "trainer/commands/bench_algorithms.h"
 #include "trainer/commands/bench_machine.h"
 #include "trainer/commands/bench_scale.h"
 #include "trainer/commands/finish_output.h"
@@ -43,7 +45,10 @@ struct Arguments {
   int64_t tokens = 0, square = 0, working_set_mib = 0;  ///< 0: default of the device
   int64_t ranks = 2, ranks_per_gpu = 1;
   double seconds = 0.4, machine_seconds = 0.25;
-  std::string output;   ///< empty: standard output
+  std::string output;                   ///< empty: standard output
+  std::vector<std::string> algorithms;  ///< of bench comm; empty: the library only
+  std::string transport = "mpi";
+  bool lists = false;
   std::string cluster;  ///< cluster file for the fits of bench comm
   int64_t rounds = 0;   ///< 0: default
   bool fit = false;
@@ -172,6 +177,21 @@ std::vector<int64_t> comm_sizes(const Arguments& arguments, bool gpu) {
 }
 
 int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
+  if (!arguments.algorithms.empty()) {
+    if (arguments.device == "cuda")
+      throw ConfigError("--device=cuda: GPUs communicate through NCCL, which chooses its own algorithms; allowed cpu with --algorithm");
+    return bench_algorithms({.names = arguments.algorithms,
+                             .sizes = arguments.sizes,
+                             .seconds = arguments.seconds,
+                             .rounds = arguments.rounds,
+                             .ranks = arguments.ranks,
+                             .threads = arguments.transport == "threads",
+                             .lists = arguments.lists,
+                             .output = arguments.output,
+                             .json = arguments.json,
+                             .oversubscribe = arguments.oversubscribe},
+                            environment, command_line);
+  }
   constexpr size_t kFewestSizes = 3;
   if (arguments.fits() && !arguments.sizes.empty() && arguments.sizes.size() < kFewestSizes)
     throw ConfigError(concat("--sizes: a fit needs at least ", kFewestSizes, " sizes, and finds ranges with ", 2 * kFewestSizes, " or more"));
@@ -297,6 +317,21 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   comm->add_flag("--fit", arguments->fit, "Fit latency and bandwidth by ranges of sizes");
   comm->add_option("--cluster", arguments->cluster,
                    "Fit, and write the ranges into this cluster file for `plan --cluster`, which is created if it does not exist");
+  std::vector<std::string> names{"all"};
+  for (const CollectiveAlgorithm algorithm : kCollectiveAlgorithms) names.emplace_back(name_of(algorithm));
+  CLI::Option* const algorithm =
+      comm->add_option("--algorithm", arguments->algorithms,
+                       "Measure these values of parallel.collectives, or all, beside the library and beside their model; CPU ranks only")
+          ->delimiter(',')
+          ->check(CLI::IsMember(names))
+          ->excludes("--fit")
+          ->excludes("--cluster")
+          ->excludes("--ranks-per-gpu");
+  comm->add_option("--transport", arguments->transport, "mpi: the ranks are processes; threads: of one process, to test the algorithms")
+      ->check(CLI::IsMember({"mpi", "threads"}))
+      ->needs(algorithm);
+  comm->add_flag("--lists", arguments->lists, "Print the steps of each rank for an all_reduce of the first size, and measure nothing")
+      ->needs(algorithm);
   comm->add_option("--output", arguments->output, "Write the results as JSON to this file instead of standard output")->excludes("--json");
   add_oversubscribe_flag(*comm, arguments->oversubscribe);
   comm->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_comm(*arguments, environment, command_line); });
