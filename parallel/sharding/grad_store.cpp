@@ -26,7 +26,8 @@ GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard
   }
 }
 
-void GradStore::begin_step(Context& ctx) {
+void GradStore::begin_step(Context& ctx, int64_t step) {
+  reducer_->begin_step(step);
   for (size_t u = 0; u < units_.size(); ++u) {
     if (resident_) {
       empty(ctx, static_cast<int>(u));

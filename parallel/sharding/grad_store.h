@@ -18,13 +18,15 @@ class GradStore {
   GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype,
             std::unique_ptr<Reducer> reducer);
 
-  void begin_step(Context& ctx);         ///< empties all gradients
-  void acquire(Context& ctx, int unit);  ///< makes Param::grad of the unit available for accumulation, empty if it was not
+  void begin_step(Context& ctx, int64_t step);  ///< empties all gradients; steps count from 0
+  void acquire(Context& ctx, int unit);         ///< makes Param::grad of the unit available for accumulation, empty if it was not
   /// Each of the next three starts a reduction; call `wait` before the unit's gradient is accessed again. Errors: those of Reducer.
   void reduce(Context& ctx, int unit);           ///< reduce-scatter; a Param::grad that is not resident is unbound until acquired again
   void reduce_replicas(Context& ctx, int unit);  ///< all-reduce of the owned shard; after the unit's last reduce
   void reduce_tied(Context& ctx, int unit, Communicator& embedding);
   void wait(Context& ctx, int unit);  ///< completes the reduction in flight into the owned shard; frees a full gradient that is not resident
+  /// After the norm: keeps or drops what the unit's reductions of this step left for the next one (Reducer::settle).
+  void settle(Context& ctx, int unit, const Tensor& scalars) { reducer_->settle(ctx, unit, scalars); }
   /// Sums partial gradients over tensor ranks, on the owned shards: one all-reduce each over `tensor` and `kv`. Wire: 2(n-1)/n of the summed bytes.
   void sum_partial(Context& ctx, Communicator& tensor, Communicator& kv);
 

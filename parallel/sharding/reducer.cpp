@@ -34,6 +34,11 @@ void Reducer::finish(Context& ctx, int unit) {
   end(ctx, started.mapped());
 }
 
+double SumReducer::sent_bytes(Reduction::Kind kind, int /*unit*/, int64_t shard_numel, int ranks) const {
+  const double others = ranks - 1.0;
+  return static_cast<double>(shard_numel * size_of(wire_)) * (kind == Reduction::Kind::kScatter ? others : 2 * others / ranks);
+}
+
 Tensor SumReducer::on_wire(Context& ctx, const Reduction& reduction) const {
   const Tensor& gradient = reduction.kind == Reduction::Kind::kScatter ? reduction.whole : reduction.shard;
   const bool exact = reduction.kind == Reduction::Kind::kTied;

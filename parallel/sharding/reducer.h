@@ -37,11 +37,22 @@ class Reducer {
   /// Waits for the unit's reduction; its shard then contains the result. Errors: InternalError if no reduction of the unit was started.
   void finish(Context& ctx, int unit);
 
+  /// Called before the first reduction of a step; steps count from 0.
+  virtual void begin_step(int64_t /*step*/) {}
+  /// Called for each unit after the last reduction of a step, once `scalars` (kernels/ops/optimizer.h) say whether the step is accepted: the state
+  /// after a rejected step is the state before it.
+  virtual void settle(Context& /*ctx*/, int /*unit*/, const Tensor& /*scalars*/) {}
+
+  /// Bytes that this rank sends for one reduction of a unit, of kScatter or kReplicas, over a group of `ranks`; the unit's shards have `shard_numel`
+  /// elements.
+  virtual double sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const = 0;
+
   /// State of a unit that this rank keeps between steps, for example the residual error of compression. A checkpoint must contain it for a
   /// bit-identical resume. The plain sum keeps none.
   struct State {
     const char* name;
     Tensor tensor;
+    int64_t begin = 0;  ///< position of its first element in the unit's flat buffer
   };
   virtual std::vector<State> state(int /*unit*/) const { return {}; }
 
@@ -59,6 +70,8 @@ class Reducer {
 class SumReducer final : public Reducer {
  public:
   explicit SumReducer(DType wire) : wire_(wire) {}
+
+  double sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const override;
 
  private:
   /// A sum in flight and the tensor that receives it.

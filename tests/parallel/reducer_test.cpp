@@ -28,6 +28,7 @@ class TripleReducer final : public Reducer {
  public:
   explicit TripleReducer(Calls& calls) : calls_(calls) {}
   std::vector<State> state(int unit) const override { return {{"gathered", gathered_.at(unit)}}; }
+  double sent_bytes(Reduction::Kind, int, int64_t, int) const override { return 0; }
 
  private:
   void begin(Context& ctx, const Reduction& reduction) override {
@@ -64,7 +65,7 @@ struct Store {
     unit.add({replicated("bias", {kElements, 1}, 1, TensorRank{}, Partial::kNone)});
     const ZeroPolicy policy{.replicate = 2, .shard = 2, .gradients_resident = resident};
     grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, policy, DType::kF32, std::move(reducer));
-    grads->begin_step(ctx);
+    grads->begin_step(ctx, 0);
   }
   /// Adds to each element i a gradient that depends on the micro-batch, the rank and i.
   void backward(float microbatch) {
@@ -191,7 +192,7 @@ TEST_CASE("a step's first product writes the gradient, and what nothing was adde
         return tensor;
       };
       for (int64_t step = 0; step < kSteps; ++step) {
-        grads.begin_step(ctx);
+        grads.begin_step(ctx, 0);
         std::vector<bool> added;
         for (int64_t m = 0; m < kMicrobatches; ++m) {
           grads.acquire(ctx, 0);

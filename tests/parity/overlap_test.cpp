@@ -104,7 +104,7 @@ Measured measure(const Config& config, const Link& link, double padding) {
     for (const auto& stage : trainer.stages()) {
       padded[stage->range().stage] = std::make_unique<PaddedStage>(*stage, padding);
       stages[stage->range().stage] = padded[stage->range().stage].get();
-      stage->grads().begin_step(ctx);
+      stage->grads().begin_step(ctx, 0);
       stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
       write_scalar(ctx, 1.0, stage->loss_scale());
     }

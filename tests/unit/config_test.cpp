@@ -258,6 +258,8 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.schedule.name=constant", "training.optimizer.learning_rate_scaling=sqrt", "training.optimizer.reference_batch_size=64"},
       {"parallel.pipeline=3", "parallel.layers_per_stage=[1, 1, 2]", "run.seed=9223372036854775807"},
       {"training.ema.decay=0.9999"},
+      {"training.compression.method=int4", "training.compression.block=64", "parallel.data=2", "parallel.zero_stage=3"},
+      {"training.compression.method=top_k", "training.compression.ratio=0.05", "training.compression.error_feedback=false"},
       {"model.window=8"},
       {"model.window=8", "model.window_layers=[0, 3]"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
@@ -277,6 +279,13 @@ TEST_CASE("config: the resolved file loads again and is equal") {
   CHECK(to_yaml(resolve(load(kSmall))).find("loss_scale") == std::string::npos);
   CHECK(to_yaml(resolve(load(kSmall, {"training.precision=fp16"}))).find("  loss_scale:\n    initial: 65536\n") != std::string::npos);
   CHECK(resolve(load(kSmall, {"training.precision=fp64"})).run.device == "cpu");
+  const auto accumulation = [](const std::string& scope) {
+    return resolve(load(kSmall, {"parallel.data=4", "parallel.replicate=2", "parallel.zero_stage=3", "training.compression.method=int8",
+                                 "training.compression.scope=" + scope}))
+        .parallel.gradient_accumulation.value();
+  };
+  CHECK(accumulation("data") == GradientAccumulation::kFull);  // a step's gradient is encoded once
+  CHECK(accumulation("replicate") == GradientAccumulation::kSharded);
   // wsd counted in epochs keeps decay_steps auto, which depends on the dataset.
   const Config epochs = resolve(load("training: {epochs: 1, schedule: {name: wsd}}\ndata: {train: [a]}"));
   CHECK(load(to_yaml(epochs)) == epochs);

@@ -67,7 +67,7 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
   const TrainingConfig& training = config.training;
   const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
   for (const auto& stage : trainer.stages()) {
-    stage->grads().begin_step(ctx);
+    stage->grads().begin_step(ctx, 0);
     stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
     write_scalar(ctx, 1.0 / tokens, stage->loss_scale());
   }

@@ -101,7 +101,8 @@ bool verify(const VerifyArguments& arguments) {
   const ModelConfig& m = verifier.clone().config.model;
   if (!arguments.json)
     std::cout << m.architecture << " of " << counted(m.layers, "layer") << ", hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
-              << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads" << std::endl;
+              << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads"
+              << (config.training.compression.method == Encoding::kNone ? "" : ", without training.compression") << std::endl;
   bool same = true;
   const auto note = [&](const LayoutVerdict& verdict) {
     same = same && verdict.kind == LayoutVerdict::Kind::kSame;

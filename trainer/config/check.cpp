@@ -270,6 +270,28 @@ void check_precision(Rules& rules, const Config& c) {
     rules.broken("kernels.cpu_isa", "precision fp64 runs on the reference kernels", "auto", "auto");
 }
 
+void check_compression(Rules& rules, const Config& c) {
+  const CompressionConfig& k = c.training.compression;
+  const ParallelConfig& p = c.parallel;
+  if (k.method == Encoding::kNone || !rules.apply({"training.compression.method"})) return;
+  if (rules.apply({"training.compression.block"}) && k.block % 8 != 0)
+    rules.broken("training.compression.block", "not a multiple of 8", "multiples of 8",
+                 nearest(k.block, 8, static_cast<int64_t>(kMaxExtent), [](int64_t n) { return n % 8 == 0; }));
+  if (rules.apply({"run.device"}) && c.run.device == "cuda")
+    rules.broken("training.compression.method", "compression has no CUDA kernels yet", "none, or run.device cpu", "none");
+  if (rules.apply({"training.precision"}) && c.training.precision == "fp16")
+    rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
+                 "none");
+  const bool replicas_only = k.scope == CompressionScope::kReplicate;
+  if (!replicas_only && rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded)
+    rules.broken("parallel.gradient_accumulation", "training.compression encodes a step's gradient once, so it needs all of it",
+                 "auto | full, or training.compression.scope replicate", "full");
+  if (replicas_only && rules.apply({"training.compression.scope", "parallel.zero_stage", "parallel.replicate"}) && p.zero_stage > 0 &&
+      p.replicate == 1)
+    rules.broken("training.compression.scope", "parallel.replicate is 1, so nothing would be compressed", "data, or a parallel.replicate from 2",
+                 "data");
+}
+
 void check_attention(Rules& rules, const Config& c) {
   if (c.kernels.attention != "cudnn" || !rules.apply({"kernels.attention"})) return;
   if (rules.apply({"run.device"}) && c.run.device == "cpu")
@@ -392,6 +414,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_retention(rules, sound);
   check_data(rules, sound);
   check_precision(rules, sound);
+  check_compression(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_shared_gpus(rules, sound);

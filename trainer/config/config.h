@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/optimizer_traits.h"
+#include "kernels/ops/compress.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/one_of.h"
 
@@ -158,6 +159,24 @@ enum class RecomputeMode : uint8_t { kNone, kSelective, kFull, kBudget };
 template <>
 inline constexpr std::array kNames<RecomputeMode>{"none", "selective", "full", "budget"};
 
+template <>
+inline constexpr std::array kNames<Encoding>{"none", "int8", "int4", "sign", "top_k", "random_k"};
+
+/// Which sums of gradients are compressed: over all data ranks, or only over `parallel.replicate`.
+enum class CompressionScope : uint8_t { kData, kReplicate };
+template <>
+inline constexpr std::array kNames<CompressionScope>{"data", "replicate"};
+
+struct CompressionConfig {
+  OneOf<Encoding> method = Encoding::kNone;
+  bool error_feedback = true;
+  OneOf<CompressionScope> scope = CompressionScope::kData;
+  int64_t warmup_steps = 0;
+  int64_t block = 256;  ///< int8, int4, sign
+  double ratio = 0.01;  ///< top_k, random_k
+  bool operator==(const CompressionConfig&) const = default;
+};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
@@ -177,6 +196,7 @@ struct TrainingConfig {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EmaConfig ema;
+  CompressionConfig compression;
   EvaluateConfig evaluate;
   StopConfig stop;
   bool operator==(const TrainingConfig&) const = default;

@@ -132,6 +132,44 @@ void visit(V& v, LossScaleSection& c) {
 }
 
 template <class V>
+void visit(V& v, CompressionConfig& c) {
+  const bool none = c.method == Encoding::kNone, sparse = c.method == Encoding::kTopK || c.method == Encoding::kRandomK;
+  const char* const off = none ? "method is none" : nullptr;
+  v(Field{.key = "method",
+          .doc = "Lossy compression of the gradients that data ranks exchange; vectors are sent as they are. int8, int4: blocks with a scale each; "
+                 "sign: blocks of one bit and a scale; top_k: the largest elements; random_k: randomly drawn ones."},
+    c.method);
+  v(Field{.key = "error_feedback",
+          .doc = "Add to the next gradient what the last messages lacked. Without it training may not converge.",
+          .without_effect = off},
+    c.error_feedback);
+  v(Field{.key = "scope",
+          .doc = "Which sums are compressed: data, those over all data ranks; replicate, only those over parallel.replicate, for slow links between "
+                 "replicas.",
+          .without_effect = off},
+    c.scope);
+  v(Field{.key = "warmup_steps", .doc = "Number of first steps that are not compressed.", .min = 0, .max = kMaxExtent, .without_effect = off},
+    c.warmup_steps);
+  v(Field{.key = "block",
+          .doc = "int8, int4 and sign: number of elements that share a scale, a multiple of 8.",
+          .min = 8,
+          .max = kMaxExtent,
+          .without_effect = none     ? off
+                            : sparse ? "top_k and random_k have no blocks"
+                                     : nullptr},
+    c.block);
+  v(Field{.key = "ratio",
+          .doc = "top_k and random_k: share of the elements that is sent.",
+          .min = 0,
+          .max = 1,
+          .above_min = true,
+          .without_effect = none     ? off
+                            : sparse ? nullptr
+                                     : "only top_k and random_k choose elements"},
+    c.ratio);
+}
+
+template <class V>
 void visit(V& v, TrainingConfig& c) {
   // A constant schedule does not depend on the end of training: training longer does not change earlier steps.
   const Aspect length = c.schedule.name == LearningRateSchedule::kConstant ? Aspect::kOperation : Aspect::kMathematics;
@@ -202,6 +240,7 @@ void visit(V& v, TrainingConfig& c) {
   v.section("optimizer", "Optimizer and its parameters.", c.optimizer);
   v.section("schedule", "Learning rate schedule.", c.schedule);
   v.section("ema", "Exponential moving average of the weights.", c.ema);
+  v.section("compression", "Compression of gradients between data ranks.", c.compression);
   v.section("evaluate", "Validation loss during training.", c.evaluate);
   v.section("stop", "Early stopping by the validation loss.", c.stop);
 }

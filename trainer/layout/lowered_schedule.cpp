@@ -33,6 +33,19 @@ Precision precision_of(const TrainingConfig& training) {
   throw InternalError("unknown precision: " + training.precision);
 }
 
+bool needs_full_gradients(const CompressionConfig& compression) {
+  return compression.method != Encoding::kNone && compression.scope == CompressionScope::kData;
+}
+
+CompressionOptions compression_of(const Config& config) {
+  const CompressionConfig& c = config.training.compression;
+  return {.encoding = {.encoding = c.method.value(), .block = c.block, .ratio = c.ratio},
+          .error_feedback = c.error_feedback,
+          .replicas_only = c.scope == CompressionScope::kReplicate,
+          .warmup_steps = c.warmup_steps,
+          .seed = static_cast<uint64_t>(config.run.seed)};
+}
+
 std::vector<std::string> state_names(const TrainingConfig& training) {
   const OptimizerTraits& traits = traits_of(training.optimizer.name.value());
   std::vector<std::string> names(traits.state_names.begin(), traits.state_names.begin() + traits.states);

@@ -141,7 +141,9 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // otherwise the run detects GPUs
   if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
   if (p.gradient_accumulation == GradientAccumulation::kAuto)
-    p.gradient_accumulation = zero_policy(p).gradients_resident ? GradientAccumulation::kFull : GradientAccumulation::kSharded;
+    p.gradient_accumulation = zero_policy(p).gradients_resident || needs_full_gradients(resolved.training.compression)
+                                  ? GradientAccumulation::kFull
+                                  : GradientAccumulation::kSharded;
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
   TrainingConfig& t = resolved.training;
   if (!t.optimizer.beta2) t.optimizer.beta2 = traits_of(t.optimizer.name.value()).default_beta2;

@@ -24,18 +24,19 @@ struct UnreadDataset final : Dataset {
   int64_t count_;
 };
 
-/// Bytes that this rank sends in a step to reduce gradients, by the formulas of GradStore.
+/// Bytes that this rank sends in a step to reduce gradients.
 double reduced_bytes(const Trainer& trainer, const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
-  double elements = 0;
+  double bytes = 0;
   for (const Action& action : trainer.training_list()) {
     const bool scatter = action.type == ActionType::kReduceGrads, replicas = action.type == ActionType::kReduceReplicas;
     if (!scatter && !replicas) continue;
-    const auto stage = std::ranges::find(trainer.stages(), action.stage, [](const auto& one) { return one->range().stage; });
-    const auto owned = static_cast<double>((*stage)->params().units()[static_cast<size_t>(action.unit)]->shard_numel(policy.shard));
-    elements += owned * (scatter ? policy.shard - 1.0 : 2 * (policy.replicate - 1.0) / policy.replicate);
+    const TransformerStage& stage = **std::ranges::find(trainer.stages(), action.stage, [](const auto& one) { return one->range().stage; });
+    const int64_t owned = stage.params().units()[static_cast<size_t>(action.unit)]->shard_numel(policy.shard);
+    bytes += stage.grads().reducer().sent_bytes(scatter ? Reduction::Kind::kScatter : Reduction::Kind::kReplicas, action.unit, owned,
+                                                scatter ? policy.shard : policy.replicate);
   }
-  return elements * static_cast<double>(size_of(precision_of(config.training).reduce));
+  return bytes;
 }
 
 void raise(MemoryPeaks& most, const MemoryPeaks& other) {

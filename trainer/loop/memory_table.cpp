@@ -82,7 +82,9 @@ ordered_json memory_json(const std::vector<RankMemory>& ranks) {
   return all;
 }
 
-bool accumulation_is_a_choice(const Config& config) { return zero_policy(config.parallel).may_shard_gradients && microbatches_of(config) > 1; }
+bool accumulation_is_a_choice(const Config& config) {
+  return zero_policy(config.parallel).may_shard_gradients && microbatches_of(config) > 1 && !needs_full_gradients(config.training.compression);
+}
 
 Config with_other_accumulation(const Config& config) {
   Config other = config;

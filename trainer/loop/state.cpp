@@ -9,6 +9,7 @@
 #include "kernels/ops/transfer.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
+#include "trainer/loop/reducer_state.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {
@@ -59,7 +60,7 @@ void check_names(const std::set<std::string>& known, const std::vector<std::stri
     const size_t slash = name.find('/');
     // A run without a moving average ignores that of the checkpoint.
     const std::string kind = name.substr(0, slash);
-    const bool of_the_state = kind == kAverageName || std::ranges::find(kinds, kind) != kinds.end();
+    const bool of_the_state = kind == kAverageName || is_reducer_kind(kind) || std::ranges::find(kinds, kind) != kinds.end();
     if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1)))
       throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
   }
@@ -68,11 +69,11 @@ void check_names(const std::set<std::string>& known, const std::vector<std::stri
 }  // namespace
 
 int64_t state_bytes(const Config& config) {
-  return std::ssize(kinds_of(config)) * parameter_count(config.model) * size_of(precision_of(config.training).master);
+  return std::ssize(kinds_of(config)) * parameter_count(config.model) * size_of(precision_of(config.training).master) + reducer_bytes(config);
 }
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {
-  std::vector<StateTensor> tensors;
+  std::vector<StateTensor> tensors = reducer_tensors(trainer);
   if (!trainer.counts_shard()) return tensors;
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     const ParamSpec& spec = *owned.spec;
@@ -120,7 +121,7 @@ NonFinite non_finite_weights(Trainer& trainer) {
   return found;
 }
 
-void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale) {
+std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale) {
   const bool scales = scales_loss(trainer.config().training) && !new_loss_scale, has_average = reader.has_kind(kAverageName);
   const std::set<std::string> known = parameter_names(trainer);
   collectively(trainer.mesh().world, [&] {
@@ -138,6 +139,7 @@ void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale)
   }
   trainer.set_accepted_steps(reader.description().optimizer_steps);
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
+  return load_reducer_state(trainer, reader);
 }
 
 }  // namespace trireme

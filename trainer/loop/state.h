@@ -7,7 +7,7 @@
 namespace trireme {
 
 /// The tensors that this rank writes to a checkpoint: "weight/NAME" and the optimizer's state (AdamW: "exp_avg/NAME" and "exp_avg_sq/NAME") of the
-/// boxes that it owns and counts. Over all ranks every element of every parameter is written once; tied copies and replicas are not written.
+/// boxes that it owns and counts, and what its Reducer keeps (trainer/loop/reducer_state.h). Over all ranks every element of every parameter is written once; tied copies and replicas are not written.
 std::vector<StateTensor> state_tensors(Trainer& trainer);
 
 /// Bytes of a checkpoint's tensors over all ranks: weights and optimizer state of every parameter, in the dtype of the master weights.
@@ -21,7 +21,8 @@ NonFinite non_finite_weights(Trainer& trainer);
 /// Loads weights, optimizer state, the number of accepted steps and, with dynamic loss scaling, the loss scale, saved under any layout. Every tensor
 /// of the checkpoint must belong to the model. The moving average of the weights may be switched on or off at a resume: if the checkpoint has none it
 /// starts from the weights, and if the configuration has none that of the checkpoint is ignored. With `new_loss_scale` the loss scale is not loaded
-/// but starts from training.loss_scale.initial. Collective. Errors: as load_weights.
-void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale = false);
+/// but starts from training.loss_scale.initial. Returns what became of the errors of gradient compression if their ranks have changed, or "".
+/// Collective. Errors: as load_weights.
+std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale = false);
 
 }  // namespace trireme

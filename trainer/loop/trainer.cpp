@@ -43,6 +43,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   StageOptions options{.sequence_parallel = config.parallel.sequence_parallel,
                        .policy = zero_policy(config.parallel),
                        .precision = precision_,
+                       .compression = compression_of(config),
                        .seed = static_cast<uint64_t>(config.run.seed),
                        .logits_chunk = logits_chunk(config),
                        .blocks_per_unit = blocks_per_unit(config),
@@ -213,7 +214,7 @@ void Trainer::queue_step(int64_t step) {
 void Trainer::queue_list(const ActionList& list, int64_t step) {
   for (const auto& stage : stages_) {
     scale_loss(ctx_, scalars_, stage->loss_scale());
-    stage->grads().begin_step(ctx_);
+    stage->grads().begin_step(ctx_, step);
   }
   begin(RunMode::kTrain, batch_, config_.training.sequence_length, step);
   executor_->run(ctx_, list, actions_);
@@ -373,6 +374,23 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
       }
     }
   }
+}
+
+std::vector<ReducerBox> Trainer::reducer_boxes() const {
+  std::vector<ReducerBox> boxes;
+  for (const std::unique_ptr<TransformerStage>& stage : stages_) {
+    const std::vector<Unit*>& units = stage->params().units();
+    for (size_t u = 0; u < units.size(); ++u) {
+      for (const Reducer::State& state : stage->grads().reducer().state(static_cast<int>(u))) {
+        for (const Unit::Segment& segment : units[u]->segments(state.begin, state.begin + state.tensor.numel())) {
+          const int64_t first = segment.flat_begin - state.begin - segment.param_begin;  // of the parameter, in the state
+          for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count))
+            boxes.push_back({segment.spec, range.box, state.name, state.tensor.flat(first + range.offset, range.box.numel())});
+        }
+      }
+    }
+  }
+  return boxes;
 }
 
 void Trainer::initialise() {

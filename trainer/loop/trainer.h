@@ -66,6 +66,14 @@ struct OwnedBox {
   }
 };
 
+/// A rectangle of a parameter with what this rank's Reducer keeps for it between steps.
+struct ReducerBox {
+  const ParamSpec* spec;
+  Box box;
+  std::string name;  ///< Reducer::State::name
+  Tensor values;     ///< [box.numel()] view
+};
+
 /// One rank's part of a training run: its pipeline stages, the optimizer of the shards it owns, and its action lists. Every method is collective.
 class Trainer {
  public:
@@ -138,6 +146,7 @@ class Trainer {
   /// Sets the initial weights: a function of (seed, name, global index) only.
   void initialise();
   std::vector<OwnedBox> owned_boxes() const;
+  std::vector<ReducerBox> reducer_boxes() const;
   /// Call after modifying weights in place: marks gathered copies stale.
   void weights_changed();
   /// Call after replacing all weights: weights_changed(), and the moving average restarts from them.

@@ -9,6 +9,16 @@
 
 namespace trireme {
 
+namespace {
+
+std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& units, const Mesh& mesh, const StageOptions& options) {
+  const Precision& precision = options.precision;
+  if (options.compression.encoding.encoding == Encoding::kNone) return std::make_unique<SumReducer>(precision.reduce);
+  return std::make_unique<CompressedReducer>(ctx, units, *mesh.shard, *mesh.replicate, options.compression, precision.reduce, precision.gradient);
+}
+
+}  // namespace
+
 TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, const StageRange& range, const StageOptions& options,
                                    TransformerStage* first)
     : mesh_(mesh),
@@ -56,7 +66,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   const Precision& precision = options.precision;
   if (options.with_gradients)
     grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, precision.gradient,
-                                         std::make_unique<SumReducer>(precision.reduce));
+                                         make_reducer(ctx, all, mesh, options));
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   if (options.with_activation_maxima) activation_maxima_ = Tensor::zeros(ctx, {parts()}, DType::kF64, MemoryCategory::kWorkspace);
@@ -99,6 +109,11 @@ void TransformerStage::make_optimizer(Context& ctx, const OptimizerOptions& opti
 void TransformerStage::sum_partial(Context& ctx) {
   ctx.arena->set_phase(MemoryPhase::kOptimizer);
   grads_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
+}
+
+void TransformerStage::update(Context& ctx, int unit) {
+  optimizer_->update(ctx, scalars_, *params_, *grads_, unit);
+  grads_->settle(ctx, unit, scalars_);
 }
 
 ForwardContext TransformerStage::pass(int microbatch) const {

@@ -2,6 +2,7 @@
 #include "parallel/mesh.h"
 #include "parallel/pipeline/lower.h"
 #include "parallel/pipeline/stage.h"
+#include "parallel/sharding/compressed_reducer.h"
 #include "parallel/sharding/grad_store.h"
 #include "parallel/sharding/param_store.h"
 #include "parallel/sharding/sharded_optimizer.h"
@@ -22,6 +23,7 @@ struct StageOptions {
   bool sequence_parallel = false;
   ZeroPolicy policy;
   Precision precision;
+  CompressionOptions compression = {.encoding = {.encoding = Encoding::kNone}};
   uint64_t seed = 0;
   int64_t logits_chunk = 1;  ///< rows of logits computed at a time
   int64_t blocks_per_unit = 1;
@@ -74,7 +76,7 @@ class TransformerStage : public Stage {
   void reduce_tied(Context& ctx, int unit) override { grads_->reduce_tied(ctx, unit, *mesh_.embedding); }
   void wait_grads(Context& ctx, int unit) override { grads_->wait(ctx, unit); }
   void sum_partial(Context& ctx) override;
-  void update(Context& ctx, int unit) override { optimizer_->update(ctx, scalars_, *params_, *grads_, unit); }
+  void update(Context& ctx, int unit) override;
 
   const StageRange& range() const { return range_; }
   ParamStore& params() const { return *params_; }

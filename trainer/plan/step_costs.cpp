@@ -8,6 +8,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
+#include "trainer/plan/gradient_seconds.h"
 #include "trainer/plan/kernel_time.h"
 #include "trainer/plan/layouts.h"
 
@@ -201,8 +202,11 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   const auto by_unit = [&](auto seconds, const GroupPlacement& group, double bytes) {
     return depends_on_size(group, cluster) ? units * seconds(group, bytes / units, cluster) : seconds(group, bytes, cluster);
   };
-  double reduced = by_unit(all_reduce_seconds, replicate, stack.reduce_bytes * elements / policy.shard);
-  if (policy.gradients_resident) reduced += by_unit(reduce_scatter_seconds, shard, stack.reduce_bytes * elements);
+  const GradientSeconds sums(config, stack, cluster);
+  double reduced =
+      by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, elements / policy.shard);
+  if (policy.gradients_resident)
+    reduced += by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, shard, elements);
   const double gathered = policy.unshard_each_use ? 0 : by_unit(all_gather_seconds, shard, element * elements);
   // At least a tenth is exposed: the last bucket, and late starts.
   const auto visible = [&](double seconds, double beside) {

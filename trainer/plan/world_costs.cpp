@@ -8,6 +8,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
+#include "trainer/plan/gradient_seconds.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {
@@ -88,6 +89,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const MeshGroup embedding = group_of(mesh, MeshAxis::kEmbedding, 0, mesh.tensor);
   const GroupPlacement ends = place_of(embedding.size, embedding.stride, cluster, collectives);
   const int shards = degree_of(mesh, MeshAxis::kShard);
+  const GradientSeconds sums(config, stack, cluster);
   // Collectives once per step overlap all available compute or none; those of each micro-batch overlap as in published runs.
   const double once = stack.reduce_overlap ? 0 : 1;
   const double gather_held = policy.unshard_each_use ? 1 - stack.gather_overlap : once,
@@ -97,8 +99,8 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
       case ActionType::kUnshard: return split(gather_held, factor * all_gather_seconds(shard, parameter_bytes * elements, cluster));
-      case ActionType::kReduceGrads: return split(reduce_held, factor * reduce_scatter_seconds(shard, gradient_bytes * elements, cluster));
-      case ActionType::kReduceReplicas: return split(once, factor * all_reduce_seconds(replicate, gradient_bytes * elements / shards, cluster));
+      case ActionType::kReduceGrads: return split(reduce_held, factor * sums.scatter(shard, elements));
+      case ActionType::kReduceReplicas: return split(once, factor * sums.replicas(replicate, elements / shards));
       case ActionType::kReduceTied: return split(once, all_reduce_seconds(ends, gradient_bytes * elements / shards, cluster));
       default: return Collective{};
     }

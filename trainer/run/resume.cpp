@@ -189,7 +189,10 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
     damage = damage_in([&] { collectively(world, [&] { reader = open_checkpoint(checkpoint); }); });
     if (!damage) {
       collectively(world, [&] { change = check_resumable(*reader, checkpoint, config, training_data, named); });
-      damage = damage_in([&] { load_state(trainer, *reader, restarts_loss_scale(change)); });
+      damage = damage_in([&] {
+        const std::string note = load_state(trainer, *reader, restarts_loss_scale(change));
+        if (!note.empty() && world.rank() == 0) std::cerr << concat("note: ", note, "\n");
+      });
     }
     if (!damage) {
       if (world.rank() == 0) note_average(*reader, checkpoint, config);

@@ -47,6 +47,8 @@ const Kernels kKernels{
     .bf16 = kTyped<bfloat16>,
     .f16 = kTyped<float16>,
     .adamw = adamw,
+    .encode_blocks = encode_blocks,
+    .decode_blocks = decode_blocks,
 };
 
 }  // namespace trireme::cpu::TRIREME_ISA

@@ -203,6 +203,25 @@ struct Dropout {
   T* y;
 };
 
+/// Items: blocks of `block` elements, a multiple of 8, the last one perhaps shorter. A scale each, and codes of 8, 4 or 1 `bits` (kernels/ops/compress.h).
+struct EncodeBlocks {
+  const float *gradient, *error;  ///< error null: none
+  int64_t count, block;
+  int bits;
+  float* scales;
+  uint8_t* codes;
+  float* next_error;  ///< may be gradient or error; null: not wanted, and error is null
+};
+
+/// Items: blocks. out += scale * code.
+struct DecodeBlocks {
+  const float* scales;
+  const uint8_t* codes;
+  int64_t count, block;
+  int bits;
+  float* out;
+};
+
 /// The kernels of a level for one type.
 template <class T>
 struct TypedKernels {
@@ -243,6 +262,8 @@ struct Kernels {
   TypedKernels<bfloat16> bf16;
   TypedKernels<float16> f16;
   RangeKernel<AdamWUpdate> adamw;
+  RangeKernel<EncodeBlocks> encode_blocks;
+  RangeKernel<DecodeBlocks> decode_blocks;
 
   template <class T>
   const TypedKernels<T>& of() const;

@@ -68,5 +68,7 @@ void cross_entropy_backward(const CrossEntropyBackward<T>& p, int64_t begin, int
 template <class T>
 void sum_of_squares(const SumOfSquares<T>& p, int64_t begin, int64_t end);
 void adamw(const AdamWUpdate& p, int64_t begin, int64_t end);
+void encode_blocks(const EncodeBlocks& p, int64_t begin, int64_t end);
+void decode_blocks(const DecodeBlocks& p, int64_t begin, int64_t end);
 
 }  // namespace trireme::cpu::TRIREME_ISA

@@ -1,0 +1,193 @@
+#include "parallel/sharding/compressed_reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/core/rng.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/optimizer.h"
+
+namespace trireme {
+namespace {
+
+/// The elements of a segment in a tensor whose first element is `base` of the unit's flat buffer; undefined if the tensor is.
+Tensor slice_of(const Tensor& tensor, const Unit::Segment& segment, int64_t base) {
+  return tensor.defined() ? tensor.flat(segment.flat_begin - base, segment.count) : Tensor();
+}
+
+}  // namespace
+
+bool is_compressed(const ParamSpec& spec) { return spec.dims == 2 && spec.partial_over == Partial::kNone; }
+
+CompressedReducer::CompressedReducer(Context& ctx, std::vector<Unit*> units, const Communicator& shard, const Communicator& replicate,
+                                     const CompressionOptions& options, DType wire, DType gradient)
+    : units_(std::move(units)), options_(options), gradient_(gradient), plain_(wire), sums_(units_.size()) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const int64_t owned = units_[u]->shard_numel(shard.size()), first = shard.rank() * owned;
+    std::vector<Piece> shards, pieces;
+    for (int r = 0; r < shard.size(); ++r) shards.push_back({r * owned, owned});
+    const int64_t piece = (owned + replicate.size() - 1) / replicate.size();
+    for (int r = 0; r < replicate.size(); ++r) {
+      const int64_t begin = std::min(r * piece, owned);
+      pieces.push_back({first + begin, std::min(piece, owned - begin)});
+    }
+    if (!options_.replicas_only) prepare(ctx, sums_[u].scatter, shards, shard.rank(), true);
+    prepare(ctx, sums_[u].replicas, pieces, replicate.rank(), false);
+  }
+}
+
+void CompressedReducer::prepare(Context& ctx, Sum& sum, const std::vector<Piece>& pieces, int rank, bool scatter) {
+  if (pieces.size() == 1) return;
+  sum.pieces = pieces;
+  sum.rank = rank;
+  sum.base = pieces.front().begin;
+  if (!options_.error_feedback) return;
+  const int64_t own = pieces[static_cast<size_t>(rank)].count, all = pieces.back().begin + pieces.back().count - sum.base;
+  const auto zeros = [&](int64_t count) { return Tensor::zeros(ctx, {count}, gradient_, MemoryCategory::kOptimizer); };
+  sum.error = zeros(all);
+  sum.next_error = zeros(scatter ? own : all);
+  if (scatter) return;
+  sum.owner_error = zeros(own);
+  sum.next_owner_error = zeros(own);
+}
+
+std::vector<Reducer::State> CompressedReducer::state(int unit) const {
+  const UnitSums& sums = sums_[static_cast<size_t>(unit)];
+  std::vector<State> states;
+  if (sums.scatter.error.defined()) states.push_back({"scatter_error", sums.scatter.error, sums.scatter.base});
+  if (sums.replicas.error.defined()) {
+    states.push_back({"replica_error", sums.replicas.error, sums.replicas.base});
+    states.push_back({"owner_error", sums.replicas.owner_error, sums.replicas.pieces[static_cast<size_t>(sums.replicas.rank)].begin});
+  }
+  return states;
+}
+
+bool CompressedReducer::compresses(const Reduction& reduction) const {
+  if (reduction.kind == Reduction::Kind::kTied) return false;
+  const UnitSums& sums = sums_[static_cast<size_t>(reduction.unit)];
+  return !(reduction.kind == Reduction::Kind::kScatter ? sums.scatter : sums.replicas).pieces.empty();
+}
+
+int64_t CompressedReducer::for_segments(int unit, const Piece& piece, bool warm_up, const Visit& visit) const {
+  const Unit& of = *units_[static_cast<size_t>(unit)];
+  int64_t bytes = 0;
+  for (Unit::Segment segment : of.segments(piece.begin, piece.begin + piece.count)) {
+    segment.count = segment.matrix_range().count();  // without rows that pad a vocabulary
+    if (segment.count == 0) continue;
+    EncodingOptions encoding = options_.encoding;
+    if (!is_compressed(*segment.spec) || warm_up) encoding.encoding = Encoding::kNone;
+    encoding.unbiased = !options_.error_feedback;
+    const int64_t message = encoded_bytes(encoding, segment.count, gradient_);
+    if (visit) {
+      const uint64_t key = random_key(options_.seed, "compression:" + segment.spec->name);
+      visit(segment, encoding, {key + static_cast<uint64_t>(segment.param_begin), static_cast<uint64_t>(step_)}, bytes, message);
+    }
+    bytes += (message + 7) / 8 * 8;
+  }
+  return bytes;
+}
+
+int64_t CompressedReducer::largest_message(int unit, const Sum& sum, bool warm_up) const {
+  int64_t largest = 0;
+  for (const Piece& piece : sum.pieces) largest = std::max(largest, for_segments(unit, piece, warm_up));
+  return largest;
+}
+
+double CompressedReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const {
+  const bool scatter = kind == Reduction::Kind::kScatter;
+  const Sum& sum = scatter ? sums_[static_cast<size_t>(unit)].scatter : sums_[static_cast<size_t>(unit)].replicas;
+  if (sum.pieces.empty()) return plain_.sent_bytes(kind, unit, shard_numel, ranks);
+  int64_t bytes = scatter ? 0 : (ranks - 1) * largest_message(unit, sum, false);
+  for (int r = 0; r < ranks; ++r)
+    if (r != sum.rank) bytes += for_segments(unit, sum.pieces[static_cast<size_t>(r)], false);
+  return static_cast<double>(bytes);
+}
+
+void CompressedReducer::begin(Context& ctx, const Reduction& reduction) {
+  if (!compresses(reduction)) return plain_.start(ctx, reduction);
+  const bool scatter = reduction.kind == Reduction::Kind::kScatter;
+  TRIREME_CHECK(!reduction.accumulate, "compressed gradients of unit ", reduction.unit, " cannot be accumulated in shards");
+  Sum& sum = scatter ? sums_[static_cast<size_t>(reduction.unit)].scatter : sums_[static_cast<size_t>(reduction.unit)].replicas;
+  if (scatter && options_.error_feedback) sum.whole = reduction.whole;
+  const Tensor& gradient = scatter ? reduction.whole : reduction.shard;
+  std::vector<int64_t> sent;
+  for (const Piece& piece : sum.pieces) sent.push_back(for_segments(reduction.unit, piece, warms_up()));
+  const std::vector<int64_t> received(sum.pieces.size(), sent[static_cast<size_t>(sum.rank)]);
+  const auto bytes = [&](const std::vector<int64_t>& counts) {
+    return Tensor::empty(ctx, {std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::kU8, MemoryCategory::kCommunication);
+  };
+  sum.sending = bytes(sent);
+  sum.receiving = bytes(received);
+  fill(ctx, 0, sum.sending);
+  int64_t offset = 0;
+  for (size_t r = 0; r < sum.pieces.size(); ++r) {
+    // The own part of `whole` is about to receive the sum, and so is the whole shard.
+    const bool overwritten = !scatter || static_cast<int>(r) == sum.rank;
+    for_segments(reduction.unit, sum.pieces[r], warms_up(),
+                 [&](const auto& segment, const auto& encoding, const auto& draw, int64_t begin, int64_t count) {
+                   const Tensor g = slice_of(gradient, segment, sum.base);
+                   const Tensor next = !options_.error_feedback ? Tensor()
+                                       : overwritten            ? slice_of(sum.next_error, segment, scatter ? sum.pieces[r].begin : sum.base)
+                                                                : g;
+                   encode(ctx, encoding, draw, g, slice_of(sum.error, segment, sum.base), sum.sending.flat(offset + begin, count), next);
+                 });
+    offset += sent[r];
+  }
+  sum.work = reduction.comm->all_to_all_v(ctx, sum.sending, sent, sum.receiving, received);
+}
+
+void CompressedReducer::add_decoded(Context& ctx, int unit, const Piece& piece, const Tensor& message, const Tensor& out) const {
+  for_segments(unit, piece, warms_up(), [&](const auto& segment, const auto& encoding, const auto& draw, int64_t begin, int64_t count) {
+    decode(ctx, encoding, draw, message.flat(begin, count), slice_of(out, segment, piece.begin));
+  });
+}
+
+void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
+  if (!compresses(reduction)) return plain_.finish(ctx, reduction.unit);
+  const bool scatter = reduction.kind == Reduction::Kind::kScatter;
+  Sum& sum = scatter ? sums_[static_cast<size_t>(reduction.unit)].scatter : sums_[static_cast<size_t>(reduction.unit)].replicas;
+  const Piece own = sum.pieces[static_cast<size_t>(sum.rank)];
+  const auto ranks = static_cast<int64_t>(sum.pieces.size());
+  sum.work.wait(ctx);
+  const int64_t message = sum.receiving.numel() / ranks;
+  const Tensor total = scatter ? reduction.shard : Tensor::empty(ctx, {own.count}, gradient_, MemoryCategory::kCommunication);
+  fill(ctx, 0, total);
+  for (int64_t r = 0; r < ranks; ++r) add_decoded(ctx, reduction.unit, own, sum.receiving.flat(r * message, message), total);
+  sum.sending.reset();
+  sum.receiving.reset();
+  if (scatter) return;
+
+  const int64_t largest = largest_message(reduction.unit, sum, warms_up());
+  const Tensor in = Tensor::zeros(ctx, {largest}, DType::kU8, MemoryCategory::kCommunication);
+  const Tensor out = Tensor::empty(ctx, {largest * ranks}, DType::kU8, MemoryCategory::kCommunication);
+  for_segments(reduction.unit, own, warms_up(), [&](const auto& segment, const auto& encoding, const auto& draw, int64_t begin, int64_t count) {
+    encode(ctx, encoding, draw, slice_of(total, segment, own.begin), slice_of(sum.owner_error, segment, own.begin), in.flat(begin, count),
+           slice_of(sum.next_owner_error, segment, own.begin));
+  });
+  reduction.comm->all_gather(ctx, in, out).wait(ctx);
+  fill(ctx, 0, reduction.shard);
+  for (int64_t r = 0; r < ranks; ++r) {
+    const Piece& piece = sum.pieces[static_cast<size_t>(r)];
+    add_decoded(ctx, reduction.unit, piece, out.flat(r * largest, largest), reduction.shard.flat(piece.begin - sum.base, piece.count));
+  }
+}
+
+void CompressedReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
+  if (!options_.error_feedback || (ctx.device != Device::kMeta && scalars.data<double>()[kFinite] == 0)) return;
+  UnitSums& sums = sums_[static_cast<size_t>(unit)];
+  if (Sum& sum = sums.scatter; sum.whole.defined()) {
+    const Piece own = sum.pieces[static_cast<size_t>(sum.rank)];
+    const int64_t end = own.begin + own.count;
+    const auto keep = [&](int64_t begin, int64_t count, const Tensor& next) { copy(ctx, next, sum.error.flat(begin, count)); };
+    keep(0, own.begin, sum.whole.flat(0, own.begin));
+    keep(own.begin, own.count, sum.next_error);
+    keep(end, sum.whole.numel() - end, sum.whole.flat(end, sum.whole.numel() - end));
+    sum.whole.reset();
+  }
+  if (sums.replicas.error.defined()) {
+    copy(ctx, sums.replicas.next_error, sums.replicas.error);
+    copy(ctx, sums.replicas.next_owner_error, sums.replicas.owner_error);
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,264 @@
+#include "kernels/ops/compress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/core/rng.h"
+#include "kernels/ops/elementwise.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+
+namespace {
+
+constexpr Encoding kAll[] = {Encoding::kNone, Encoding::kInt8, Encoding::kInt4, Encoding::kSign, Encoding::kTopK, Encoding::kRandomK};
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// A sender with error feedback and its receiver.
+struct Link {
+  explicit Link(const EncodingOptions& encoding, bool with_feedback = true, Device device = Device::kReference)
+      : options(encoding), feedback(with_feedback), arena(device), ctx{device, &arena, 1} {}
+
+  template <class T>
+  Tensor tensor(const std::vector<T>& values) {
+    const Tensor t = Tensor::empty(ctx, {std::ssize(values)}, dtype_of<T>(), MemoryCategory::kWorkspace);
+    std::ranges::copy(values, t.data<T>());
+    return t;
+  }
+  template <class T>
+  static std::vector<T> values(const Tensor& t) {
+    return {t.data<T>(), t.data<T>() + t.numel()};
+  }
+  /// Sends one gradient and returns what the receiver decodes.
+  template <class T>
+  std::vector<T> send(const std::vector<T>& gradient) {
+    const Tensor g = tensor(gradient), out = tensor(std::vector<T>(gradient.size()));
+    if (!error.defined() && feedback) error = tensor(std::vector<T>(gradient.size()));
+    const Tensor message = Tensor::empty(ctx, {encoded_bytes(options, g.numel(), g.dtype())}, DType::kU8, MemoryCategory::kWorkspace);
+    const EncodingDraw draw{7, step++};
+    encode(ctx, options, draw, g, error, message, error);
+    decode(ctx, options, draw, message, out);
+    return values<T>(out);
+  }
+
+  EncodingOptions options;
+  bool feedback;
+  Arena arena;
+  Context ctx;
+  Tensor error;
+  uint64_t step = 0;
+};
+
+template <class T>
+std::vector<T> normal(int64_t count, uint64_t key) {
+  std::vector<T> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = static_cast<T>(random_normal(key, static_cast<uint64_t>(i)));
+  return values;
+}
+
+template <class T>
+double energy(const std::vector<T>& v) {
+  double sum = 0;
+  for (const T x : v) sum += static_cast<double>(x) * static_cast<double>(x);
+  return sum;
+}
+
+/// Energy of what one message lacks, relative to that of the gradient.
+double error_ratio(const EncodingOptions& options, const std::vector<double>& gradient) {
+  Link link(options);
+  link.send(gradient);
+  return energy(Link::values<double>(link.error)) / energy(gradient);
+}
+
+}  // namespace
+
+TEST_CASE("compress: top-1 with error feedback sends the known elements") {
+  Link link({.encoding = Encoding::kTopK, .ratio = 1.0 / 3});
+  CHECK(link.send<double>({3, 1, -2}) == std::vector<double>{3, 0, 0});
+  CHECK(link.send<double>({1, 1, 1}) == std::vector<double>{0, 2, 0});
+  CHECK(link.send<double>({0, 2, -1}) == std::vector<double>{0, 2, 0});  // 2 and -2 are equally large: the first is sent
+  CHECK(link.send<double>({1, 0, 1}) == std::vector<double>{2, 0, 0});
+  CHECK(Link::values<double>(link.error) == std::vector<double>{0, 0, -1});
+}
+
+TEST_CASE("compress: what was sent and the error add up to the gradients") {
+  for (const Encoding encoding : kAll) {
+    for (const int64_t count : {1, 2, 7, 255, 256, 257, 1000}) {
+      CAPTURE(static_cast<int>(encoding), count);
+      Link link({.encoding = encoding, .ratio = 0.1});
+      std::vector<double> sum(static_cast<size_t>(count)), sent(sum.size());
+      for (uint64_t step = 0; step < 20; ++step) {
+        std::vector<double> gradient = normal<double>(count, step);
+        for (size_t i = 0; i < sum.size(); ++i) {
+          gradient[i] = std::round(8 * gradient[i]);
+          sum[i] += gradient[i];
+        }
+        const std::vector<double> decoded = link.send(gradient);
+        for (size_t i = 0; i < sum.size(); ++i) sent[i] += decoded[i];
+      }
+      const std::vector<double> error = Link::values<double>(link.error);
+      // Integers stay integers where elements are sent as they are; quantised ones are multiples of an fp32 scale, with some roundings of fp64.
+      const bool exact = encoding == Encoding::kNone || encoding == Encoding::kTopK || encoding == Encoding::kRandomK;
+      for (size_t i = 0; i < sum.size(); ++i) REQUIRE(std::abs(sent[i] + error[i] - sum[i]) <= (exact ? 0 : 1e-12));
+    }
+  }
+}
+
+TEST_CASE("compress: integer codes lose no bit of a gradient and its error") {
+  for (const Device device : {Device::kReference, Device::kCpu}) {
+    for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4}) {
+      for (const int64_t count : {1, 7, 255, 300, 5000}) {
+        Link link({.encoding = encoding, .block = 64}, true, device);
+        for (uint64_t step = 0; step < 5; ++step) {
+          const std::vector<float> gradient = normal<float>(count, step);
+          std::vector<float> whole = gradient;  // gradient + error, as the sender adds them
+          if (link.error.defined())
+            for (size_t i = 0; i < whole.size(); ++i) whole[i] += link.error.data<float>()[i];
+          const std::vector<float> decoded = link.send(gradient), error = Link::values<float>(link.error);
+          for (size_t i = 0; i < whole.size(); ++i) REQUIRE(decoded[i] + error[i] == whole[i]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("compress: CPU kernels write the messages of the reference") {
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > best_isa()) continue;
+    for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4, Encoding::kSign}) {
+      for (const int64_t count : {1, 2, 7, 63, 64, 65, 300, 5000}) {
+        for (const bool feedback : {true, false}) {
+          const EncodingOptions options{.encoding = encoding, .block = count == 5000 ? 1024 : 64};
+          Link slow(options, feedback), fast(options, feedback, Device::kCpu);
+          fast.ctx.isa = isa;
+          fast.ctx.threads = 3;
+          for (uint64_t step = 0; step < 3; ++step) {
+            std::vector<float> gradient = normal<float>(count, step);
+            if (count > 2) gradient[2] = 0;
+            const std::vector<float> a = slow.send(gradient), b = fast.send(gradient);
+            // The order of the sum of magnitudes differs, so the scale of signs may have another last bit.
+            for (size_t i = 0; i < a.size(); ++i) REQUIRE(std::abs(a[i] - b[i]) <= (encoding == Encoding::kSign ? 1e-6F * std::abs(a[i]) : 0));
+            if (encoding == Encoding::kSign) break;
+          }
+          if (feedback && encoding != Encoding::kSign) CHECK(Link::values<float>(slow.error) == Link::values<float>(fast.error));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("compress: contraction of each encoding") {
+  const std::vector<double> gaussian = normal<double>(100'000, 3), equal(1000, -2.0);
+  // Shares of the energy of a Gaussian: 8.5 % in the largest 1 %, 43.9 % in the largest 10 %.
+  CHECK(std::abs(error_ratio({.encoding = Encoding::kTopK, .ratio = 0.01}, gaussian) - (1 - 0.085)) < 0.002);
+  CHECK(std::abs(error_ratio({.encoding = Encoding::kTopK, .ratio = 0.1}, gaussian) - (1 - 0.439)) < 0.003);
+  CHECK(std::abs(error_ratio({.encoding = Encoding::kTopK, .ratio = 0.01}, equal) - 0.99) < 1e-12);  // the bound 1 - k/d is reached
+  CHECK(std::abs(error_ratio({.encoding = Encoding::kRandomK, .ratio = 0.1}, gaussian) - 0.9) < 0.01);
+  // 1 - rho^2 with rho = |v|_1 / (sqrt(d) |v|_2), which is sqrt(2 / pi) for a Gaussian.
+  CHECK(std::abs(error_ratio({.encoding = Encoding::kSign, .block = 100'000}, gaussian) - 0.3634) < 0.002);
+  std::vector<double> one_hot(100);
+  one_hot[17] = 1;
+  CHECK(std::abs(error_ratio({.encoding = Encoding::kSign, .block = 104}, one_hot) - 0.99) < 1e-6);  // the root mean square would give 1.8
+  for (const int limit : {127, 7}) {
+    Link link({.encoding = limit == 127 ? Encoding::kInt8 : Encoding::kInt4});
+    const std::vector<double> decoded = link.send(gaussian);
+    for (size_t block = 0; block < gaussian.size(); block += 256) {
+      const size_t end = std::min(gaussian.size(), block + 256);
+      double largest = 0;
+      for (size_t i = block; i < end; ++i) largest = std::max(largest, std::abs(gaussian[i]));
+      for (size_t i = block; i < end; ++i)
+        REQUIRE(std::abs(decoded[i] - gaussian[i]) <= largest / (2 * limit) * (1 + 0x1p-16));  // the scale has 17 digits
+    }
+  }
+}
+
+TEST_CASE("compress: bytes of a message") {
+  constexpr int64_t kCount = 1 << 20;
+  const auto factor = [](const EncodingOptions& options) { return 4.0 * kCount / static_cast<double>(encoded_bytes(options, kCount)); };
+  CHECK(std::abs(factor({.encoding = Encoding::kInt8}) - 3.94) < 0.005);
+  CHECK(std::abs(factor({.encoding = Encoding::kInt4}) - 7.76) < 0.005);
+  CHECK(std::abs(factor({.encoding = Encoding::kSign}) - 28.4) < 0.05);
+  CHECK(std::abs(factor({.encoding = Encoding::kTopK}) - 50) < 0.01);  // an element of a hundred, with its index
+  CHECK(std::abs(factor({.encoding = Encoding::kRandomK}) - 100) < 0.01);
+  for (const Encoding encoding : kAll) {
+    CHECK(encoded_bytes({.encoding = encoding}, 0) == 0);
+    for (const int64_t count : {1, 3, 8, 255, 257}) CHECK(encoded_bytes({.encoding = encoding}, count) % 4 == 0);
+  }
+}
+
+TEST_CASE("compress: error feedback reaches the minimum where the sign does not") {
+  // Karimireddy et al. 2019: |x1 + x2| / 2 + |x1 - x2| from (1, 1). The sign of a subgradient is always along (1, -1), so the sum of x never changes.
+  const auto minimise = [](bool feedback) {
+    Link link({.encoding = Encoding::kSign, .block = 8}, feedback);
+    double x1 = 1, x2 = 1;
+    for (int step = 0; step < 100'000; ++step) {
+      const double plus = x1 + x2 >= 0 ? 0.5 : -0.5, minus = x1 - x2 >= 0 ? 1 : -1, rate = 0.1 / std::sqrt(1.0 + step);
+      const std::vector<double> sent = link.send<double>({plus + minus, plus - minus});
+      x1 -= rate * sent[0];
+      x2 -= rate * sent[1];
+    }
+    return std::abs(x1 + x2) / 2 + std::abs(x1 - x2);
+  };
+  CHECK(minimise(false) >= 1 - 1e-9);
+  CHECK(minimise(true) < 2e-3);
+}
+
+TEST_CASE("compress: random elements are drawn one in each stretch, anew for each draw, and unbiased if asked") {
+  const std::vector<double> gradient = normal<double>(100, 5);
+  Link link({.encoding = Encoding::kRandomK, .ratio = 0.1, .unbiased = true}, false);
+  std::vector<double> mean(gradient.size());
+  constexpr int kDraws = 20'000;
+  bool differ = false;
+  std::vector<double> before;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const std::vector<double> sent = link.send(gradient);
+    for (size_t stretch = 0; stretch < 10; ++stretch)
+      REQUIRE(std::count_if(sent.begin() + static_cast<ptrdiff_t>(10 * stretch), sent.begin() + static_cast<ptrdiff_t>(10 * stretch + 10),
+                            [](double x) { return x != 0; }) == 1);
+    differ = differ || (!before.empty() && before != sent);
+    before = sent;
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] += sent[i] / kDraws;
+  }
+  CHECK(differ);
+  // The standard deviation of an element's mean is |g| * sqrt((d/k - 1) / draws).
+  for (size_t i = 0; i < mean.size(); ++i) CHECK(std::abs(mean[i] - gradient[i]) < 5 * std::abs(gradient[i]) * std::sqrt(9.0 / kDraws));
+}
+
+TEST_CASE("compress: zeros, tiny values and ones that are not finite") {
+  for (const Encoding encoding : kAll) {
+    CAPTURE(static_cast<int>(encoding));
+    const EncodingOptions options{.encoding = encoding, .ratio = 0.1};
+    for (const Device device : {Device::kReference, Device::kCpu})
+      CHECK(Link(options, true, device).send(std::vector<float>(300)) == std::vector<float>(300));
+    Link tiny(options);
+    const std::vector<float> least(300, std::numeric_limits<float>::denorm_min());
+    for (const float x : tiny.send(least)) REQUIRE(std::abs(x) <= least[0]);
+    for (const float bad : {kNaN, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+      for (const size_t at : {0UL, 131UL, 299UL}) {
+        std::vector<float> gradient = normal<float>(300, 9);
+        gradient[at] = bad;
+        for (const Device device : {Device::kReference, Device::kCpu}) {
+          const std::vector<float> decoded = Link(options, true, device).send(gradient);
+          CHECK_FALSE(std::ranges::all_of(decoded, [](float x) { return std::isfinite(x); }));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("compress: the error may be written in place of the gradient") {
+  for (const Encoding encoding : kAll) {
+    Link link({.encoding = encoding, .ratio = 0.1});
+    const std::vector<float> gradient = normal<float>(300, 11), past = normal<float>(300, 12);
+    const Tensor g = link.tensor(gradient), error = link.tensor(past), apart = link.tensor(std::vector<float>(300));
+    const Tensor message = Tensor::empty(link.ctx, {encoded_bytes(link.options, 300)}, DType::kU8, MemoryCategory::kWorkspace);
+    encode(link.ctx, link.options, {}, g, error, message, apart);
+    CHECK(Link::values<float>(g) == gradient);
+    CHECK(Link::values<float>(error) == past);
+    encode(link.ctx, link.options, {}, g, error, message, g);
+    CHECK(Link::values<float>(g) == Link::values<float>(apart));
+  }
+}

@@ -1,0 +1,228 @@
+// Compressed gradients in training: under every sharding, with equal replicas, resumed bit for bit, and resharded without losing what was not yet sent.
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/loop/memory.h"
+#include "trainer/loop/reducer_state.h"
+
+namespace trireme::test {
+namespace {
+
+const RaggedDataset kData(29, 12, 61);
+
+Config config_of(ParityModel model, const std::string& spec, Encoding method, const std::string& precision = "fp64") {
+  ParityLayout layout;
+  static_cast<Layout&>(layout) = parse_layout(spec);
+  layout.gradient_accumulation = GradientAccumulation::kFull;
+  Config config = parity_config(model, layout, precision);
+  config.training.compression.method = method;
+  config.training.compression.block = 32;
+  config.training.compression.ratio = 0.1;
+  return config;
+}
+
+struct Case {
+  ParityModel model;
+  const char* layout;
+};
+/// Every ZeRO stage, replicas, both axes beside it, an embedding with a copy on the last stage, key and value heads that ranks share.
+constexpr Case kCases[] = {{ParityModel::kGpt2, "dp2z0"},
+                           {ParityModel::kLlamaGrouped, "pp2dp3z1"},
+                           {ParityModel::kLlamaGrouped, "tp2pp2dp2z2-sp"},
+                           {ParityModel::kGpt2Dropout, "tp2pp2dp2z3"},
+                           {ParityModel::kLlamaGrouped, "tp4dp2z3"},
+                           {ParityModel::kLlama, "dp4rep2z3"},
+                           {ParityModel::kGpt2, "tp2dp4rep2z1"}};
+constexpr Encoding kLossy[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kSign, Encoding::kTopK, Encoding::kRandomK};
+
+std::vector<double> steps(Trainer& trainer, int first, int last) {
+  std::vector<double> all;
+  for (int step = first; step < last; ++step) {
+    const StepResult result = trainer.step(kData, step, 3e-3);
+    all.insert(all.end(), {result.loss, result.grad_norm});
+  }
+  return all;
+}
+
+/// What all ranks keep, added up by element of the global parameters.
+class Mass {
+ public:
+  void add(Trainer& trainer) {
+    const std::lock_guard lock(mutex_);
+    for (const ReducerBox& box : trainer.reducer_boxes()) {
+      const ParamSpec& spec = *box.spec;
+      if (!spec.is_primary_copy && trainer.mesh().tensor->size() > 1 && spec.box.extent == spec.shape) continue;  // equal on all tensor ranks
+      std::vector<double>& sum = sums_[spec.name];
+      sum.resize(static_cast<size_t>(spec.shape[0] * spec.shape[1]));
+      const double* value = box.values.data<double>();
+      for (int64_t row = 0; row < box.box.extent[0]; ++row)
+        for (int64_t column = 0; column < box.box.extent[1]; ++column)
+          sum[static_cast<size_t>((box.box.start[0] + row) * spec.shape[1] + box.box.start[1] + column)] += *value++;
+    }
+  }
+  double largest() const {
+    double all = 0;
+    for (const auto& [name, sum] : sums_)
+      for (const double x : sum) all = std::max(all, std::abs(x));
+    return all;
+  }
+  double difference(const Mass& other) const {
+    double worst = 0;
+    for (const auto& [name, sum] : sums_) {
+      const auto found = other.sums_.find(name);
+      for (size_t i = 0; i < sum.size(); ++i) worst = std::max(worst, std::abs(sum[i] - (found == other.sums_.end() ? 0 : found->second[i])));
+    }
+    return worst;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<double>> sums_;
+};
+
+}  // namespace
+
+TEST_CASE("compression: top_k of all elements trains as the plain sum does") {
+  for (const auto& [model, layout] : kCases) {
+    INFO(layout);
+    Config compressed = config_of(model, layout, Encoding::kTopK, "fp32"), plain = config_of(model, layout, Encoding::kNone, "fp32");
+    compressed.training.compression.ratio = 1;
+    const RunRecord expected = train_on_threads(plain, 3, Device::kCpu), actual = train_on_threads(compressed, 3, Device::kCpu);
+    for (size_t step = 0; step < expected.loss.size(); ++step) {
+      CHECK(std::abs(actual.loss[step] - expected.loss[step]) < 2e-6 * expected.loss[step]);
+      CHECK(std::abs(actual.grad_norm[step] - expected.grad_norm[step]) < 2e-5 * expected.grad_norm[step]);
+    }
+  }
+}
+
+TEST_CASE("compression: every encoding trains under every sharding, and replicas hold equal bits") {
+  for (const auto& [model, layout] : kCases) {
+    const RunRecord plain = train_on_threads(config_of(model, layout, Encoding::kNone), 3, Device::kReference);
+    for (const Encoding method : kLossy) {
+      INFO(layout << ", " << kNames<Encoding>[static_cast<size_t>(method)]);
+      const RunRecord record = train_on_threads(config_of(model, layout, method), 3, Device::kReference, true);
+      CHECK(record.loss[0] == plain.loss[0]);  // the loss before the first update
+      CHECK(record.grad_norm[0] != plain.grad_norm[0]);
+      CHECK(std::isfinite(record.loss[2]));
+    }
+  }
+}
+
+TEST_CASE("compression: training resumes bit for bit") {
+  for (const auto& [model, layout] : kCases) {
+    for (const Encoding method : kLossy) {
+      const TemporaryDirectory directory;
+      const Config config = config_of(model, layout, method);
+      on_ranks(config, [&](Trainer& trainer) {
+        trainer.initialise();
+        const std::vector<double> through = steps(trainer, 0, 4);
+        Arena arena(Device::kReference, true);
+        Context ctx{Device::kReference, &arena, 1};
+        std::vector<double> in_parts;
+        for (int first = 0; first < 4; first += 2) {
+          Trainer part(ctx, trainer.mesh().world, config, true);
+          if (first == 0) {
+            part.initialise();
+          } else {
+            CheckpointReader reader(directory.path / checkpoint_name(first));
+            TRIREME_CHECK(load_state(part, reader).empty(), "the same layout reads its own errors");
+          }
+          const std::vector<double> some = steps(part, first, first + 2);
+          in_parts.insert(in_parts.end(), some.begin(), some.end());
+          save(part, directory.path, first + 2);
+        }
+        TRIREME_CHECK(through == in_parts, layout, ": training differs after a resume");
+      });
+    }
+  }
+}
+
+TEST_CASE("compression: another layout takes over all that was not yet sent") {
+  const TemporaryDirectory directory;
+  const Config first = config_of(ParityModel::kLlamaGrouped, "tp2pp2dp2z2", Encoding::kTopK);
+  Mass saved;
+  on_ranks(first, [&](Trainer& trainer) {
+    trainer.initialise();
+    steps(trainer, 0, 3);
+    save(trainer, directory.path, 3);
+    saved.add(trainer);
+  });
+  REQUIRE(saved.largest() > 0);
+  int64_t step = 3;
+  for (const char* layout : {"dp4rep2z3", "dp3z0", "pp2dp2z0", "tp2dp4rep2z1", "tp4dp2z3"}) {
+    INFO(layout);
+    Mass loaded;
+    on_ranks(config_of(ParityModel::kLlamaGrouped, layout, Encoding::kTopK), [&](Trainer& trainer) {
+      CheckpointReader reader(directory.path / checkpoint_name(step));
+      TRIREME_CHECK(!load_state(trainer, reader).empty(), "the user must know that errors were added up");
+      loaded.add(trainer);
+      save(trainer, directory.path, step + 1);
+    });
+    CHECK(saved.difference(loaded) < 1e-15);
+    CHECK(loaded.difference(saved) < 1e-15);
+    ++step;
+  }
+  on_ranks(config_of(ParityModel::kLlamaGrouped, "tp2", Encoding::kTopK), [&](Trainer& trainer) {
+    CheckpointReader reader(directory.path / checkpoint_name(step));
+    TRIREME_CHECK(load_state(trainer, reader).find("dropped") != std::string::npos, "one data rank sends nothing, so what others kept is dropped");
+  });
+}
+
+TEST_CASE("compression: memory and bytes on the wire are forecast exactly") {
+  for (const auto& [model, layout] : kCases) {
+    for (const Encoding method : {Encoding::kInt8, Encoding::kTopK}) {
+      const Config config = config_of(model, layout, method);
+      std::vector<CommunicationRecord> records;
+      std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
+      run_ranks(world_of(config),
+                [&](Communicator& world) {
+                  Arena arena(Device::kReference, true);
+                  Context ctx{Device::kReference, &arena, 1};
+                  Trainer trainer(ctx, world, config, true);
+                  trainer.initialise();
+                  steps(trainer, 0, 2);
+                  arena.set_phase(MemoryPhase::kSave);
+                  trainer.evaluate(kData, 1);
+                  steps(trainer, 2, 3);
+                  measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
+                },
+                {.poison = false, .records = &records});
+      for (int rank = 0; rank < world_of(config); ++rank) {
+        INFO(layout << ", rank " << rank);
+        const RankMemory forecast = forecast_memory(config, rank, world_of(config));
+        const RankMemory& real = measured[static_cast<size_t>(rank)];
+        CHECK(forecast.peak == real.peak);
+        CHECK(forecast.peak_total == real.peak_total);
+        CHECK(forecast.arena_bytes == real.arena_bytes);
+        const CommunicationRecord& record = records[static_cast<size_t>(rank)];
+        double sent = 0;
+        for (const char* group : {"shard", "replicate"})
+          for (const char* verb : {"reduce_scatter", "all_reduce", "all_to_all_v"}) sent += record.entry(group, verb).wire_bytes;
+        sent += record.entry("replicate", "all_gather").wire_bytes;
+        CHECK(3 * forecast.reduced_bytes == Approx(sent).epsilon(1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("compression: the places of errors in another layout") {
+  using Sources = std::map<std::string, std::vector<std::string>>;
+  CHECK(reducer_sources({"scatter_error.0", "scatter_error.1"}, {"scatter_error.0", "scatter_error.1"}) ==
+        Sources{{"scatter_error.0", {"scatter_error.0"}}, {"scatter_error.1", {"scatter_error.1"}}});
+  CHECK(reducer_sources({"scatter_error.0", "scatter_error.1", "scatter_error.2"}, {"scatter_error.0", "scatter_error.1"}) ==
+        Sources{{"scatter_error.0", {"scatter_error.0", "scatter_error.2"}}, {"scatter_error.1", {"scatter_error.1"}}});
+  CHECK(reducer_sources({"owner_error", "replica_error.0", "replica_error.1"}, {"scatter_error.0", "scatter_error.1"}) ==
+        Sources{{"scatter_error.0", {"owner_error", "replica_error.0"}}, {"scatter_error.1", {"replica_error.1"}}});
+  CHECK(reducer_sources({"scatter_error.0", "scatter_error.0.tied"}, {"owner_error", "replica_error.0"}) ==
+        Sources{{"replica_error.0", {"scatter_error.0", "scatter_error.0.tied"}}});
+  CHECK(reducer_sources({"scatter_error.3.tied", "owner_error.tied"}, {"scatter_error.0", "scatter_error.0.tied", "scatter_error.1"}) ==
+        Sources{{"scatter_error.0.tied", {"owner_error.tied", "scatter_error.3.tied"}}});
+  CHECK(reducer_sources({"scatter_error.0"}, {}) == Sources{{"", {"scatter_error.0"}}});
+}
+
+}  // namespace trireme::test

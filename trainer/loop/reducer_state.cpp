@@ -1,0 +1,146 @@
+#include "trainer/loop/reducer_state.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/transfer.h"
+#include "trainer/layout/lowered_schedule.h"
+#include "trainer/loop/collectively.h"
+#include "trainer/model/flops.h"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kFamilies[] = {"scatter_error", "replica_error", "owner_error"};
+constexpr const char* kTied = ".tied";
+
+/// A kind in its parts.
+struct Kind {
+  std::string family;
+  int64_t rank = 0;  ///< 0 for owner_error
+  bool tied = false;
+};
+
+Kind parse(const std::string& kind) {
+  Kind parsed{kind.substr(0, kind.find('.')), 0, kind.ends_with(kTied)};
+  const std::string rest = kind.substr(parsed.family.size(), kind.size() - parsed.family.size() - (parsed.tied ? std::string(kTied).size() : 0));
+  if (rest.size() > 1 && rest.size() < 12 && std::all_of(rest.begin() + 1, rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    parsed.rank = std::stoll(rest.substr(1));
+  return parsed;
+}
+
+std::string text_of(const Kind& kind) {
+  const std::string rank = kind.family == kFamilies[2] ? "" : concat(".", kind.rank);
+  return concat(kind.family, rank, kind.tied ? kTied : "");
+}
+
+/// Number of ranks that have such a kind among `targets`.
+int64_t ranks_of(const std::string& family, bool tied, const std::set<std::string>& targets) {
+  if (family == kFamilies[2]) return targets.contains(text_of({family, 0, tied})) ? 1 : 0;
+  int64_t ranks = 0;
+  while (targets.contains(text_of({family, ranks, tied}))) ++ranks;
+  return ranks;
+}
+
+/// The kind whose start includes `stored`, or "". What senders or owners lack may be added to any later message.
+std::string destination(const Kind& stored, const std::set<std::string>& targets) {
+  for (const bool tied : stored.tied ? std::vector{true, false} : std::vector{false}) {
+    for (const std::string& family : {stored.family, std::string(kFamilies[1]), std::string(kFamilies[0])})
+      if (const int64_t ranks = ranks_of(family, tied, targets); ranks > 0) return text_of({family, stored.rank % ranks, tied});
+  }
+  return "";
+}
+
+/// True if all tensor ranks have the parameter and equal errors, which the first of them saves and all read.
+bool is_replicated(Trainer& trainer, const ParamSpec& spec) { return trainer.mesh().tensor->size() > 1 && spec.box.extent == spec.shape; }
+
+/// The errors of this rank by kind. Vectors never have any. Of ranks whose gradients add up to that of a parameter, the one with the primary copy has
+/// them: it has none in this layout, which sends such gradients as they are, but may take over those of another one.
+std::vector<std::pair<std::string, ReducerBox>> boxes_by_kind(Trainer& trainer) {
+  std::vector<std::pair<std::string, ReducerBox>> boxes;
+  const Mesh& mesh = trainer.mesh();
+  for (ReducerBox& box : trainer.reducer_boxes()) {
+    const bool partial = box.spec->partial_over != Partial::kNone;
+    if (box.spec->dims == 1 || (partial && !box.spec->is_primary_copy)) continue;
+    const int rank = box.name == kFamilies[0] ? mesh.data->rank() : mesh.replicate->rank();
+    const std::string kind = text_of({box.name, rank, !box.spec->is_primary_copy && !is_replicated(trainer, *box.spec)});
+    boxes.emplace_back(kind, std::move(box));
+  }
+  return boxes;
+}
+
+std::string kind_part(const std::string& tensor) { return tensor.substr(0, tensor.find('/')); }
+
+}  // namespace
+
+bool is_reducer_kind(const std::string& kind) { return std::ranges::find(kFamilies, parse(kind).family) != std::end(kFamilies); }
+
+std::map<std::string, std::vector<std::string>> reducer_sources(const std::set<std::string>& stored, const std::set<std::string>& targets) {
+  std::map<std::string, std::vector<std::string>> sources;
+  for (const std::string& kind : stored) sources[destination(parse(kind), targets)].push_back(kind);
+  return sources;
+}
+
+std::vector<StateTensor> reducer_tensors(Trainer& trainer) {
+  std::vector<StateTensor> tensors;
+  for (const auto& [kind, box] : boxes_by_kind(trainer)) {
+    const ParamSpec& spec = *box.spec;
+    if (!spec.is_primary_copy && is_replicated(trainer, spec)) continue;
+    const Tensor host = to_host(trainer.context(), box.values);
+    const bool copied = host.raw() != box.values.raw();
+    tensors.push_back({kind + "/" + spec.name, host.dtype(), spec.shape, spec.dims, box.box, host.raw(), copied ? host : Tensor()});
+  }
+  return tensors;
+}
+
+int64_t reducer_bytes(const Config& config) {
+  const CompressionOptions options = compression_of(config);
+  if (options.encoding.encoding == Encoding::kNone || !options.error_feedback) return 0;
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  int64_t copies = 0;
+  if (policy.shard > 1 && !options.replicas_only) copies += int64_t{policy.shard} * policy.replicate;
+  if (policy.replicate > 1) copies += policy.replicate + 1;
+  return copies * parameter_count(config.model) * size_of(precision_of(config.training).gradient);
+}
+
+std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader) {
+  std::set<std::string> stored, targets;
+  for (const auto& [name, tensor] : reader.tensors())
+    if (is_reducer_kind(kind_part(name))) stored.insert(kind_part(name));
+  const auto boxes = boxes_by_kind(trainer);
+  std::string mine;
+  for (const auto& [kind, box] : boxes) mine += kind + "\n";
+  for (const std::string& kinds : all_gather_strings(trainer.mesh().world, mine)) {
+    for (size_t begin = 0; begin < kinds.size();) {
+      const size_t end = kinds.find('\n', begin);
+      targets.insert(kinds.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  const std::map<std::string, std::vector<std::string>> sources = reducer_sources(stored, targets);
+  for (const ReducerBox& box : trainer.reducer_boxes()) fill(trainer.context(), 0, box.values);
+  collectively(trainer.mesh().world, [&] {
+    for (const auto& [kind, box] : boxes) {
+      const auto from = sources.find(kind);
+      if (from == sources.end()) continue;
+      for (const std::string& source : from->second) {
+        const std::string name = source + "/" + box.spec->name;
+        if (!reader.tensors().contains(name)) continue;  // a tied copy exists on one stage, and has one parameter
+        const StoredTensor& tensor = reader.tensor(name);
+        if (tensor.shape != box.spec->shape) throw DataError(concat("checkpoint: ", name, " has a different shape than the model's parameter"));
+        const Tensor host = host_tensor(box.values.shape(), box.values.dtype());
+        reader.read(name, box.box, host.dtype(), host.raw());
+        const Tensor part = Tensor::empty(trainer.context(), box.values.shape(), box.values.dtype(), MemoryCategory::kWorkspace);
+        from_host(trainer.context(), host, part);
+        accumulate(trainer.context(), part, box.values);
+      }
+    }
+  });
+  if (stored.empty() || stored == targets) return "";
+  if (targets.empty()) return "the errors of gradient compression in the checkpoint are dropped: this run keeps none";
+  return "the errors of gradient compression were saved by other ranks: they are added to those of this layout";
+}
+
+}  // namespace trireme

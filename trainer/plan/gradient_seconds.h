@@ -1,0 +1,30 @@
+#pragma once
+// Time of the sums of gradients over data ranks, plain or compressed (training.compression). `config` and `cluster` are resolved.
+#include "trainer/config/cluster.h"
+#include "trainer/config/config.h"
+#include "trainer/plan/collective.h"
+#include "trainer/plan/stack.h"
+
+namespace trireme {
+
+/// Bytes that an element of a matrix's gradient takes in a message after the warm-up.
+double gradient_message_bytes(const Config& config, const Stack& stack);
+
+class GradientSeconds {
+ public:
+  GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster);
+
+  /// Reduce-scatter of `elements` over a shard group.
+  double scatter(const GroupPlacement& shard, double elements) const;
+  /// All-reduce of `elements` over a group of replicas: compressed, an exchange of pieces and a gather of their sums.
+  double replicas(const GroupPlacement& replicate, double elements) const;
+
+ private:
+  double coding(double encoded, double decoded) const;
+
+  ClusterConfig cluster_;
+  bool compressed_scatter_, compressed_replicas_;
+  double plain_bytes_, message_bytes_, element_bytes_;
+};
+
+}  // namespace trireme
