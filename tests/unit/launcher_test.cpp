@@ -487,6 +487,33 @@ TEST_CASE("launcher: progress is read from the complete lines of metrics.jsonl",
   fs::remove_all(run);
 }
 
+TEST_CASE("launcher: progress is found before lines of any length, and the middle of a line is not a line", "[launcher]") {
+  std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(run.data()) != nullptr);
+  const fs::path metrics = fs::path(run) / "metrics.jsonl";
+  auto time = fs::file_time_type::clock::now();
+  for (const size_t length : {size_t{65'000}, size_t{65'536}, size_t{70'000}, size_t{300'000}, size_t{5'000'000}}) {
+    CAPTURE(length);
+    RestartPlanner restart_planner(run, "auto", {"train", "run.yaml"});
+    std::ofstream(metrics) << "{\"event\":\"start\",\"step\":0}\n{\"step\":40,\"loss\":1}\n{\"step\":41,\"loss\":1}\n"
+                           << "{\"event\":\"ranks\",\"step_seconds\":[" << std::string(length, '1') << "]}\n";
+    fs::last_write_time(metrics, time += std::chrono::seconds(1));
+    const Continuation next = restart_planner();
+    CHECK(next.done == 41);
+    CHECK(next.no_retry_reason.empty());
+    std::ofstream(metrics, std::ios::app) << "{\"event\":\"diverged\",\"rejected_steps\":20}\n";
+    fs::last_write_time(metrics, time += std::chrono::seconds(1));
+    CHECK(restart_planner().no_retry_reason == "the run diverged and would diverge again");
+  }
+  // The last 64 KiB begin inside a string that looks like a step.
+  RestartPlanner restart_planner(run, "auto", {"train", "run.yaml"});
+  const std::string looks = "{\"step\":99,\"loss\":1}", rest = std::string((1 << 16) - looks.size() - 4, '.') + "\"}]\n";
+  std::ofstream(metrics) << "{\"step\":7,\"loss\":1}\n[{\"event\":\"" << looks << rest;
+  fs::last_write_time(metrics, time += std::chrono::seconds(1));
+  CHECK(restart_planner().done == 7);
+  fs::remove_all(run);
+}
+
 TEST_CASE("launcher: a diverged job is not restarted, the job after it is", "[launcher]") {
   std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(run.data()) != nullptr);

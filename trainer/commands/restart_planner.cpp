@@ -69,14 +69,25 @@ RestartPlanner::State RestartPlanner::look() const {
   return state;
 }
 
+/// Reads more and more of the end of the file until it finds a step: with many ranks a line of the event "ranks" alone has megabytes.
 RestartPlanner::Tail RestartPlanner::tail_of_metrics() const {
-  constexpr std::streamoff kTail = 1 << 16;
+  constexpr std::streamoff kLeast = 1 << 16, kMost = 1 << 26;
+  for (std::streamoff bytes = kLeast;; bytes *= 4) {
+    const Tail tail = tail_of_metrics(bytes);
+    if (tail.step > 0 || tail.is_whole_file || bytes >= kMost) return tail;
+  }
+}
+
+RestartPlanner::Tail RestartPlanner::tail_of_metrics(std::streamoff bytes) const {
   constexpr std::string_view kStep = "{\"step\":", kStart = "{\"event\":\"start\"", kDiverged = "{\"event\":\"diverged\"";
   constexpr std::string_view kAnomaly = "{\"event\":\"anomaly_stop\"";
   std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
-  file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
-  Tail tail;
-  for (std::string line; std::getline(file, line) && !file.eof();) {  // the last line may be incomplete
+  const auto size = static_cast<std::streamoff>(file.tellg());
+  Tail tail{.is_whole_file = size <= bytes};
+  file.seekg(tail.is_whole_file ? 0 : size - bytes);
+  std::string line;
+  if (!tail.is_whole_file) std::getline(file, line);  // its beginning has not been read
+  while (std::getline(file, line) && !file.eof()) {   // the last line may be incomplete
     if (line.starts_with(kStep)) tail.step = std::atoll(line.c_str() + kStep.size());
     if (line.starts_with(kStart)) tail.no_retry_reason.clear();
     if (line.starts_with(kDiverged)) tail.no_retry_reason = "the run diverged and would diverge again";

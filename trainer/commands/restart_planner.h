@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <ios>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,10 @@ class RestartPlanner {
   struct Tail {
     int64_t step = 0;                  ///< last completed step
     std::string no_retry_reason = {};  ///< why another try would end the same way; empty: unknown
+    bool is_whole_file = true;
   };
   Tail tail_of_metrics() const;
+  Tail tail_of_metrics(std::streamoff bytes) const;
 
   std::filesystem::path run_;
   std::string resume_;
