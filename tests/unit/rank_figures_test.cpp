@@ -24,6 +24,18 @@ TEST_CASE("rank figures: numbers become lists by rank, objects means, and the im
   CHECK(merge_rank_figures({{{"busy_seconds", 0.5}}})["imbalance"] == 0.0);
 }
 
+TEST_CASE("rank figures: what rank 0 lacks is merged too, and ranks that were never busy are balanced", "[metrics]") {
+  const ordered_json merged = merge_rank_figures({
+      {{"step_seconds", 2.0}, {"wait_seconds", {{"world", 1.0}}}},
+      {{"step_seconds", 2.0}, {"busy_seconds", 1.0}, {"wait_seconds", {{"shard", 3.0}}}, {"gpu_power_watts", 300}},
+      {{"busy_seconds", 3.0}, {"extra", {{"a", 6.0}}}},
+  });
+  CHECK(merged.dump() == R"({"step_seconds":[2.0,2.0,null],"wait_seconds":{"world":0.3333333333333333,"shard":1.0},)"
+                         R"("busy_seconds":[null,1.0,3.0],"imbalance":1.0,"gpu_power_watts":[null,300,null],"extra":{"a":2.0}})");
+  CHECK(merge_rank_figures({{{"busy_seconds", 0.0}}, {{"busy_seconds", 0.0}}})["imbalance"] == 0.0);
+  CHECK(merge_rank_figures({{{"busy_seconds", nullptr}}})["imbalance"] == 0.0);
+}
+
 TEST_CASE("rank figures: memory of the process and of the host", "[metrics]") {
   const HostMemoryUse before = host_memory_use();
   constexpr size_t kBytes = 64 << 20;  // mapped, because the heap may have as much left of earlier tests

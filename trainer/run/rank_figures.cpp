@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 #include <string>
 
 #include "trainer/loop/memory.h"
@@ -86,27 +87,44 @@ void RankFigures::report(int64_t step, Reporter& reporter) {
   last_ = std::chrono::steady_clock::now();
 }
 
+namespace {
+
+/// The means of the entries of the objects that ranks have under `key`; an entry that a rank lacks counts as 0.
+ordered_json mean_entries(const std::vector<ordered_json>& ranks, const std::string& key) {
+  ordered_json means = ordered_json::object();
+  for (const ordered_json& rank : ranks) {
+    const ordered_json entries = rank.value(key, ordered_json::object());
+    for (const auto& [name, value] : entries.items()) means[name] = means.value(name, 0.0) + value.get<double>();
+  }
+  for (ordered_json& mean : means) mean = mean.get<double>() / static_cast<double>(ranks.size());
+  return means;
+}
+
+/// (max - min) / mean of the numbers of a list; 0 if the mean is 0 or there is no number.
+double imbalance_of(const ordered_json& list) {
+  std::vector<double> seconds;
+  for (const ordered_json& each : list)
+    if (each.is_number()) seconds.push_back(each.get<double>());
+  if (seconds.empty()) return 0;
+  const auto [low, high] = std::ranges::minmax(seconds);
+  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+  return mean > 0 ? (high - low) / mean : 0;
+}
+
+}  // namespace
+
 ordered_json merge_rank_figures(const std::vector<ordered_json>& ranks) {
   ordered_json merged;
-  for (const auto& [key, first] : ranks.front().items()) {
-    if (first.is_object()) {
-      for (const auto& [name, ignored] : first.items()) {
-        double sum = 0;
-        for (const ordered_json& rank : ranks) sum += rank.value(key, ordered_json::object()).value(name, 0.0);
-        merged[key][name] = sum / static_cast<double>(ranks.size());
+  for (const ordered_json& any : ranks) {
+    for (const auto& [key, value] : any.items()) {
+      if (merged.contains(key)) continue;
+      if (value.is_object()) {
+        merged[key] = mean_entries(ranks, key);
+        continue;
       }
-      continue;
+      for (const ordered_json& rank : ranks) merged[key].push_back(rank.contains(key) ? rank[key] : ordered_json());
+      if (key == "busy_seconds") merged["imbalance"] = imbalance_of(merged[key]);
     }
-    for (const ordered_json& rank : ranks) merged[key].push_back(rank.contains(key) ? rank[key] : ordered_json());
-    if (key != "busy_seconds") continue;
-    double low = first.get<double>(), high = low, sum = 0;
-    for (const ordered_json& rank : ranks) {
-      const double seconds = rank.at(key).get<double>();
-      low = std::min(low, seconds);
-      high = std::max(high, seconds);
-      sum += seconds;
-    }
-    merged["imbalance"] = (high - low) * static_cast<double>(ranks.size()) / sum;
   }
   return merged;
 }

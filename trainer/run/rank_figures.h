@@ -18,8 +18,8 @@ struct HostMemoryUse {
 };
 HostMemoryUse host_memory_use();
 
-/// Figures of single ranks, gathered at most once a second and more rarely with many ranks, so that a step is not slower and metrics.jsonl stays small:
-/// the event "ranks". Between two gatherings each rank only adds up.
+/// Figures of single ranks, gathered at most once a second and more rarely with many ranks, so that a step is not slower and metrics.jsonl stays
+/// small: the event "ranks". Between two gatherings each rank only adds up.
 class RankFigures {
  public:
   /// `progress` counts the waits of `trainer`'s communicators.
@@ -47,8 +47,8 @@ class RankFigures {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// The fields of the event "ranks" from the figures of each rank: numbers become lists by rank, objects the means of their entries over the ranks, and
-/// imbalance is (max - min) / mean of busy_seconds.
+/// The fields of the event "ranks" from the figures of each rank. A figure that any rank has becomes a list by rank, with null for a rank that lacks
+/// it. Of objects each entry becomes its mean over the ranks. imbalance is (max - min) / mean of busy_seconds, and 0 if no rank was busy.
 nlohmann::ordered_json merge_rank_figures(const std::vector<nlohmann::ordered_json>& ranks);
 
 }  // namespace trireme
