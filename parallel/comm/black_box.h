@@ -35,8 +35,8 @@ struct BlackBoxHeader {
   std::array<char, 512> end{};         ///< "done", "fatal signal 11 (Segmentation fault)": written before `ended`
 };
 
-// What the rank does now is in two parts, because the second one changes more often. Each has two slots, which are written in turn, so that one of them is
-// complete whenever the process is killed.
+// What the rank does now is in two parts, because the second one changes more often. Each has two slots, which are written in turn, so that one of
+// them is complete whenever the process is killed.
 
 struct BlackBoxActivity {
   uint64_t sequence = 0;  ///< number of this value, from 1; it is in slot sequence % 2

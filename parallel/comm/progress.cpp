@@ -6,8 +6,8 @@
 
 namespace trireme {
 
-// Only the main thread changes now_, so it reads it without the mutex. The black box is written without it too: a write to a file of a lost file system may
-// last forever, and a watchdog that takes a snapshot must not wait for it.
+// Only the main thread changes now_, so it reads it without the mutex. The black box is written without it too: a write to a file of a lost file
+// system may last forever, and a watchdog that takes a snapshot must not wait for it.
 
 using Change = BlackBoxWriter::Change;
 

@@ -36,8 +36,8 @@ struct LaunchOptions {
 
 /// Runs `mpirun -n ranks /proc/self/exe arguments...` and returns the exit code of the ranks (the first that is not 0). Works as root and with more
 /// ranks than cores, and remains mpirun's parent:
-///   - a stop request is forwarded to the ranks as SIGUSR1. Before announce_ready() there is nothing to save, so it ends the job immediately instead, as
-///     does a second request (StopRequest);
+///   - a stop request is forwarded to the ranks as SIGUSR1. Before announce_ready() there is nothing to save, so it ends the job immediately instead,
+///     as does a second request (StopRequest);
 ///   - a request for a checkpoint, SIGUSR2, is forwarded to the ranks;
 ///   - mpirun itself blocks SIGTERM and SIGINT: sent to all processes of a job, they would make it kill ranks that are about to save;
 ///   - mpirun's notice about a rank's exit code is dropped, unless the code is not an ExitCode (a crash) and there is no verdict of a hub;

@@ -27,12 +27,12 @@ std::filesystem::path find_mpirun(const LaunchEnvironment& environment, MpirunKi
 /// ConfigError if it lists no host.
 int count_hosts(const std::string& hosts_file);
 
-/// Sets kOutputVariable and kRanksVariable, and defaults for the variables of Open MPI 4 and 5 and for OMP_NUM_THREADS (cores / ranks of a host); variables that the
-/// user has set are kept. `one_host`: all ranks run on this host.
+/// Sets kOutputVariable and kRanksVariable, and defaults for the variables of Open MPI 4 and 5 and for OMP_NUM_THREADS (cores / ranks of a host);
+/// variables that the user has set are kept. `one_host`: all ranks run on this host.
 void prepare_environment(int ranks, int hosts, bool one_host);
 
-/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need and Hydra passes on anyway. Errors: ConfigError if there is no
-/// mpirun, MissingFileError if this program's file no longer exists.
+/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need and Hydra passes on anyway. Errors:
+/// ConfigError if there is no mpirun, MissingFileError if this program's file no longer exists.
 std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments,
                                         const std::optional<std::string>& hosts_file, bool one_host, MpirunKind kind = mpirun_kind());
 

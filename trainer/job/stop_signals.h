@@ -8,11 +8,13 @@
 
 namespace trireme {
 
-/// Blocks signals in the calling thread, and therefore in all threads started later, and starts the signal thread. Must be the first call in main();
-/// later calls do nothing. The signal thread records stop requests (SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, which batch systems send when the
-/// time limit is reached) while a StopRequest exists, SIGUSR2 while a SaveRequest exists, and SIGQUIT while a StackRequest exists; before the first such
-/// object these signals end the process as by default. All other signals keep their default action; handlers that a library has installed run on the signal thread. Signals raised
-/// by a fault (SIGSEGV etc.) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
+/// Blocks signals in the calling thread, and therefore in all threads started later, and starts the signal thread. Must be the first call in main().
+/// Later calls do nothing. Errors: IoError.
+///   - While a StopRequest exists, the signal thread records stop requests: SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, which batch systems send
+///     when the time limit is reached. The same holds for SIGUSR2 and a SaveRequest, and for SIGQUIT and a StackRequest. Before the first such object
+///     these signals end the process as by default.
+///   - All other signals keep their default action. Handlers that a library has installed run on the signal thread.
+///   - Signals raised by a fault (SIGSEGV etc.) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them.
 void start_signal_thread();
 
 /// While an object of this class exists, SIGUSR2 requests a checkpoint instead of ending the process. All objects see the same request. After the
@@ -30,9 +32,9 @@ class SaveRequest {
   void clear();
 };
 
-/// While an object of this class exists, SIGQUIT calls a function on the signal thread instead of ending the process, as other runtimes print the stacks
-/// of their threads on it. Of several objects the newest is called. After the last one is destroyed SIGQUIT is ignored, so that a finished process is
-/// not killed while it exits.
+/// While an object of this class exists, SIGQUIT calls a function on the signal thread instead of ending the process. Other runtimes print the stacks
+/// of their threads on SIGQUIT too. Of several objects the newest is called. After the last one is destroyed SIGQUIT is ignored, so that a finished
+/// process is not killed while it exits.
 class StackRequest {
  public:
   /// `answer` must return soon, and must not create or destroy such objects. Errors: IoError.

@@ -21,8 +21,8 @@ class World {
   /// True if there may be ranks in other processes, which fail() has to end.
   bool has_launcher() const { return mpi_ != nullptr; }
   /// For an error that the ranks have not agreed on; requires has_launcher(). Prints this rank and the error to standard error, and ends every rank
-  /// with the error's exit code, or kInternal if it is not an Error. This process ends without the exit handlers of libraries registered before: that of
-  /// CUDA could wait for a GPU that waits for another rank.
+  /// with the error's exit code, or kInternal if it is not an Error. This process ends without the exit handlers of libraries registered before: that
+  /// of CUDA could wait for a GPU that waits for another rank.
   [[noreturn]] void fail(const std::exception& error) const;
 
  private:
