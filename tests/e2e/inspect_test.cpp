@@ -1,4 +1,8 @@
 // `trireme inspect` on runs whose ranks are killed, stopped, loop forever or leave out a collective; stacks and logs of the ranks.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <iostream>
@@ -52,10 +56,16 @@ struct Trial {
 };
 
 /// mpirun kills the other ranks within milliseconds, often before one of them has to wait for the first. Then each operation in which ranks wait has no
-/// member `rank`, or lacks another one.
+/// member `rank`, or lacks another one, and the inspection lists the next operations of `rank`: one of the world, whose norm every step needs, and each
+/// with all other members of its group.
 bool nobody_waits_for(const nlohmann::json& inspection, int rank) {
-  return std::ranges::none_of(inspection["operations"],
-                              [&](const auto& operation) { return contains(operation["members"], rank) && operation["missing"].empty(); });
+  const auto& self = inspection["ranks"][static_cast<size_t>(rank)];
+  if (!self.contains("never_entered")) return false;
+  const bool of_world = std::ranges::any_of(
+      self["never_entered"], [](const auto& next) { return next["group"] == "world" && next["others"].size() == 7 && next["number"] > 1; });
+  return of_world && std::ranges::none_of(inspection["operations"], [&](const auto& operation) {
+           return contains(operation["members"], rank) && operation["missing"].empty();
+         });
 }
 
 /// What is wrong with an inspection that should name the rank of the trial, its action, and an operation that it is missing in; empty if nothing is.
@@ -118,6 +128,7 @@ bool check_trial(const TemporaryDirectory& directory, const Trial& trial, const 
   bool named = false;
   CHECK(find_error(inspection, trial, named) == "");
   CHECK(has(text, "\n  rank " + std::to_string(trial.rank) + " (host ") == named);
+  CHECK(has(text, "\nrank " + std::to_string(trial.rank) + " (host ") == !named);  // died before others waited for it
   if (trial.deed == "kill") {
     CHECK(has(log_of(directory, run, trial.rank == 0 ? 1 : 0), "start of rank "));
   } else {
@@ -205,6 +216,16 @@ TEST_CASE("inspect: without black boxes, and bad usage") {
   check_error(run(directory, {"inspect", "--process", "4194000"}), 66, "there is no process 4194000 on this host");
   check_error(run(directory, {"inspect", "one", "--rank", "7"}), 66, "one/logs/rank-0007.blackbox");
   check_error(run(directory, {"inspect", "one", "--rank", "0", "--json"}), 64, "--rank: prints its history as text only");
+  must(directory, kTrainOnly + in("two") + sets({"training.steps=2"}));
+  fs::copy_file(directory / "two/logs/rank-0000.blackbox", directory / "two/logs/rank-0001.blackbox");
+  check_error(run(directory, {"inspect", "two", "--rank", "1"}), 65, "two/logs/rank-0001.blackbox: that of rank 0 of 1");
+  write_file(directory / "two/logs/rank-0000.blackbox", std::string(72104, '\x1b'));
+  fs::remove(directory / "two/logs/rank-0001.blackbox");
+  for (const Arguments& more : {Arguments{}, Arguments{"--json"}, Arguments{"--rank", "0"}})
+    check_error(run(directory, Arguments{"inspect", "two"} + more), 65, "two/logs/rank-0000.blackbox: not a black box");
+  fs::remove_all(directory / "two/logs");
+  fs::create_symlink("logs", directory / "two/logs");
+  check_error(run(directory, {"inspect", "two"}), 74, "two/logs: cannot list the directory: Too many levels of symbolic links");
 }
 
 TEST_CASE("inspect: on a file system that cannot map files a run says so once, and trains") {
@@ -253,6 +274,45 @@ TEST_CASE("inspect: SIGQUIT to the launcher writes all stacks, prints where each
   const Outcome outcome = job.wait();
   CHECK(outcome.code == 75);
   CHECK(has(log_of(directory, "run", 2), "info     end: stopped on request\n"));
+}
+
+TEST_CASE("inspect: SIGQUIT and a stop work while nobody reads a full pipe at standard error") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  REQUIRE(::mkfifo((directory / "errors").c_str(), 0600) == 0);
+  const int pipe = ::open((directory / "errors").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  Process job(Arguments{"sh", "-c", "exec \"$@\" 2>errors", kBinary, kBinary} + kTrainOnly + in("run") + kEndless + layout(2, 1, 1, 0),
+              directory.path());
+  const auto comes_true = [](const auto& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return condition();
+  };
+  const auto log_has = [&](const std::string& part, size_t times) {
+    return fs::exists(directory / "run/logs/rank-0001.log") && count(log_of(directory, "run", 1), part) == times;
+  };
+  REQUIRE(comes_true([&] { return fs::exists(directory / "run/metrics.jsonl") && has(read_file(directory / "run/metrics.jsonl"), "{\"step\":3,"); }));
+  const std::string block(65536, '.');
+  while (::write(pipe, block.data(), block.size()) > 0 || ::write(pipe, ".", 1) > 0) {
+  }
+  for (const size_t requests : {1, 2}) {
+    job.signal(SIGQUIT);
+    CHECK(comes_true([&] { return log_has("end of the stacks\n", requests) || log_has("the stacks could not be read\n", requests); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until the launcher has written, or waits to write, where each rank is
+  }
+  job.signal(SIGTERM);
+  CHECK(comes_true([&] { return log_has("end: stopped on request\n", 1); }));
+  std::string text;
+  for (std::string part(4096, ' '); job.running();) {
+    const ssize_t bytes = ::read(pipe, part.data(), part.size());
+    if (bytes > 0)
+      text.append(part, 0, static_cast<size_t>(bytes));
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ::close(pipe);
+  CHECK(job.wait().code == 75);
+  CHECK(has(text, "2 ranks, 2 alive\n"));
 }
 
 TEST_CASE("inspect: before hung ranks are ended they write their stacks, and the message names the log") {

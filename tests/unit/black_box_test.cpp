@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -396,6 +397,9 @@ TEST_CASE("black box: malformed files are errors, and never crash the reader") {
   std::string version = whole;
   version[offsetof(BlackBoxHeader, version)] = 2;
   CHECK(decoding_error(version).find("of version 2; this program reads version 1") != std::string::npos);
+  std::string other_order = whole;
+  for (size_t word = 8; word < sizeof(BlackBoxHeader); word += 8) std::reverse(other_order.begin() + word, other_order.begin() + word + 8);
+  CHECK(decoding_error(other_order).find("a black box in the byte order of another kind of machine") != std::string::npos);
   for (size_t size = 0; size < whole.size(); size += 997) CHECK_FALSE(decoding_error(whole.substr(0, size)).empty());
 
   std::mt19937_64 random(11);

@@ -2,6 +2,7 @@
 #include "trainer/resilience/inspect.h"
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
 #include "tests/support/scratch.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/waits.h"
@@ -162,6 +164,31 @@ TEST_CASE("inspect: a cycle is shown with both of its operations") {
             "  rank 0 (host n1, process 1000) never entered it and waits in all_reduce 118 of group tensor, for rank 1: "));
 }
 
+TEST_CASE("inspect: of a rank that died before others waited for it, the operations that it never entered") {
+  Job job;
+  job.at(3).life = RankState::Life::kDead;
+  ++job.at(2).last.groups[1].started;  // has begun it, and computes while it runs
+  Inspection inspection = inspected(job.ranks, 0);
+  CHECK_FALSE(has(inspection_text(inspection), "died before"));  // the first of several dead ranks is not known
+  inspection.verdict = RecordedVerdict{{3}, "rank 3 has died"};
+  const std::string text = inspection_text(inspection);
+  INFO(text);
+  CHECK(has(text,
+            "\nrank 3 (host n1, process 1003) died before others waited for it: step 12, forward of micro-batch 3, blocks.2\n"
+            "  it never entered operation 118 of group tensor, with rank 2; begun by rank 2\n"
+            "  it never entered operation 41 of group world, with ranks 0, 1, 2, 4, 5, 6, 7\n"));
+  const nlohmann::ordered_json never = inspection_json(inspection)["ranks"][3]["never_entered"];
+  REQUIRE(never.size() == 2);
+  CHECK(never[0].dump() == R"({"group":"tensor","number":118,"others":[2],"begun":[2]})");
+  CHECK(never[1]["others"] == Ranks{0, 1, 2, 4, 5, 6, 7});
+  CHECK_FALSE(inspection_json(inspection)["ranks"][2].contains("never_entered"));
+
+  job.wait(1, 0);  // now an operation says who is missing
+  inspection = inspected(job.ranks, 0);
+  inspection.verdict = RecordedVerdict{{3}, "rank 3 has died"};
+  CHECK_FALSE(has(inspection_text(inspection), "died before"));
+}
+
 TEST_CASE("inspect: a rank that is dead or silent inside an operation that all have entered is named") {
   Job job;
   for (int r = 0; r < 8; ++r) job.wait(r, 0);
@@ -284,6 +311,70 @@ TEST_CASE("inspect: files of other starts and damaged files do not count") {
   CHECK(has(before.ranks[2].problem, "no file "));  // rank 2 has not started again, so its newest file is the one of the first start
 }
 
+TEST_CASE("inspect: when no black box can be read, the error says why") {
+  const Scratch scratch;
+  const auto prepare = [&](const std::string& name) {
+    const fs::path run = scratch / name;
+    fs::create_directories(run / "logs");
+    return run;
+  };
+  const std::string box = "logs/rank-0000.blackbox";
+  scratch.write("damaged/logs/rank-0000.blackbox", "damaged");
+  test::check_throws<DataError>([&] { inspect_run(scratch / "damaged", false); }, {"rank-0000.blackbox: not a black box: 7 bytes"});
+  REQUIRE(::mkfifo((prepare("pipe") / box).c_str(), 0600) == 0);
+  CHECK_THROWS_AS(inspect_run(scratch / "pipe", false), DataError);
+  fs::create_directories(prepare("directory") / box);
+  CHECK_THROWS_AS(inspect_run(scratch / "directory", false), DataError);
+  fs::create_symlink("/dev/zero", prepare("device") / box);
+  CHECK_THROWS_AS(inspect_run(scratch / "device", false), DataError);
+  fs::create_symlink("nowhere", prepare("dangling") / box);
+  CHECK_THROWS_AS(inspect_run(scratch / "dangling", false), MissingFileError);
+  fs::create_symlink(fs::path(scratch / "damaged") / box, prepare("link") / box);
+  CHECK_THROWS_AS(inspect_run(scratch / "link", false), DataError);
+  scratch.write("file/logs", "");
+  CHECK_THROWS_AS(inspect_run(scratch / "file", false), MissingFileError);
+  fs::create_directories(scratch / "loop");
+  fs::create_symlink("logs", fs::path(scratch / "loop") / "logs");
+  CHECK_THROWS_AS(inspect_run(scratch / "loop", false), IoError);
+}
+
+TEST_CASE("inspect: text of a black box neither imitates other lines nor controls a terminal") {
+  const Scratch scratch;
+  const fs::path run = fs::path(scratch / "r\x1b[2Jun\nrank 6");
+  fs::create_directories(run / "logs");
+  const std::string hostile = "x\nrank 7 is the cause\x1b[2J\t\xc2\x9b\r\xff";
+  for (int r = 0; r < 2; ++r)
+    kill_rank(start_rank(run, {r, 2, "s", hostile, hostile}, [&](Progress& progress, BlackBox& box) {
+      const size_t world = progress.add_group("g" + hostile, {0, 1});
+      progress.act("a" + hostile);
+      if (r == 0) progress.begin_wait({"w" + hostile.substr(0, 12), world, progress.enter(world, hostile.c_str()), {}});
+      if (r == 1) write_end(box, "e" + hostile);
+    }));
+  REQUIRE(::mkfifo((run / "logs/verdict.json").c_str(), 0600) == 0);  // is never waited for
+  std::vector<std::string> texts{inspection_text(inspect_run(run, false)), history_text(read_black_box(black_box_path(run, 0)))};
+  fs::remove(run / "logs/verdict.json");
+  write_verdict(run, {.ranks = {1}, .text = "v" + hostile}, "");
+  texts.push_back(inspection_text(inspect_run(run, false)));
+  CHECK(has(texts.back(), "the job monitor found: vx\\nrank 7"));
+  for (const std::string& text : texts) {
+    INFO(text);
+    CHECK_FALSE(has(text, "\nrank 7"));
+    CHECK_FALSE(has(text, "\nrank 6"));
+    CHECK_FALSE(has(text, "\xc2\x9b"));
+    CHECK(std::ranges::none_of(text, [](char c) { return (c < 0x20 && c >= 0 && c != '\n') || c == 0x7f || c == '\xff'; }));
+  }
+}
+
+TEST_CASE("inspect: the groups of all black boxes together are bounded") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "logs");
+  for (int r = 0; r < 2; ++r)
+    kill_rank(start_rank(run, {r, 2, "s", "", ""}, [](Progress& progress, BlackBox&) { progress.add_group("world", {0, 1}); }));
+  CHECK(inspect_run(run, false, 4).ranks.size() == 2);
+  CHECK_THROWS_AS(inspect_run(run, false, 3), DataError);
+}
+
 TEST_CASE("inspect: a black box that contradicts its name or the others is left out") {
   const Scratch scratch;
   const fs::path run = scratch / "run";
@@ -310,13 +401,13 @@ TEST_CASE("inspect: a black box that contradicts its name or the others is left 
 TEST_CASE("inspect: the verdict about the newest start, and about no other") {
   const Scratch scratch;
   const fs::path run = scratch / "run";
-  write_verdict(run, {.ranks = {1}, .text = "nothing is known of this run"});
+  write_verdict(run, {.ranks = {1}, .text = "nothing is known of this run"}, "");
   CHECK_FALSE(fs::exists(run));
   fs::create_directories(run / "logs");
   const auto leave = [&](const std::string& session) { kill_rank(start_rank(run, {0, 2, session, "", ""}, [](Progress&, BlackBox&) {})); };
   leave("first");
   CHECK_FALSE(inspect_run(run, false).verdict);
-  write_verdict(run, {.ranks = {0, 1}, .text = "rank 0, rank 1 have\x1b died"});
+  write_verdict(run, {.ranks = {0, 1}, .text = "rank 0, rank 1 have\x1b died"}, "");
   const Inspection inspection = inspect_run(run, false);
   REQUIRE(inspection.verdict);
   CHECK(inspection.verdict->ranks == Ranks{0, 1});
@@ -325,7 +416,12 @@ TEST_CASE("inspect: the verdict about the newest start, and about no other") {
   leave("second");
   CHECK_FALSE(inspect_run(run, false).verdict);
   CHECK(inspect_run(run, true).verdict->ranks == Ranks{0, 1});
-  write_verdict(run, {.ranks = {0}, .text = "of the second"});
+  const std::string before = newest_session(run);
+  CHECK(before == "second");
+  write_verdict(run, {.ranks = {1}, .text = "of a third, which died before it had black boxes"}, before);
+  CHECK_FALSE(inspect_run(run, false).verdict);
+  CHECK(inspect_run(run, true).verdict->ranks == Ranks{0, 1});
+  write_verdict(run, {.ranks = {0}, .text = "of the second"}, "first");
   CHECK(inspect_run(run, false).verdict->ranks == Ranks{0});
   CHECK_FALSE(inspect_run(run, true).verdict);
   for (const char* damaged : {"", "[]", "{", R"({"session": "second"})", R"({"session": "second", "text": "x", "ranks": [-1]})",

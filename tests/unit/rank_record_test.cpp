@@ -135,6 +135,20 @@ TEST_CASE("stacks: those of all threads of another process, which continues") {
   CHECK_THROWS_AS(stacks_of(child), MissingFileError);
 }
 
+TEST_CASE("stacks: the name of a thread does not control a terminal") {
+  const pid_t child = start([] {
+    ::prctl(PR_SET_NAME, "a\x1b[2Jb");
+    ::raise(SIGSTOP);
+  });
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, WUNTRACED) == child);
+  const std::string text = stacks_of(child);
+  INFO(text);
+  CHECK(has(text, concat("  thread ", child, " a\\x1b[2Jb\n")));
+  ::kill(child, SIGKILL);
+  end_of(child);
+}
+
 TEST_CASE("stacks: a stopped process stays stopped") {
   const pid_t child = start([] { ::raise(SIGSTOP); });
   int status = 0;
@@ -179,7 +193,9 @@ TEST_CASE("rank record: without the program that reads stacks the log says so") 
   RankRecord record("/nowhere/trireme");
   record.open(scratch / "run", kRank, false);
   record.request_stacks("requested by a test");
-  while (!record.take_stacks()) std::this_thread::sleep_for(milliseconds(5));
+  std::optional<std::string> file;
+  while (!(file = record.take_stacks())) std::this_thread::sleep_for(milliseconds(5));
+  CHECK(file->empty());  // an answer, but no file
   CHECK(has(slurp(scratch / "run/logs/rank-0002.log"), "the stacks could not be read"));
 }
 

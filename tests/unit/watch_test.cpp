@@ -115,7 +115,8 @@ class WatchedJob {
  public:
   using Body = std::function<void(int rank, Progress&)>;
 
-  WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000) {
+  /// `program` reads the stacks.
+  WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000, const char* program = TRIREME_BINARY) {
     hub = std::make_unique<Child>([&] {
       sigset_t request;
       sigemptyset(&request);
@@ -129,7 +130,7 @@ class WatchedJob {
         ::sigwait(&request, &signal);
         keeper.request_stacks([&](const std::vector<RankState>& states, double) {
           std::string text = concat(states.size(), " ranks; stacks:");
-          for (const RankState& state : states) text += " " + (state.stacks.empty() ? "none" : state.stacks);
+          for (const RankState& state : states) text += " " + state.stacks.value_or("none");
           requested.say(text + "\n");
         });
       }
@@ -141,7 +142,7 @@ class WatchedJob {
     for (int rank = 0; rank < n; ++rank) {
       ranks.push_back(std::make_unique<Child>([&, rank] {
         ::dup2(errors.input(), STDERR_FILENO);
-        RankRecord record(TRIREME_BINARY);
+        RankRecord record(program);
         record.open(directory / "run", {rank, n, "session", "cpu", "shard 0"}, true);
         Progress& progress = record.progress();
         const size_t world = progress.add_group("world", all(n));
@@ -313,6 +314,17 @@ TEST_CASE("watch: a hung rank is detected although its process is alive") {
   CHECK((log.find("read") != std::string::npos && log.find("Monitor") != std::string::npos) == (log.find("no libdw") == std::string::npos));
   CHECK(log.find("error    end: ordered to exit by the job monitor: rank 1 (") != std::string::npos);
   CHECK(job.log(0).find("stacks") == job.log(0).find("stacks of its threads"));  // no other rank has been asked
+}
+
+TEST_CASE("watch: a verdict names no log for stacks that could not be read, and does not wait for them") {
+  WatchedJob job(3, 10, kNothing, 1, "/nowhere/trireme");
+  const auto begin = Clock::now();
+  const std::string verdict = job.verdicts.hear(10);
+  INFO(verdict);
+  CHECK(since(begin) < 3.5);  // a rank without an answer would have three seconds after its timeout of one second
+  CHECK(verdict.find("5 rank 1 ") == 0);
+  CHECK(verdict.find("stacks") == std::string::npos);
+  CHECK(job.log(1).find("the stacks could not be read\n") != std::string::npos);
 }
 
 TEST_CASE("watch: a request gets the stacks and the states of all ranks, and the job continues") {

@@ -32,10 +32,12 @@ ExitCode inspect(const InspectArguments& arguments) {
     std::cout << stacks_of(*arguments.process);
   } else if (arguments.rank) {
     const auto path = black_box_path(arguments.run, *arguments.rank);
-    std::cout << history_text(read_black_box(arguments.previous ? previous_black_box(path) : path));
+    const BlackBoxContents box = read_black_box(arguments.previous ? previous_black_box(path) : path);
+    if (box.owner.rank != *arguments.rank) throw DataError(concat(path.string(), ": that of rank ", box.owner.rank, " of ", box.owner.world));
+    std::cout << history_text(box);
   } else {
     const Inspection inspection = inspect_run(arguments.run, arguments.previous);
-    std::cout << (arguments.json ? inspection_json(inspection).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+    std::cout << (arguments.json ? inspection_json(inspection).dump(2, ' ', true, nlohmann::json::error_handler_t::replace) + "\n"
                                  : inspection_text(inspection));
   }
   finish_output();

@@ -3,7 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "parallel/comm/mpi.h"
@@ -23,6 +27,21 @@ namespace {
 
 void say(const std::string& line) { write_all(STDERR_FILENO, line + "\n"); }
 
+/// Says it from a thread of its own, for a caller that must not wait: nobody may be reading a full pipe. While an earlier text has not been read,
+/// later ones are dropped.
+void say_without_waiting(std::string text) {
+  static std::atomic<bool> writing = false;
+  if (writing.exchange(true)) return;
+  try {
+    std::thread([text = std::move(text)] {
+      say(text);
+      writing = false;
+    }).detach();
+  } catch (const std::system_error&) {  // the job is worth more than the text
+    writing = false;
+  }
+}
+
 struct JobEnd {
   int code = 0;
   int64_t step = 0;  ///< the highest step that a rank reached
@@ -41,9 +60,11 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
   // Before the job, whose end may also be requested: SIGQUIT to mpirun would end it.
   std::optional<StackRequest> stacks;
   if (hub)
-    stacks.emplace(
-        [&] { hub->request_stacks([](const std::vector<RankState>& states, double now) { say(inspection_text(inspected(states, now))); }); });
+    stacks.emplace([&] {
+      hub->request_stacks([](const std::vector<RankState>& states, double now) { say_without_waiting(inspection_text(inspected(states, now))); });
+    });
   const JobDirectory directory(environment, one_host);
+  const std::string session_before = options.run_directory ? newest_session(*options.run_directory) : "";
   MpirunJob job(mpirun_command(environment, ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
                 {.resumable = options.resumable, .has_findings = options.has_findings});
   std::optional<LoopbackOnly> loopback;
@@ -51,7 +72,7 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
   const int code = job.wait();
   if (options.run_directory && job.reported_verdict()) {
     try {
-      write_verdict(*options.run_directory, *job.reported_verdict());
+      write_verdict(*options.run_directory, *job.reported_verdict(), session_before);
     } catch (const Error& error) {  // it has been printed
       say(printable(error));
     }

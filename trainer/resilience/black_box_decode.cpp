@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-constexpr uint64_t kLargestWorld = 1 << 20;  // bounds what a malformed file makes a reader allocate
+constexpr uint64_t kLargestWorld = 1 << 17;  // bounds what a malformed file makes a reader allocate
 
 template <size_t N>
 std::string text_of(const std::array<char, N>& text) {
@@ -96,6 +96,7 @@ BlackBoxContents decode_black_box(std::string_view bytes, const std::string& whe
   std::memcpy(box.get(), bytes.data(), std::min(bytes.size(), sizeof(BlackBox)));
   const auto header = std::bit_cast<BlackBoxHeader>(box->header);
   if (header.magic != kBlackBoxMagic) refuse(where, "not a black box");
+  if (header.version == __builtin_bswap64(kBlackBoxVersion)) refuse(where, "a black box in the byte order of another kind of machine");
   if (header.version != kBlackBoxVersion)
     refuse(where, concat("a black box of version ", header.version, "; this program reads version ", kBlackBoxVersion));
   if (header.bytes != sizeof(BlackBox) || bytes.size() != sizeof(BlackBox))

@@ -117,7 +117,7 @@ BlackBoxContents read_black_box(const fs::path& path) {
     try {
       return decode_black_box(bytes, path.string());
     } catch (const DataError&) {
-      if (tried == kTries) throw;
+      if (tried == kTries || bytes.size() != sizeof(BlackBox)) throw;  // a file of another size is not being written by this program
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }

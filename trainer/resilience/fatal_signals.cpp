@@ -100,7 +100,7 @@ void record_fatal_signal(int signal, siginfo_t* info, void* /*context*/) {
     line.utc(WallClock::now()) << " error    " << what.text() << "; stacks of all threads:\n";
     write_text(now->log, line.text());
     if (now->box != nullptr) write_end(*now->box, what.text());
-    now->writer->write(now->log, kCrashStackSeconds);
+    if (!now->writer->write(now->log, kCrashStackSeconds)) write_text(now->log, "  the stacks could not be read\n");
     ::sigaction(signal, &now->before[place], nullptr);
   } else {
     ::signal(signal, SIG_DFL);

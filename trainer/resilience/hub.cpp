@@ -127,33 +127,36 @@ class Hub::Impl {
 
   /// Begins what request_stacks() has asked for, and ends it.
   void serve_request() {
-    const std::lock_guard lock(request_mutex_);
-    if (!request_) return;
-    if (!std::exchange(serves_request_, true)) {
-      std::vector<int> all(ranks_.size());
-      std::iota(all.begin(), all.end(), 0);
-      ask_for_stacks(all, "requested by SIGQUIT to the launcher");
+    Answer done;
+    {
+      const std::lock_guard lock(request_mutex_);
+      if (!request_) return;
+      if (!std::exchange(serves_request_, true)) {
+        std::vector<int> all(ranks_.size());
+        std::iota(all.begin(), all.end(), 0);
+        ask_for_stacks(all, "requested by SIGQUIT to the launcher");
+      }
+      if (!have_answered()) return;
+      done = *std::exchange(request_, std::nullopt);
+      serves_request_ = false;
     }
-    if (!have_answered()) return;
-    (*request_)(ranks_, now_);
-    request_.reset();
-    serves_request_ = false;
+    done(ranks_, now_);  // without the mutex, so that request_stacks() never waits for it
   }
 
   void ask_for_stacks(const std::vector<int>& ranks, const std::string& why) {
     asked_ = ranks;
     asked_until_ = now_ + kAskedStackSeconds;
-    for (const int rank : asked_) ranks_[static_cast<size_t>(rank)].stacks.clear();
+    for (const int rank : asked_) ranks_[static_cast<size_t>(rank)].stacks.reset();
     for (Connection& connection : connections_)
       if (connection.joined && !connection.over && std::find(ranks.begin(), ranks.end(), connection.rank) != ranks.end())
         connection.socket.send({{"stacks", why.substr(0, kMostReasons)}});
   }
 
-  /// True if every rank that was asked for its stacks has written them, or cannot, or has had enough time.
+  /// True if every rank that was asked for its stacks has answered or ended, or has had enough time.
   bool have_answered() const {
     return now_ >= asked_until_ || std::all_of(asked_.begin(), asked_.end(), [&](int rank) {
              const RankState& state = ranks_[static_cast<size_t>(rank)];
-             return state.life != RankState::Life::kAlive || !state.stacks.empty();
+             return state.life != RankState::Life::kAlive || state.stacks.has_value();
            });
   }
 
@@ -161,7 +164,7 @@ class Hub::Impl {
   std::string place_of_stacks(const std::vector<int>& ranks) const {
     std::vector<std::string> files;
     for (const int rank : ranks)
-      if (const std::string& file = ranks_[static_cast<size_t>(rank)].stacks; !file.empty()) files.push_back(file);
+      if (const std::string file = ranks_[static_cast<size_t>(rank)].stacks.value_or(""); !file.empty()) files.push_back(file);
     if (files.empty()) return "";
     return concat("; stacks of ", ranks.size() == 1 ? "its" : "their", " threads: ", files.front(),
                   files.size() == 1 ? "" : concat(" and the logs of ", files.size() - 1, " more"));

@@ -35,8 +35,9 @@ class Hub {
   /// Address for Monitor: "TOKEN@ADDRESS:PORT,ADDRESS:PORT". The token is random, so that a rank of another or an earlier job cannot join.
   std::string address() const;
   using Answer = std::function<void(const std::vector<RankState>& ranks, double now)>;
-  /// Asks all ranks to write the stacks of their threads to their logs. `done` is called from the hub's thread once they have, at the latest after a few
-  /// seconds, with the last reports and the current time. Thread-safe; no effect while an earlier request is being served, or after a verdict.
+  /// Asks all ranks to write the stacks of their threads to their logs, and returns at once. `done` is called from the hub's thread when they have,
+  /// at the latest after a few seconds, with the last reports and the current time. It must return soon, because the hub does nothing else meanwhile.
+  /// Thread-safe. No effect while an earlier request is being served, or after a verdict.
   void request_stacks(Answer done);
   /// The highest step that a rank has reported.
   int64_t furthest_step() const;

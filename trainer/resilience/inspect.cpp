@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <map>
+#include <system_error>
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
@@ -27,6 +29,13 @@ constexpr double kNanoseconds = 1e9;
 
 /// The difference of two times from files, which may be any numbers.
 double seconds_between(int64_t from, int64_t to) { return (static_cast<double>(to) - static_cast<double>(from)) / kNanoseconds; }
+
+/// Text from a file or a path, without control characters and line breaks, which could imitate other lines.
+std::string on_a_line(const std::string& text) {
+  std::string line;
+  for (const char c : printable(text)) line += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
+  return line;
+}
 
 std::string utc_of(int64_t nanoseconds) {
   return utc_text(WallClock::time_point(std::chrono::duration_cast<WallClock::duration>(std::chrono::nanoseconds(nanoseconds))));
@@ -66,11 +75,13 @@ InspectedRank without_box(const std::string& problem) {
   return rank;
 }
 
-InspectedRank read_rank(const fs::path& path) {
+/// `problem`: becomes the error if the black box cannot be read.
+InspectedRank read_rank(const fs::path& path, std::exception_ptr& problem) {
   InspectedRank rank;
   try {
     rank.box = read_black_box(path);
   } catch (const Error& error) {
+    problem = std::current_exception();
     return without_box(error.what());
   }
   rank.process = process_of(*rank.box);
@@ -109,7 +120,7 @@ std::string table_of_ranks(const Inspection& inspection) {
   for (size_t r = 0; r < inspection.ranks.size(); ++r) {
     const InspectedRank& rank = inspection.ranks[r];
     const bool known = rank.state.life != Life::kAbsent;
-    const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : printable(text); };
+    const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : on_a_line(text); };
     cells.push_back({std::to_string(r), or_dash(rank.state.host), known ? std::to_string(rank.state.pid) : "-", rank.process,
                      known ? std::to_string(rank.state.last.step) : "-", or_dash(rank.state.last.action), or_dash(operation_of(rank.state)),
                      known ? duration_text(rank.still) : "-"});
@@ -160,13 +171,48 @@ std::string blockages_text(const Inspection& inspection) {
     const Blockage& blockage = all[i];
     const auto& waiting = blockage.operation.waiting;
     const bool entered = blockage.missing.empty();
-    text += concat(printable(blockage.operation.text), ": ", list_ranks(waiting), waiting.size() == 1 ? " waits" : " wait",
+    text += concat(on_a_line(blockage.operation.text), ": ", list_ranks(waiting), waiting.size() == 1 ? " waits" : " wait",
                    entered ? "; all its ranks have entered it" : "", "\n");
     const std::vector<int> named = entered ? stuck_in(inspection, blockage) : blockage.missing;
-    for (size_t m = 0; m < std::min(named.size(), kMostRanks); ++m) text += "  " + printable(instead(inspection, states, named[m], entered)) + "\n";
+    for (size_t m = 0; m < std::min(named.size(), kMostRanks); ++m) text += "  " + on_a_line(instead(inspection, states, named[m], entered)) + "\n";
     if (named.size() > kMostRanks) text += concat("  and ", named.size() - kMostRanks, " more ranks\n");
   }
   if (all.size() > kMostOperations) text += concat("and ", all.size() - kMostOperations, " more operations (--json lists them)\n");
+  return text;
+}
+
+/// Of the ranks that the verdict names as dead: those of which no operation says that ranks wait for them.
+std::vector<int> unawaited_deaths(const Inspection& inspection, const std::vector<Blockage>& all) {
+  std::vector<int> deaths;
+  for (const int rank : inspection.verdict ? inspection.verdict->ranks : std::vector<int>{}) {
+    if (static_cast<size_t>(rank) >= inspection.ranks.size() || inspection.ranks[static_cast<size_t>(rank)].process != "dead") continue;
+    const bool is_named = std::ranges::any_of(all, [&](const Blockage& blockage) {
+      const std::vector<int> stuck = stuck_in(inspection, blockage);
+      return std::ranges::count(blockage.missing, rank) + std::ranges::count(stuck, rank) > 0;
+    });
+    if (!is_named) deaths.push_back(rank);
+  }
+  return deaths;
+}
+
+/// mpirun may have killed the other ranks before one of them had to wait for the first that died.
+std::string deaths_text(const Inspection& inspection) {
+  constexpr size_t kMostRanks = 8;
+  const std::vector<RankState> states = states_of(inspection);
+  const std::vector<int> deaths = unawaited_deaths(inspection, blockages(states));
+  std::string text;
+  for (size_t i = 0; i < std::min(deaths.size(), kMostRanks); ++i) {
+    const int rank = deaths[i];
+    const RankState& state = states[static_cast<size_t>(rank)];
+    text += on_a_line(concat("rank ", rank, " (host ", state.host, ", process ", state.pid, ") died before others waited for it: step ",
+                             state.last.step, ", ", state.last.action.empty() ? "before its first action" : state.last.action)) +
+            "\n";
+    for (const NextOperation& next : next_operations(states, rank))
+      text += "  " +
+              on_a_line(concat("it never entered operation ", next.number, " of group ", next.group, ", with ", list_ranks(next.others),
+                               next.begun.empty() ? "" : concat("; begun by ", list_ranks(next.begun)))) +
+              "\n";
+  }
   return text;
 }
 
@@ -178,7 +224,7 @@ std::string ends_text(const Inspection& inspection) {
     if (box && box->ended != 0) ends[box->end].push_back(static_cast<int>(r));
   }
   std::string text;
-  for (const auto& [how, ranks] : ends) text += concat(list_ranks(ranks), " ended: ", printable(how), "\n");
+  for (const auto& [how, ranks] : ends) text += concat(list_ranks(ranks), " ended: ", on_a_line(how), "\n");
   return text;
 }
 
@@ -226,7 +272,7 @@ ordered_json rank_json(const InspectedRank& rank, size_t number) {
 
 }  // namespace
 
-Inspection inspect_run(const fs::path& run_directory, bool previous) {
+Inspection inspect_run(const fs::path& run_directory, bool previous, size_t most_members) {
   const auto path_of = [&](int rank) {
     const fs::path path = black_box_path(run_directory, rank);
     return previous ? previous_black_box(path) : path;
@@ -234,13 +280,21 @@ Inspection inspect_run(const fs::path& run_directory, bool previous) {
   // Another start may have had more ranks: those of the newest one count.
   std::map<fs::path, InspectedRank> found;
   const BlackBoxContents* newest = nullptr;
+  std::exception_ptr problem;  // of a black box that cannot be read
+  size_t members = 0;          // of the groups of all black boxes
   std::error_code error;
   for (fs::directory_iterator each(run_directory / "logs", error), end; !error && each != end; each.increment(error)) {
     const fs::path& path = each->path();
     if (path.extension() != ".blackbox" || (path.stem().extension() == ".previous") != previous) continue;
-    const InspectedRank& rank = found.emplace(path, read_rank(path)).first->second;
+    const InspectedRank& rank = found.emplace(path, read_rank(path, problem)).first->second;
+    for (const Progress::Group& group : rank.state.last.groups) members += group.ranks.size() + group.sent.size() + group.received.size();
+    if (members > most_members)
+      throw DataError(concat(path.string(), ": damaged, as the groups of all black boxes up to it have more than ", most_members, " members"));
     if (rank.box && (newest == nullptr || rank.box->begun > newest->begun)) newest = &*rank.box;
   }
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    throw IoError(concat((run_directory / "logs").string(), ": cannot list the directory: ", error.message()));
+  if (newest == nullptr && problem) std::rethrow_exception(problem);
   if (newest == nullptr)
     throw MissingFileError(concat(run_directory.string(), ": no black box of ", previous ? "an earlier start" : "a rank", " (", path_of(0).string(),
                                   "); allowed the directory of a run that has started to train"));
@@ -289,13 +343,17 @@ Inspection inspected(const std::vector<RankState>& ranks, double now) {
   return inspection;
 }
 
-void write_verdict(const fs::path& run_directory, const Verdict& verdict) {
-  std::string session;
+std::string newest_session(const fs::path& run_directory) {
   try {
-    session = inspect_run(run_directory, false).session;
-  } catch (const MissingFileError&) {
-    return;
+    return inspect_run(run_directory, false).session;
+  } catch (const Error&) {
+    return "";
   }
+}
+
+void write_verdict(const fs::path& run_directory, const Verdict& verdict, const std::string& session_before) {
+  const std::string session = newest_session(run_directory);
+  if (session.empty() || session == session_before) return;
   const ordered_json file{{"session", session}, {"ranks", verdict.ranks}, {"text", verdict.text}};
   write_durably(verdict_path(run_directory), file.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
@@ -303,15 +361,20 @@ void write_verdict(const fs::path& run_directory, const Verdict& verdict) {
 std::string inspection_text(const Inspection& inspection) {
   std::map<std::string, int64_t> processes;
   for (const InspectedRank& rank : inspection.ranks) ++processes[rank.process];
-  std::string text = concat(inspection.run.empty() ? "" : inspection.run + ": ", counted(inspection.ranks.size(), "rank"));
+  std::string text = concat(inspection.run.empty() ? "" : on_a_line(inspection.run) + ": ", counted(inspection.ranks.size(), "rank"));
   for (const auto& [process, count] : processes) text += concat(", ", count, " ", process);
   if (inspection.age > 0) text += concat("; as of ", duration_text(inspection.age), " ago");
   text += "\n" + table_of_ranks(inspection);
-  const std::string verdict = inspection.verdict ? concat("the job monitor found: ", printable(inspection.verdict->text), "\n") : "";
-  for (const std::string& part : {verdict, ends_text(inspection), blockages_text(inspection)})
+  const std::string verdict = inspection.verdict ? concat("the job monitor found: ", on_a_line(inspection.verdict->text), "\n") : "";
+  for (const std::string& part : {verdict, ends_text(inspection), blockages_text(inspection), deaths_text(inspection)})
     if (!part.empty()) text += "\n" + part;
-  for (size_t r = 0; r < inspection.ranks.size(); ++r)
-    if (const std::string& problem = inspection.ranks[r].problem; !problem.empty()) text += concat("rank ", r, ": ", printable(problem), "\n");
+  constexpr size_t kMostProblems = 32;
+  size_t problems = 0;
+  for (size_t r = 0; r < inspection.ranks.size(); ++r) {
+    const std::string& problem = inspection.ranks[r].problem;
+    if (!problem.empty() && ++problems <= kMostProblems) text += concat("rank ", r, ": ", on_a_line(problem), "\n");
+  }
+  if (problems > kMostProblems) text += concat("and ", problems - kMostProblems, " more ranks without a black box (--json lists them)\n");
   return text;
 }
 
@@ -323,7 +386,13 @@ ordered_json inspection_json(const Inspection& inspection) {
                     {"operations", ordered_json::array()}};
   if (const auto& verdict = inspection.verdict) json["verdict"] = {{"ranks", verdict->ranks}, {"text", verdict->text}};
   for (size_t r = 0; r < inspection.ranks.size(); ++r) json["ranks"].push_back(rank_json(inspection.ranks[r], r));
-  for (const Blockage& blockage : blockages(states_of(inspection)))
+  const std::vector<RankState> states = states_of(inspection);
+  const std::vector<Blockage> all = blockages(states);
+  for (const int rank : unawaited_deaths(inspection, all))
+    for (const NextOperation& next : next_operations(states, rank))
+      json["ranks"][static_cast<size_t>(rank)]["never_entered"].push_back(
+          {{"group", next.group}, {"number", next.number}, {"others", next.others}, {"begun", next.begun}});
+  for (const Blockage& blockage : all)
     json["operations"].push_back({{"operation", blockage.operation.text},
                                   {"verb", blockage.operation.verb},
                                   {"group", blockage.operation.group},
@@ -354,7 +423,7 @@ std::string history_text(const BlackBoxContents& box) {
         break;
       default: what = concat("record of kind ", record.kind);
     }
-    cells.push_back({utc_of(record.time), printable(what)});
+    cells.push_back({utc_of(record.time), on_a_line(what)});
   }
   return aligned(cells, {false, false});
 }

@@ -33,14 +33,19 @@ struct Inspection {
   double age = 0;  ///< seconds between the newest sign of any rank and now, if none is alive; else 0
 };
 
-/// Reads the black boxes of the last start of a run, or of the start before with `previous`. Errors: MissingFileError if it has none.
-Inspection inspect_run(const std::filesystem::path& run_directory, bool previous);
+/// Reads the black boxes of the last start of a run, or of the start before with `previous`. One that cannot be read is a problem of its rank.
+/// `most_members`: of the groups of all black boxes; bounds what malformed files make it allocate, to a few gigabytes. Errors: MissingFileError if there
+/// is no black box; that of read_black_box() if none can be read; IoError if the directory cannot be listed; DataError if there are more members.
+Inspection inspect_run(const std::filesystem::path& run_directory, bool previous, size_t most_members = size_t{1} << 28);
 /// The same from the states that a hub has.
 Inspection inspected(const std::vector<RankState>& ranks, double now);
 
-/// Records a verdict about the newest start of a run in RUN/logs/verdict.json, for inspect_run(). No effect if that start has left no black boxes.
-/// Errors: IoError.
-void write_verdict(const std::filesystem::path& run_directory, const Verdict& verdict);
+/// BlackBoxOwner::session of the newest black box of a run; empty if it has none that can be read.
+std::string newest_session(const std::filesystem::path& run_directory);
+
+/// Records a verdict about the newest start of a run in RUN/logs/verdict.json, for inspect_run(). `session_before`: newest_session() when the job
+/// began. No effect if the job has left no black box, because the newest one is then of the start before. Errors: IoError.
+void write_verdict(const std::filesystem::path& run_directory, const Verdict& verdict, const std::string& session_before);
 
 /// A table of the ranks, and every operation in which ranks wait, with the ranks that are missing and what they do instead.
 std::string inspection_text(const Inspection& inspection);

@@ -110,7 +110,7 @@ void RankRecord::write_stacks(const std::string& why) {
   const bool read = stack_writer_.write(log >= 0 ? log : STDERR_FILENO, kRequestStackSeconds);
   write(Level::kInfo, read ? "end of the stacks" : "the stacks could not be read");
   const std::lock_guard lock(stack_mutex_);
-  stacks_ = log_path_;
+  stacks_ = read ? log_path_ : "";
   writes_stacks_ = false;
 }
 

@@ -26,8 +26,8 @@ class RankRecord {
 
   Progress& progress() { return progress_; }
 
-  /// Appends to RUN/logs/rank-0003.log from now on and, if `black_box`, creates RUN/logs/rank-0003.blackbox. Call it from the main thread once this job
-  /// owns the run directory; before that write() has no effect. A file that cannot be made does not stop the run: returns the reason, else "".
+  /// Appends to RUN/logs/rank-0003.log from now on and, if `black_box`, creates RUN/logs/rank-0003.blackbox. Call it from the main thread once this
+  /// job owns the run directory; before that write() has no effect. A file that cannot be made does not stop the run: returns the reason, else "".
   std::string open(const std::filesystem::path& run_directory, const BlackBoxOwner& owner, bool black_box);
 
   /// Appends a line with time and level to the log; further lines of `text` are indented. Thread-safe.
@@ -38,10 +38,10 @@ class RankRecord {
   /// end() with an error, for a caller that then ends the process: returns after half a second, even if a lost file system blocks the log forever.
   void end_in_time(const std::string& how);
 
-  /// Starts to write the stacks of all threads to the log, or to standard error before open(), and returns at once. No effect while another request is
-  /// being served. Thread-safe.
+  /// Starts to write the stacks of all threads to the log, or to standard error before open(), and returns at once. No effect while another request
+  /// is being served. Thread-safe.
   void request_stacks(const std::string& why);
-  /// Once after each request has been served: the file that the stacks are in. Thread-safe.
+  /// Once after each request has been served: the file that the stacks are in, or an empty text if they could not be read. Thread-safe.
   std::optional<std::string> take_stacks();
 
  private:

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "kernels/core/check.h"
+#include "trainer/files/printable.h"
 #include "trainer/resilience/stacks.h"
 
 namespace fs = std::filesystem;
@@ -26,7 +27,7 @@ std::vector<ListedThread> threads_of(pid_t process) {
   for (fs::directory_iterator task(concat("/proc/", process, "/task"), error), end; !error && task != end; task.increment(error)) {
     std::string name;
     std::getline(std::ifstream(task->path() / "comm"), name);
-    threads.push_back({std::atoi(task->path().filename().c_str()), name});
+    threads.push_back({std::atoi(task->path().filename().c_str()), printable(name)});
   }
   if (threads.empty()) throw MissingFileError(concat("there is no process ", process, " on this host"));
   std::ranges::sort(threads, {}, &ListedThread::id);

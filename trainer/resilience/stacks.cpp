@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "trainer/files/printable.h"
 
 namespace trireme {
 namespace {
@@ -43,25 +44,34 @@ int add_frame(Dwfl_Frame* state, void* argument) {
   return frames.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
+using Clock = std::chrono::steady_clock;
+
+/// For all threads of a process together, so that one with thousands of them is read in bounded time too.
+struct Deadlines {
+  /// The process may still be about to allow ptrace (PR_SET_PTRACER).
+  Clock::time_point permission = Clock::now() + std::chrono::milliseconds(500);
+  /// In uninterruptible sleep, as in a failed file system, a thread never stops.
+  Clock::time_point stop = Clock::now() + std::chrono::seconds(10);
+};
+
 /// A thread that ptrace holds. Unlike SIGSTOP it needs no signal, and the thread continues when the object or this process ends.
 class StoppedThread {
  public:
-  explicit StoppedThread(pid_t thread) : thread_(thread) {
-    // The process may still be about to allow it (PR_SET_PTRACER).
-    for (int tries = 0; !seized_ && tries < 50; ++tries) {
+  StoppedThread(pid_t thread, const Deadlines& deadlines) : thread_(thread) {
+    for (;;) {
       seized_ = ::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0;
       error_ = errno;
-      if (seized_ || error_ != EPERM) break;
+      if (seized_ || error_ != EPERM || Clock::now() >= deadlines.permission) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     if (!seized_ || ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0) return;
-    // In uninterruptible sleep, as in a failed file system, a thread never stops.
     for (int tries = 0; !stopped_ && tries < 100; ++tries) {
       int status = 0;
       const pid_t changed = ::waitpid(thread, &status, __WALL | WNOHANG);
       if (changed == thread && !WIFSTOPPED(status)) break;  // it has ended
       stopped_ = changed == thread;
-      if (!stopped_) std::this_thread::sleep_for(std::chrono::milliseconds(tries < 20 ? 1 : 10));
+      if (stopped_ || (tries >= 20 && Clock::now() >= deadlines.stop)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(tries < 20 ? 1 : 10));
     }
     if (!stopped_) error_ = EBUSY;
   }
@@ -104,8 +114,8 @@ Session open_session(pid_t process) {
   return session;
 }
 
-Stack read_stack(Dwfl* session, pid_t thread) {
-  const StoppedThread held(thread);
+Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
+  const StoppedThread held(thread, deadlines);
   if (!held.stopped()) return {{}, held.problem()};
   Stack stack;
   if (dwfl_getthread_frames(session, thread, add_frame, &stack.frames) == -1) stack.problem = dwfl_errmsg(-1);
@@ -134,13 +144,14 @@ std::string stacks_of(pid_t process) {
   const std::vector<ListedThread> threads = threads_of(process);
   const Session session = open_session(process);
   std::vector<Stack> stacks;
-  for (const ListedThread& thread : threads) stacks.push_back(read_stack(session.get(), thread.id));
+  const Deadlines deadlines;
+  for (const ListedThread& thread : threads) stacks.push_back(read_stack(session.get(), thread.id, deadlines));
   if (std::ranges::all_of(stacks, [](const Stack& stack) { return stack.frames.empty(); }))
     throw IoError(concat("process ", process, ": cannot read the stack of any thread: ", stacks.front().problem));
   std::string text;
   for (size_t i = 0; i < threads.size(); ++i) {
     text += concat("  thread ", threads[i].id, " ", threads[i].name, "\n");
-    for (const Frame& frame : stacks[i].frames) text += concat("    ", text_of(session.get(), frame), "\n");
+    for (const Frame& frame : stacks[i].frames) text += concat("    ", printable(text_of(session.get(), frame)), "\n");
     if (!stacks[i].problem.empty()) text += concat("    (", stacks[i].frames.empty() ? "no stack: " : "no more: ", stacks[i].problem, ")\n");
   }
   return text;

@@ -1,7 +1,7 @@
 #pragma once
-// Stacks of the threads of another process. A process does not look at itself by signals: oneDNN's generated kernels use the stack pointer as a general
-// register, and a signal delivered to a thread inside one makes the kernel write over the heap (trainer/job/stop_signals.h). Instead a second process
-// stops one thread after the other through ptrace, for about a millisecond each, and reads its stack; nothing runs in the threads themselves.
+// Stacks of the threads of another process. A process does not look at itself by signals: oneDNN's generated kernels use the stack pointer as a
+// general register, and a signal delivered to a thread inside one makes the kernel write over the heap (trainer/job/stop_signals.h). Instead a second
+// process stops one thread after the other through ptrace, for about a millisecond each, and reads its stack; nothing runs in the threads themselves.
 #include <sys/types.h>
 
 #include <string>
@@ -11,14 +11,14 @@ namespace trireme {
 
 struct ListedThread {
   pid_t id;
-  std::string name;
+  std::string name;  ///< printable
 };
 /// The threads of a process, ascending. Errors: MissingFileError if there is no such process.
 std::vector<ListedThread> threads_of(pid_t process);
 
-/// Writes the name and the stack of every thread of a process of this user, innermost function first, as text. A thread that cannot be stopped or read
-/// has a line with the reason. Without libdw in this build there are only the names. Errors: MissingFileError if there is no such process; IoError if
-/// no thread of it can be stopped.
+/// Writes the name and the stack of every thread of a process of this user, innermost function first, as text. A thread that cannot be stopped or
+/// read has a line with the reason. Without libdw in this build there are only the names. Errors: MissingFileError if there is no such process;
+/// IoError if no thread of it can be stopped.
 std::string stacks_of(pid_t process);
 
 /// What a program needs to start to have the stacks of its own threads written to a descriptor: `PROGRAM inspect --process PID`.
@@ -26,8 +26,8 @@ class StackWriter {
  public:
   explicit StackWriter(const char* program = "/proc/self/exe");
 
-  /// Starts the program, waits for its end, at most `seconds`, and allows it to stop the threads of this process meanwhile. Returns false if it cannot
-  /// be started, fails or takes longer. Safe in a signal handler, as it neither allocates nor locks.
+  /// Starts the program, waits for its end, at most `seconds`, and allows it to stop the threads of this process meanwhile. Returns false if it
+  /// cannot be started, fails or takes longer. Safe in a signal handler, as it neither allocates nor locks.
   bool write(int descriptor, int seconds) const;
 
  private:

@@ -63,7 +63,8 @@ struct RankState {
   double moved = 0;                    ///< time when the count last grew, or a timeout of any rank was shortened
   double ended = 0;                    ///< kLeft, kFailed, kDead: when that was detected
   double died_after = 0, died_by = 0;  ///< kDead: bounds of the time of death
-  std::string stacks;                  ///< the file with the stacks of its threads since the hub last asked for them; empty: none
+  /// Its answer since the hub last asked for the stacks of its threads: the file that they are in; an empty text if it could not read them.
+  std::optional<std::string> stacks;
 };
 
 struct Limits {

@@ -91,8 +91,10 @@ std::vector<Blockage> blockages(const std::vector<RankState>& ranks) {
     BlockedOperation operation = blocked_in(ranks[r]);
     const Wait& wait = *ranks[r].last.wait;
     const Place place{operation.text, group->ranks, earlier_twins(ranks[r], *wait.group), wait.messages.empty() ? -1 : rank};
-    Blockage& blockage = found.try_emplace(place, Blockage{std::move(operation), group->ranks, ranks_not_entered(ranks, rank)}).first->second;
-    blockage.operation.waiting.push_back(rank);
+    const auto [blockage, is_new] = found.try_emplace(place);
+    // Once for each operation, because it takes time that grows with the square of the number of ranks.
+    if (is_new) blockage->second = {std::move(operation), group->ranks, ranks_not_entered(ranks, rank)};
+    blockage->second.operation.waiting.push_back(rank);
   }
   std::vector<Blockage> all;
   for (auto& [place, blockage] : found) all.push_back(std::move(blockage));
@@ -101,6 +103,25 @@ std::vector<Blockage> blockages(const std::vector<RankState>& ranks) {
   };
   std::stable_partition(all.begin(), all.end(), is_cause);
   return all;
+}
+
+std::vector<NextOperation> next_operations(const std::vector<RankState>& ranks, int rank) {
+  const RankState& self = ranks[static_cast<size_t>(rank)];
+  std::vector<NextOperation> operations;
+  for (size_t g = 0; g < self.last.groups.size(); ++g) {
+    const Group& group = self.last.groups[g];
+    if (group.started == 0) continue;  // it may have only messages
+    NextOperation next{group.name, group.started + 1, {}, {}};
+    for (const int member : group.ranks) {
+      if (member == rank) continue;
+      next.others.push_back(member);
+      const Group* const theirs = counterpart(self, g, ranks[static_cast<size_t>(member)]);
+      if (theirs != nullptr && theirs->started >= next.number) next.begun.push_back(member);
+    }
+    operations.push_back(std::move(next));
+  }
+  std::stable_partition(operations.begin(), operations.end(), [](const NextOperation& next) { return !next.begun.empty(); });
+  return operations;
 }
 
 std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank) {

@@ -1,5 +1,7 @@
 #pragma once
 // Analyses which rank waits for which, and describes it.
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "trainer/resilience/verdict.h"
@@ -17,6 +19,16 @@ struct Blockage {
 };
 /// Every operation in which ranks are blocked. Those with a missing rank that is not itself waiting for others come first: they are the cause.
 std::vector<Blockage> blockages(const std::vector<RankState>& ranks);
+
+/// The collective operation of a group that a rank has not begun, while it has begun every earlier one.
+struct NextOperation {
+  std::string group;        ///< name
+  uint64_t number = 0;      ///< in the group
+  std::vector<int> others;  ///< the group without the rank
+  std::vector<int> begun;   ///< those of them that have begun it, and perhaps do not wait for it yet
+};
+/// The next collective operation of each group of `rank` that has had one, those that another rank has begun first.
+std::vector<NextOperation> next_operations(const std::vector<RankState>& ranks, int rank);
 
 /// Ranks that wait in an operation in which `rank` participates.
 std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank);
