@@ -27,7 +27,7 @@ double sum_of_squares(const Context& ctx, const Tensor& x) {
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {
   const double* const scalar = scalars.data<double>();
-  if (scalar[kFinite] == 0) return;
+  if (scalar[kAccepted] == 0) return;
   std::vector<AdamWUpdate::Slice> parts;
   int64_t count = 0;
   for (const AdamWSlice& slice : slices) {

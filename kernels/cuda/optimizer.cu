@@ -100,7 +100,7 @@ __device__ __forceinline__ void update_range(const AdamWStep& step, const AdamWP
 
 template <class T>
 __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, AdamW hyper, const double* scalars) {
-  if (scalars[kFinite] == 0) return;
+  if (scalars[kAccepted] == 0) return;
   const Chunk chunk = chunk_of(batch);
   const AdamWPart<T> part = batch.slice[chunk.slice];
   TRIREME_SHARED(AdamWStep, shared_step);
@@ -119,10 +119,11 @@ __global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, c
   const double scale = scalars[kLossScale];
   const double root = sqrt(*sum_sq) / scale;
   const bool finite = root - root == 0;
-  const bool accepted = finite && !(root > scalars[kNormLimit]) && !(*loss > scalars[kLossLimit]);
+  const bool loss_within = isinf(scalars[kLossLimit]) || fabs(*loss) <= scalars[kLossLimit];
+  const bool accepted = finite && !(root > scalars[kNormLimit]) && loss_within;
   const double steps = scalars[kAcceptedSteps] + (accepted ? 1 : 0);
   *norm = root;
-  scalars[kFinite] = accepted ? 1 : 0;
+  scalars[kAccepted] = accepted ? 1 : 0;
   scalars[kGradScale] = (clip > 0 && root > clip ? clip / root : 1) / scale;
   scalars[kAcceptedSteps] = steps;
   scalars[kBiasCorrection1] = 1 - pow(hyper.beta1, steps);
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kLastBlock) add_partials_kernel(int64_t count,
 
 template <class T>
 __global__ void __launch_bounds__(kBlock) non_finite_kernel(GradientBatch<T> batch, const double* scalars, int* partial) {
-  if (scalars[kFinite] != 0) return;
+  if (scalars[kAccepted] != 0) return;
   const Chunk chunk = chunk_of(batch);
   const GradientPart<T> part = batch.slice[chunk.slice];
   const auto is_bad = [](float x) { return !(fabsf(x) <= 3.402823466e38F); };
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(kBlock) non_finite_kernel(GradientBatch<T> bat
 }
 
 __global__ void __launch_bounds__(kLastBlock) first_partial_kernel(int64_t count, const double* scalars, const int* partial, double* index) {
-  const bool rejected = scalars[kFinite] == 0;  // otherwise `partial` was not written
+  const bool rejected = scalars[kAccepted] == 0;  // otherwise `partial` was not written
   int lowest = INT_MAX;
   if (rejected) {
 #pragma unroll 4

@@ -55,7 +55,7 @@ __device__ __forceinline__ void update_range(const UpdateScalars<float>& scalars
 
 template <class Rule, class T>
 __global__ void __launch_bounds__(kBlock) update_kernel(UpdateBatch<T, Rule::kStates> batch, AdamW hyper, const double* scalars) {
-  if (scalars[kFinite] == 0) return;
+  if (scalars[kAccepted] == 0) return;
   const Chunk chunk = chunk_of(batch);
   const UpdatePart<T, Rule::kStates> part = batch.slice[chunk.slice];
   const UpdateScalars<float> step = scalars_of(hyper, part.decay, scalars);
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kBlock) update_kernel(UpdateBatch<T, Rule::kSt
 
 template <int N, class T>
 __global__ void __launch_bounds__(kBlock) average_kernel(double decay, const double* scalars, int64_t count, const T* w, T* e) {
-  if (scalars[kFinite] == 0) return;
+  if (scalars[kAccepted] == 0) return;
   const auto share = static_cast<float>(average_share(decay, scalars[kAcceptedSteps]));
   for (int64_t i = thread_index() * N; i < count; i += thread_count() * N) {
     float weight[N], average[N];

@@ -60,7 +60,7 @@ void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tenso
       [&]<class T>(T) {
         double& found = index.data<double>()[0];
         found = -1;
-        if (scalars.data<double>()[kFinite] != 0) return;
+        if (scalars.data<double>()[kAccepted] != 0) return;
         for (size_t i = 0; i < tensors.size() && found < 0; ++i)
           if (!std::isfinite(reference::sum_of_squares(tensors[i].data<T>(), tensors[i].numel()))) found = static_cast<double>(i);
       });

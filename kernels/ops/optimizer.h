@@ -8,7 +8,7 @@ namespace trireme {
 /// Scalars of a step on the device, so that the update needs no decision of the host after the backward: one f64 tensor [kStepScalars].
 enum StepScalar : int {
   kGradScale = 0,  ///< factor on every gradient: the clip factor / the loss scale
-  kFinite = 1,     ///< 1 if the step is accepted, 0 if rejected: then nothing is written
+  kAccepted = 1,   ///< 1 if the step is accepted, 0 if rejected: then nothing is written
   kLearningRate = 2,
   kBiasCorrection1 = 3,  ///< 1 - beta1^t
   kBiasCorrection2 = 4,  ///< 1 - beta2^t
@@ -16,7 +16,7 @@ enum StepScalar : int {
   kLossScale = 6,        ///< factor on the gradient of the loss, for the next step
   kCleanSteps = 7,       ///< consecutive accepted steps since the loss scale last changed or was held at a bound
   kNormLimit = 8,        ///< a larger gradient norm rejects the step; infinity: none
-  kLossLimit = 9,        ///< a larger sum of losses rejects the step; infinity: none
+  kLossLimit = 9,        ///< a sum of losses that is larger or not finite rejects the step; infinity: the loss is not judged
   kStepScalars = 10,
 };
 
@@ -46,7 +46,7 @@ struct LossScale {
 void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 
 /// Accepts or rejects a step, on the device. `sum_sq` is the sum of squares of gradients that include the loss scale S = scalars[kLossScale], `loss`
-/// the sum of losses. Sets norm[0] = sqrt(sum_sq[0]) / S; scalars[kFinite] = 1 if norm is finite and neither norm nor loss is above its limit;
+/// the sum of losses. Sets norm[0] = sqrt(sum_sq[0]) / S; scalars[kAccepted] = 1 if norm is finite and no limit rejects norm or loss;
 /// scalars[kGradScale] = min(1, clip / norm) / S (1 / S if clip = 0); for an accepted step scalars[kAcceptedSteps] += 1; the bias corrections of that
 /// count; then S and scalars[kCleanSteps] for the next step, which a step rejected by a limit does not change.
 /// sum_sq, loss, norm [1] f64. The caller sets kLearningRate and, before the first step, kAcceptedSteps, kLossScale, kCleanSteps and both limits.

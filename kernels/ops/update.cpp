@@ -29,7 +29,7 @@ void update_range(const UpdateScalars<C>& scalars, const UpdateSlice& slice, int
 template <class Rule, class C, class T>
 void update_on_host(const Context& ctx, const AdamW& hyper, const double* scalars, std::span<const UpdateSlice> slices) {
   constexpr int64_t kGrain = 16384;
-  if (scalars[kFinite] == 0) return;
+  if (scalars[kAccepted] == 0) return;
   for (const UpdateSlice& slice : slices) {
     const double decay = slice.decay ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1;
     const UpdateScalars<C> step{static_cast<C>(scalars[kGradScale]), static_cast<C>(scalars[kLearningRate]), static_cast<C>(hyper.beta1),
@@ -57,7 +57,7 @@ void update_by_rule(Context& ctx, Operation& operation, Optimizer optimizer, con
 template <class C, class T>
 void average_on_host(const Context& ctx, double decay, const double* scalars, const Tensor& w, const Tensor& e) {
   constexpr int64_t kGrain = 16384;
-  if (scalars[kFinite] == 0) return;
+  if (scalars[kAccepted] == 0) return;
   const C share = static_cast<C>(average_share(decay, scalars[kAcceptedSteps]));
   const auto range = [share, from = w.data<T>(), to = e.data<T>()](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

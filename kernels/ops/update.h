@@ -29,7 +29,7 @@ struct UpdateSlice {
   bool decay = false;
   MatrixRange matrix = {};  ///< position of the first matrix.count() elements; the others are padding
 };
-/// One step of `optimizer` with decoupled weight decay; a rejected step (scalars[kFinite] = 0) writes nothing. On the GPU, one launch for all slices
+/// One step of `optimizer` with decoupled weight decay; a rejected step (scalars[kAccepted] = 0) writes nothing. On the GPU, one launch for all slices
 /// of a unit. Only AdamW uses hyper.epsilon.
 void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices);
 

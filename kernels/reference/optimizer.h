@@ -11,13 +11,14 @@ inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling
   const double scale = scalars[kLossScale];
   *norm = std::sqrt(*sum_sq) / scale;
   const bool finite = std::isfinite(*norm);
-  const bool within_limits = !(*norm > scalars[kNormLimit]) && !(*loss > scalars[kLossLimit]);  // a loss that is not a number has never decided
-  scalars[kFinite] = finite && within_limits ? 1 : 0;
+  const bool norm_within = !(*norm > scalars[kNormLimit]);
+  const bool loss_within = std::isinf(scalars[kLossLimit]) || std::abs(*loss) <= scalars[kLossLimit];
+  scalars[kAccepted] = finite && norm_within && loss_within ? 1 : 0;
   scalars[kGradScale] = (clip > 0 && *norm > clip ? clip / *norm : 1) / scale;
-  scalars[kAcceptedSteps] += scalars[kFinite];
+  scalars[kAcceptedSteps] += scalars[kAccepted];
   scalars[kBiasCorrection1] = 1 - std::pow(hyper.beta1, scalars[kAcceptedSteps]);
   scalars[kBiasCorrection2] = 1 - std::pow(hyper.beta2, scalars[kAcceptedSteps]);
-  const double clean = finite ? scalars[kCleanSteps] + scalars[kFinite] : 0;
+  const double clean = finite ? scalars[kCleanSteps] + scalars[kAccepted] : 0;
   const bool grows = clean >= static_cast<double>(scaling.growth_interval);
   scalars[kLossScale] = !finite ? std::fmax(scale / 2, scaling.minimum) : grows ? std::fmin(scale * 2, scaling.maximum) : scale;
   scalars[kCleanSteps] = grows ? 0 : clean;
@@ -26,7 +27,7 @@ inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling
 /// g' = g * grad_scale;   w -= lr decay w;   m = b1 m + (1-b1) g';   v = b2 v + (1-b2) g'^2;   w -= lr (m/c1) / (sqrt(v/c2) + epsilon)
 template <class T>
 void adamw_step(const AdamW& hyper, double decay, const double* scalars, T* w, const T* g, T* m, T* v, int64_t count) {
-  if (scalars[kFinite] == 0) return;
+  if (scalars[kAccepted] == 0) return;
   const double learning_rate = scalars[kLearningRate];
   for (int64_t i = 0; i < count; ++i) {
     const double gradient = g[i] * scalars[kGradScale];

@@ -107,7 +107,7 @@ LargeOperation adam(int64_t columns) {
           {{"w", columns, kInPlace, kF32}, {"g", columns, kInput, kF32}, {"m", columns, kInPlace, kF32}, {"v", columns, kInPlace, kF32, 0, 0, true}},
           [](Context& ctx, const std::vector<Tensor>& t, int64_t) {
             const Tensor scalars = Tensor::zeros(ctx, {kStepScalars}, kF64, MemoryCategory::kWorkspace);
-            for (const int one : {kGradScale, kFinite, kBiasCorrection1, kBiasCorrection2}) write_scalar(ctx, 1, scalars.flat(one, 1));
+            for (const int one : {kGradScale, kAccepted, kBiasCorrection1, kBiasCorrection2}) write_scalar(ctx, 1, scalars.flat(one, 1));
             write_scalar(ctx, 1e-3, scalars.flat(kLearningRate, 1));
             const AdamWSlice slice{t[0], t[1], t[2], t[3], true};
             adamw_step(ctx, AdamW{.weight_decay = 0.1}, scalars, std::span(&slice, 1));

@@ -102,7 +102,7 @@ Operation flat_squares(int64_t total, const std::vector<Range>& ranges) {
 /// `tensors` tensors of `count` elements; each tensor in `bad` contains one non-finite value.
 Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<int64_t, double>>& bad, bool finite) {
   std::vector<double> scalars = kScalars;
-  scalars[kFinite] = finite ? 1 : 0;
+  scalars[kAccepted] = finite ? 1 : 0;
   Operation operation{"first_non_finite", {always_f64(input("scalars", {kStepScalars}, scalars)), always_f64(assigned("index", {1}))}, {}};
   for (int64_t i = 0; i < tensors; ++i) operation.operands.push_back(free_rows(input("x" + std::to_string(i), {count})));
   for (const auto& [place, value] : bad)
@@ -293,7 +293,7 @@ TEST_CASE("moving average matches values computed by hand: d = min(decay, (1 + t
 
 TEST_CASE("a rejected step writes nothing, whatever values the gradients have") {
   std::vector<double> scalars = kScalars;
-  scalars[kFinite] = 0;
+  scalars[kAccepted] = 0;
   scalars[kGradScale] = kNaN;
   for (Operation rejected : {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars),
                              flat_lion(12000, awkward_ranges(300, 12000), 0, scalars), average(130, 0, 0.5, scalars)}) {
@@ -354,7 +354,7 @@ TEST_CASE("a non-finite gradient gives a non-finite norm, which rejects the step
         CHECK_FALSE(std::isfinite(sum));
         const Values after = run(decided(sum, 1.0, 7), device, DType::kF32);
         CHECK_FALSE(std::isfinite(after[1][0]));
-        CHECK(after[2][kFinite] == 0);
+        CHECK(after[2][kAccepted] == 0);
         CHECK(after[2][kAcceptedSteps] == 7);
         CHECK(after[2][kLearningRate] == 3);
         CHECK(after[2][kBiasCorrection1] == Approx(1 - std::pow(kHyper.beta1, 7)).epsilon(1e-14));
@@ -404,7 +404,7 @@ TEST_CASE("a finite norm accepts the step, clips it and counts it") {
         const Values after = run(decided(c.sum_sq, c.clip, steps), device, DType::kF32);
         CHECK(after[1][0] == c.norm);
         CHECK(after[2][kGradScale] == c.factor);
-        CHECK(after[2][kFinite] == 1);
+        CHECK(after[2][kAccepted] == 1);
         CHECK(after[2][kLearningRate] == 3);
         CHECK(after[2][kAcceptedSteps] == steps + 1);
         CHECK(after[2][kBiasCorrection1] == Approx(1 - std::pow(kHyper.beta1, steps + 1)).epsilon(1e-14));
@@ -459,7 +459,7 @@ TEST_CASE("the loss scale doubles after clean steps, halves on overflow, and sta
       INFO(c.before.scale << " after " << c.before.clean_steps << " clean steps, " << c.sum_sq);
       CHECK(after[2][kLossScale] == static_cast<double>(c.after.scale));
       CHECK(after[2][kCleanSteps] == static_cast<double>(c.after.clean_steps));
-      CHECK(after[2][kFinite] == (std::isfinite(c.sum_sq) ? 1 : 0));
+      CHECK(after[2][kAccepted] == (std::isfinite(c.sum_sq) ? 1 : 0));
       CHECK(after[2][kAcceptedSteps] == (std::isfinite(c.sum_sq) ? 5 : 4));
       // Without dynamic loss scaling.
       const Values fixed = run(decided(c.sum_sq, 1, 4), device, DType::kF32);
@@ -475,13 +475,22 @@ TEST_CASE("a step above the limit of its gradient norm or of its loss is rejecte
     Limits limits;
     bool accepted;
   };
-  // The norm is 5 and its squares include the loss scale; a value at its limit is within it. A loss that is not a number decides nothing.
-  for (const Case& c : {Case{{5, 2, 2}, true}, {{4.9, 2, 2}, false}, {{5, 1.9, 2}, false}, {{5, kInfinity, kInfinity}, true}, {{5, 2, kNaN}, true}}) {
+  // The norm is 5 and its squares include the loss scale; a value at its limit is within it. A finite limit also rejects a loss that is not finite.
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  for (const Case& c : {Case{{5, 2, 2}, true},
+                        {{4.9, 2, 2}, false},
+                        {{5, 1.9, 2}, false},
+                        {{5, kLargest, 2}, true},
+                        {{5, kLargest, kNaN}, false},
+                        {{5, kLargest, kInfinity}, false},
+                        {{5, 2, kNaN}, false},
+                        {{5, kInfinity, kInfinity}, true},
+                        {{5, kInfinity, kNaN}, true}}) {
     for (Device device : devices()) {
       const Values after = run(decided(25 * 16 * 16, 1, 4, scaling, {16, 2}, c.limits), device, DType::kF32);
       INFO("limits " << c.limits.norm << ", " << c.limits.loss << "; loss " << c.limits.measured_loss);
       CHECK(after[1][0] == 5);
-      CHECK(after[2][kFinite] == (c.accepted ? 1 : 0));
+      CHECK(after[2][kAccepted] == (c.accepted ? 1 : 0));
       CHECK(after[2][kAcceptedSteps] == (c.accepted ? 5 : 4));
       CHECK(after[2][kLossScale] == (c.accepted ? 32 : 16));
       CHECK(after[2][kCleanSteps] == (c.accepted ? 0 : 2));
@@ -489,7 +498,7 @@ TEST_CASE("a step above the limit of its gradient norm or of its loss is rejecte
   }
   for (Device device : devices()) {  // an overflow under a limit is still one
     const Values after = run(decided(kInfinity, 1, 4, scaling, {16, 2}, {5, 2, 2}), device, DType::kF32);
-    CHECK(after[2][kFinite] == 0);
+    CHECK(after[2][kAccepted] == 0);
     CHECK(after[2][kLossScale] == 8);
     CHECK(after[2][kCleanSteps] == 0);
   }

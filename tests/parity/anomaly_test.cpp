@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 #include <mutex>
 
 #include "tests/parity/run_state.h"
@@ -12,6 +13,7 @@
 #include "tests/support/disturbed_run.h"
 #include "tests/support/run_files.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/rerun.h"
@@ -66,6 +68,13 @@ std::map<std::string, std::vector<char>> end_of(const fs::path& run_directory, i
 
 /// A gradient of rank 1 becomes ten thousand times as large.
 Fault spike() { return {kAt, 1, "shard", "reduce_scatter", true, scaled(1e4)}; }
+
+/// Changes {sum of squares of the gradient, sum of losses} in the all-reduce at the end of step kAt.
+Fault of_sums(int rank, bool outgoing, std::function<void(const Tensor&)> change) { return {kAt, rank, "world", "all_reduce", outgoing, change}; }
+
+CheckpointDescription description_of(const fs::path& run_directory, int64_t step) {
+  return CheckpointReader(run_directory / "checkpoints" / checkpoint_name(step)).description();
+}
 
 struct Scene {
   Scene() { write_tokens(directory.path / "tokens", 12 * 400 + 1); }
@@ -127,9 +136,12 @@ class Rig {
     fault.step = step_ + 1;
     injector_.set(fault);
     std::optional<RerunVerdict> verdict = take();
+    struck_ = injector_.struck();
     injector_.set(std::nullopt);
     return verdict;
   }
+  /// Buffers of all ranks that the last fault changed. Collective.
+  int64_t struck() { return all_reduce_count(trainer_.mesh().world, struck_); }
   /// `fault`: strikes in the same step.
   std::optional<RerunVerdict> take_with_spoiled(int64_t place, const std::optional<Fault>& fault = {}) {
     data_.spoil(trainer_.sample(data_, step_, place));
@@ -148,6 +160,7 @@ class Rig {
   Chain& data_;
   int64_t step_ = 0;
   double loss_ = 0;
+  int struck_ = 0;
   ExchangeLog log_;
   FaultInjector injector_;
   std::unique_ptr<Communicator> observing_, disturbing_;
@@ -160,6 +173,7 @@ class Rig {
 void on_rigs(const ParityLayout& layout, const std::function<void(Rig&)>& body) {
   Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp32");
   config.observe.anomalies.window = 32;
+  config.observe.anomalies.policy = AnomalyPolicy::kRerun;
   Chain data;
   run_ranks(layout.world(), [&](Communicator& world) {
     Rig rig(world, config, data);
@@ -193,15 +207,24 @@ std::vector<Trial> trials_of(const ParityLayout& layout) {
   return trials;
 }
 
-/// `trials` steps with a fault and as many with a spoiled sample; every verdict must be right.
+/// `trials` steps with a fault that is seen and as many with a spoiled sample; every verdict must be right. Prints how many faults were not seen.
 void check_verdicts(const ParityLayout& layout, size_t trials) {
   on_rigs(layout, [&](Rig& rig) {
     const std::vector<Trial> all = trials_of(layout);
-    for (size_t i = 0, done = 0; done < trials; ++i) {
+    size_t done = 0, flips = 0, unseen = 0, later = 0;
+    for (size_t i = 0; done < trials; ++i) {
       const auto& [fault, may_hide] = all[(i * 7) % all.size()];
       const std::string place = concat("trial ", i, ", ", fault.verb, " of ", fault.group, " on rank ", fault.rank, ": ");
       const std::optional<RerunVerdict> of_fault = rig.take_with(fault);
-      if (!of_fault && may_hide && i < 2 * trials) continue;
+      TRIREME_CHECK(rig.struck() == 1, place, rig.struck(), " buffers were changed");
+      flips += may_hide ? 1 : 0;
+      if (!of_fault && may_hide && i < 2 * trials) {
+        ++unseen;
+        int64_t clean = 0;
+        while (clean < 4 && !rig.take()) ++clean;
+        later += clean < 4 ? 1 : 0;
+        continue;
+      }
       ++done;
       TRIREME_CHECK(of_fault, place, "not found");
       TRIREME_CHECK(of_fault->cause == RerunVerdict::Cause::kHardware, place, of_fault->text);
@@ -216,6 +239,10 @@ void check_verdicts(const ParityLayout& layout, size_t trials) {
       TRIREME_CHECK(of_data->samples == std::vector<int64_t>{sample}, place, of_data->text, ", spoiled was ", sample);
       TRIREME_CHECK(!of_data->result.accepted, place, "a spoiled step was accepted");
     }
+    if (rig.trainer().mesh().world.rank() == 0)
+      std::cout << layout.str() << ": " << done + unseen << " faults, " << done << " seen in their step; " << flips
+                << " of them flips of one activation or weight, " << flips - unseen << " seen in their step, " << later
+                << " in the four steps after it, " << unseen - later << " in none\n";
   });
 }
 
@@ -386,6 +413,62 @@ TEST_CASE("anomalies: stop ends the run with the state before the step, and skip
   }
 }
 
+TEST_CASE("anomalies: a loss that is not finite rejects its step under every policy but warn, although its gradient is finite") {
+  const Scene scene;
+  CHECK(run_disturbed(run_config(pp2dp2z3(), scene.run("clean"), AnomalyPolicy::kWarn), std::nullopt).empty());
+  const Fault fault = of_sums(2, true, [](const Tensor& sums) { not_a_number()(sums.flat(1, 1)); });
+  for (const char* const policy : {"warn", "skip", "rerun", "stop"}) {
+    INFO(policy);
+    const fs::path run = scene.run(policy);
+    Config config = run_config(pp2dp2z3(), run, AnomalyPolicy::kWarn);
+    config.observe.anomalies.policy = OneOf<AnomalyPolicy>(policy);
+    CHECK(run_disturbed(config, fault).empty() == (config.observe.anomalies.policy != AnomalyPolicy::kStop));
+    const std::vector<json> events = events_of(run, "anomaly");
+    REQUIRE(events.size() == 1);
+    CHECK(events[0]["step"] == kAt);
+    CHECK(events[0]["action"] == policy);
+    CHECK(events[0]["measured"]["loss"].is_null());
+    if (config.observe.anomalies.policy == AnomalyPolicy::kStop) {
+      const CheckpointDescription stopped = description_of(run, kAt - 1);
+      CHECK(stopped.optimizer_steps == kAt - 1);
+      config.observe.anomalies.policy = AnomalyPolicy::kWarn;
+      CHECK(run_disturbed(config, std::nullopt).empty());  // continues from the saved state, and the fault is gone
+    }
+    CHECK(description_of(run, kSteps).optimizer_steps == (std::string(policy) == "skip" ? kSteps - 1 : kSteps));
+    if (std::string(policy) == "rerun" || std::string(policy) == "stop") CHECK(end_of(run, kSteps) == end_of(scene.run("clean"), kSteps));
+  }
+}
+
+TEST_CASE("anomalies: stop saves the loss scale from before the step") {
+  const Scene scene;
+  Config config = run_config(pp2dp2z3(), scene.run("clean"), AnomalyPolicy::kWarn);
+  config.training.precision = "fp16";
+  config.training.loss_scale = {.initial = 1024, .growth_interval = 7};
+  config.checkpoint.every = kAt - 1;
+  config.checkpoint.keep = 9;
+  CHECK(run_disturbed(config, std::nullopt).empty());
+  config.run.directory = scene.run("stopped");
+  config.checkpoint.every = 0;
+  config.observe.anomalies.policy = AnomalyPolicy::kStop;
+  CHECK_THAT(run_disturbed(config, Fault{kAt, 1, "pipeline", "exchange", true, not_a_number()}), Contains("in step 40 the loss is not finite"));
+  CHECK(description_of(scene.run("stopped"), kAt - 1).loss_scale == description_of(scene.run("clean"), kAt - 1).loss_scale);
+  CHECK(end_of(scene.run("stopped"), kAt - 1) == end_of(scene.run("clean"), kAt - 1));
+}
+
+TEST_CASE("anomalies: a rank with another copy of a step's result ends the run on every rank") {
+  const Scene scene;
+  const std::vector<std::pair<const char*, std::function<void(const Tensor&)>>> changes = {
+      {"a factor", scaled(1e4)}, {"a bit", flipped(20, 0)}, {"not a number", not_a_number()}};
+  for (const AnomalyPolicy policy : {AnomalyPolicy::kWarn, AnomalyPolicy::kSkip, AnomalyPolicy::kRerun, AnomalyPolicy::kStop}) {
+    for (const auto& [name, change] : changes) {
+      INFO("policy " << static_cast<int>(policy) << ", " << name);
+      const fs::path run = scene.run(concat(static_cast<int>(policy), name));
+      const std::string message = run_disturbed(run_config(pp2dp2z3(), run, policy), of_sums(1, false, change));
+      CHECK_THAT(message, Contains("different copies of the results of step 40: rank 1 on ") && !Contains("rank 0 on"));
+    }
+  }
+}
+
 TEST_CASE("anomalies: a resumed run judges as one that was not interrupted") {
   const Scene scene;
   CHECK(run_disturbed(run_config(pp2dp2z3(), scene.run("through"), AnomalyPolicy::kSkip), spike()).empty());
@@ -452,6 +535,37 @@ TEST_CASE("anomalies: a rank whose execution differed once is named, although th
     TRIREME_CHECK(verdict->cause == RerunVerdict::Cause::kHardware, verdict->text);
     TRIREME_CHECK(verdict->ranks == std::vector<int>{1}, verdict->text);
     TRIREME_CHECK(!verdict->result.accepted, "a spoiled step was accepted");
+  });
+}
+
+TEST_CASE("anomalies: a rank with another copy of a repetition's result ends the run on every rank") {
+  on_rigs(pp2dp2z3(), [](Rig& rig) {
+    // The third of these all-reduces: the first execution has one for the sums and one that compares the copies.
+    const Fault fault{0, 1, "world", "all_reduce", false, scaled(1e-6), 3};
+    try {
+      rig.take_with_spoiled(3, fault);
+    } catch (const AgreedError& error) {
+      TRIREME_CHECK(std::string(error.what()).find("rank 1 on ") != std::string::npos, error.what());
+      return;
+    }
+    throw std::runtime_error("the repetition was not stopped");
+  });
+}
+
+TEST_CASE("anomalies: the verdict is the same on all ranks, although one has another copy of a sample's loss") {
+  on_rigs(pp2dp2z3(), [](Rig& rig) {
+    // Three executions have two all-reduces each; then the loss of each of twelve samples has one, and one more for the maximum over the ranks.
+    for (int nth = 7; nth < 7 + 24; nth += 2) {
+      const Fault fault{0, 1, "world", "all_reduce", false, scaled(1e6), nth};
+      std::string text = "ended";
+      try {
+        const std::optional<RerunVerdict> verdict = rig.take_with_spoiled(3, fault);
+        text = verdict ? verdict->text : "no anomaly";
+      } catch (const AgreedError&) {
+      }
+      const std::vector<std::string> texts = all_gather_strings(rig.trainer().mesh().world, text);
+      TRIREME_CHECK(std::ranges::count(texts, text) == std::ssize(texts), "all-reduce ", nth, ": ", texts[0], " but ", texts[1]);
+    }
   });
 }
 

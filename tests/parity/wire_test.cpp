@@ -44,8 +44,9 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   const double copies = std::max(1.0, t / static_cast<double>(*config.model.kv_heads));  // ranks that share a kv head
   wire.tensor += 2 * (t - 1) / t * partial(Partial::kTensor);
   wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
-  wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;      // valid tokens
-  wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;  // squared norm and loss
+  wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;  // valid tokens
+  const double shared = 16 + 3 * 32;                      // squared norm and loss; the comparison of the ranks' copies of loss, norm and acceptance
+  wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * shared;
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == Reshard::kAfterUse;
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != GradientAccumulation::kFull;
   const std::vector<UnitRef> last_part =

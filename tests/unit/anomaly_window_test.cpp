@@ -6,6 +6,7 @@
 
 #include "kernels/core/rng.h"
 #include "tests/support/catch.h"
+#include "trainer/run/exchange_log.h"
 #include "trainer/run/rejected_steps.h"
 
 using namespace trireme;
@@ -42,6 +43,34 @@ TEST_CASE("anomalies: no step is judged before the window is full") {
   const AnomalyConfig small{.window = 8};
   CHECK(window_of(small, steady(7)).limits() == StepLimits());
   CHECK(window_of(small, steady(8)).limits().loss < 3);
+}
+
+TEST_CASE("anomalies: policies that reject steps reject a loss that is not finite from the first step on") {
+  for (const AnomalyPolicy policy : {AnomalyPolicy::kWarn, AnomalyPolicy::kSkip, AnomalyPolicy::kRerun, AnomalyPolicy::kStop}) {
+    const AnomalyConfig config{.policy = policy};
+    CHECK(window_of(config, {}).limits().finite_loss == (policy != AnomalyPolicy::kWarn));
+    CHECK(window_of(config, steady(128)).limits().finite_loss == (policy != AnomalyPolicy::kWarn));
+  }
+}
+
+TEST_CASE("anomalies: exchanges that only one execution of a step has are differences") {
+  const std::string group = "world";
+  const std::vector<int> ranks = {0, 1};
+  const auto exchange = [&](int64_t number, bool outgoing, uint64_t digest) {
+    return Exchange{&group, &ranks, "all_reduce", outgoing, number, -1, digest};
+  };
+  const std::vector<Exchange> shorter = {exchange(4, true, 7), exchange(4, false, 8)};
+  std::vector<Exchange> longer = shorter;
+  CHECK(compare(shorter, longer, 0).first.empty());
+  longer.push_back(exchange(5, true, 9));
+  for (const ExchangeDifference& difference : {compare(shorter, longer, 0), compare(longer, shorter, 0)}) {
+    CHECK(difference.first == "all_reduce 2 over world (ranks 0, 1)");
+    CHECK(difference.first_is_sent);
+    CHECK(difference.sent == std::vector<std::string>{difference.first});
+  }
+  longer[1].digest = 0;
+  CHECK(compare(shorter, longer, 0).first == "all_reduce 1 over world (ranks 0, 1)");
+  CHECK_FALSE(compare(shorter, longer, 0).first_is_sent);
 }
 
 TEST_CASE("anomalies: a limit lies z robust deviations of the logarithm above the median") {
@@ -93,6 +122,16 @@ TEST_CASE("anomalies: a value at its limit is none, and one that is not finite a
   StepResult overflow = step_of(1, kNoLimit);
   overflow.overflow = true;
   CHECK_FALSE(anomaly_in(overflow, limits));
+  StepLimits judged = limits;  // the device has judged the step, and its decision counts
+  judged.finite_loss = true;
+  StepResult rejected = step_of(3, 2);
+  rejected.accepted = false;
+  CHECK(anomaly_in(rejected, judged).loss);
+  CHECK_FALSE(anomaly_in(rejected, judged).grad_norm);
+  CHECK_FALSE(anomaly_in(step_of(3.1, 2), judged));
+  rejected.grad_norm = kNoLimit;
+  CHECK_FALSE(anomaly_in(rejected, judged).loss);
+  CHECK(anomaly_in(rejected, judged).grad_norm);
   const StepResult both = step_of(3.5, kNan);
   CHECK(text_of(anomaly_in(both, limits), both, limits) == "the loss 3.5 is above 3 and the gradient norm is not finite");
 }

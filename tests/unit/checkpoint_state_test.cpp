@@ -154,17 +154,17 @@ TEST_CASE("checkpoint: the window of accepted steps is part of the manifest, to 
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
   about.model = about.layout = nlohmann::json::object();
-  CHECK(manifest_text(manifest).find("figures") == std::string::npos);
-  about.figures = {{2.125, 0.1}, {1.0 / 3, 5e-324}};
-  CHECK(parse_manifest(manifest_text(manifest), "m").description.figures == about.figures);
-  const auto with = [&](const char* figures) {
+  CHECK(manifest_text(manifest).find("anomaly_window") == std::string::npos);
+  about.anomaly_window = {{2.125, 0.1}, {1.0 / 3, 5e-324}};
+  CHECK(parse_manifest(manifest_text(manifest), "m").description.anomaly_window == about.anomaly_window);
+  const auto with = [&](const char* window) {
     std::string text = manifest_text(manifest);
-    const size_t begin = text.find("\"figures\": ") + 11, end = text.find("],\n \"", begin) + 1;
-    return with_digest(text.replace(begin, end - begin, figures));
+    const size_t begin = text.find("\"anomaly_window\": ") + 18, end = text.find("],\n \"", begin) + 1;
+    return with_digest(text.replace(begin, end - begin, window));
   };
-  CHECK(parse_manifest(with("[[1.5, 2]]"), "m").description.figures == std::vector<StepFigures>{{1.5, 2}});
+  CHECK(parse_manifest(with("[[1.5, 2]]"), "m").description.anomaly_window == std::vector<StepFigures>{{1.5, 2}});
   for (const char* bad : {"[[1.5]]", "[[1.5, \"2\"]]", "[1.5, 2]", "[[1.5, 0]]", "[[-1, 2]]", "3"})
-    CHECK_THROWS_WITH(parse_manifest(with(bad), "m"), Contains("\"figures\""));
+    CHECK_THROWS_WITH(parse_manifest(with(bad), "m"), Contains("\"anomaly_window\""));
 }
 
 TEST_CASE("checkpoint: the algorithms of matrix products are part of the manifest", "[checkpoint]") {

@@ -134,16 +134,16 @@ StopState parse_early_stopping(const json& object, int64_t step, const std::stri
   return state;
 }
 
-std::vector<StepFigures> parse_figures(const json& object, const std::string& where) {
-  std::vector<StepFigures> figures;
-  const std::string at = where + ": \"figures\"";
-  for (const json& pair : array_member(object, "figures", where)) {
+std::vector<StepFigures> parse_anomaly_window(const json& object, const std::string& where) {
+  std::vector<StepFigures> window;
+  const std::string at = where + ": \"anomaly_window\"";
+  for (const json& pair : array_member(object, "anomaly_window", where)) {
     const bool numbers = pair.is_array() && pair.size() == 2 && pair[0].is_number() && pair[1].is_number();
     if (!numbers) throw DataError(at + ": is not a list of pairs of loss and gradient norm");
-    figures.push_back({pair[0].get<double>(), pair[1].get<double>()});
-    if (!(figures.back().loss > 0 && figures.back().grad_norm > 0)) throw DataError(at + ": contains a number that is not positive");
+    window.push_back({pair[0].get<double>(), pair[1].get<double>()});
+    if (!(window.back().loss > 0 && window.back().grad_norm > 0)) throw DataError(at + ": contains a number that is not positive");
   }
-  return figures;
+  return window;
 }
 
 StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
@@ -251,7 +251,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
   if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
-  for (const StepFigures& step : about.figures) result["figures"].push_back({step.loss, step.grad_norm});
+  for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
   if (!about.product_algorithms.empty()) result["product_algorithms"] = about.product_algorithms;
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
@@ -275,7 +275,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   require_known_keys(object, {"digest",          "format",     "version",        "step",   "tokens",         "samples",
                               "optimizer_steps", "seed",       "config",         "model",  "tokenizer",      "training_data",
                               "layout",          "loss_scale", "rejected_steps", "branch", "early_stopping", "product_algorithms",
-                              "tensors",         "files",      "figures"},
+                              "tensors",         "files",      "anomaly_window"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -293,7 +293,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
   if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
   if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);
-  if (object.contains("figures")) about.figures = parse_figures(object, where);
+  if (object.contains("anomaly_window")) about.anomaly_window = parse_anomaly_window(object, where);
   if (object.contains("product_algorithms"))
     for (const auto& [gpu, algorithms] : object_member(object, "product_algorithms", where).items())
       about.product_algorithms[gpu] = strings_of(algorithms, where + ": \"product_algorithms\"");

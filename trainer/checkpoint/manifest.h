@@ -66,7 +66,7 @@ struct CheckpointDescription {
   int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
   std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
   StopState early_stopping = {};          ///< without an evaluation after `step` that was made after the save
-  std::vector<StepFigures> figures = {};  ///< the window of AnomalyWindow, oldest first
+  std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
   /// Those that the step uses; empty without kernels.tuning_file.
   AlgorithmsByGpu product_algorithms = {};
 };

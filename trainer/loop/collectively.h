@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 
 #include "kernels/core/check.h"
@@ -21,6 +22,11 @@ void collectively(Communicator& world, const std::function<void()>& body);
 /// Checks that `facts` are the same on every rank before a run starts. Keys: "binary", "configuration", "data". Collective.
 /// Errors: AgreedError (usage) on all ranks, naming what differs and the ranks that differ from rank 0.
 void check_same_everywhere(Communicator& world, const std::map<std::string, std::string>& facts);
+
+/// Checks that `values`, of which every rank has a copy, have the same bits on each; not-a-number equals not-a-number. `what`: "step 40". One
+/// all-reduce of 32 bytes a value if they are the same. Collective.
+/// Errors: AgreedError (internal) on all ranks, naming the ranks whose copies differ from that of most ranks.
+void check_same_result(Communicator& comm, const std::string& what, std::span<const double> values);
 
 /// A digest of the running executable's file.
 std::string binary_digest();

@@ -13,11 +13,21 @@
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/blocking.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/exposed.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/declare.h"
 
 namespace trireme {
+
+namespace {
+
+/// Scalars that the host reads after a step. The last two only with dynamic loss scaling.
+struct Readback {
+  enum Place : size_t { kLossSum, kGradNorm, kAcceptedFlag, kOffender, kLocalLoss, kLocalSquares, kNextLossScale, kNextCleanSteps, kCount };
+};
+
+}  // namespace
 
 bool scales_loss(const TrainingConfig& training) { return training.precision == "fp16"; }
 
@@ -186,16 +196,26 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
-  write_scalar(ctx_, limits.loss * static_cast<double>(std::max<int64_t>(valid, 1)), scalars_.flat(kLossLimit, 1));
+  const double loss_limit = limits.loss * static_cast<double>(std::max<int64_t>(valid, 1));
+  write_scalar(ctx_, limits.finite_loss ? std::min(loss_limit, std::numeric_limits<double>::max()) : loss_limit, scalars_.flat(kLossLimit, 1));
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
   if (captures && actions_ == nullptr && !records_activations_) {
     launch_graph(step);
   } else {
     queue_step(step);  // parameters are gathered: a launch leaves them marked as stale
   }
-  std::vector<Tensor> figures = {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1), offender_, local_sums_.flat(1, 1), local_sums_.flat(0, 1)};
-  if (scales_loss(config_.training)) figures.insert(figures.end(), {scalars_.flat(kLossScale, 1), scalars_.flat(kCleanSteps, 1)});
-  return {ScalarReadback(ctx_, figures), factor, learning_rate, valid, local_targets_};
+  std::vector<Tensor> results(scales_loss(config_.training) ? Readback::kCount : Readback::kNextLossScale);
+  results[Readback::kLossSum] = sums_.flat(1, 1);
+  results[Readback::kGradNorm] = norm_;
+  results[Readback::kAcceptedFlag] = scalars_.flat(kAccepted, 1);
+  results[Readback::kOffender] = offender_;
+  results[Readback::kLocalLoss] = local_sums_.flat(1, 1);
+  results[Readback::kLocalSquares] = local_sums_.flat(0, 1);
+  if (scales_loss(config_.training)) {
+    results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
+    results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
+  }
+  return {ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_};
 }
 
 void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step) {
@@ -257,24 +277,30 @@ StepResult Trainer::finish(const StepInFlight& step) {
   for (; !step.scalars.ready(); std::this_thread::sleep_for(std::chrono::microseconds(100))) mesh_.world.raise_errors();
   const std::vector<double> values = step.scalars.wait();
   waiting.reset();
+  if (ctx_.device != Device::kMeta) {
+    std::vector<double> shared = {values[Readback::kLossSum], values[Readback::kGradNorm], values[Readback::kAcceptedFlag]};
+    if (scales_loss(config_.training)) shared.insert(shared.end(), {values[Readback::kNextLossScale], values[Readback::kNextCleanSteps]});
+    check_same_result(mesh_.step, concat("step ", step.step + 1), shared);
+  }
   StepResult result;
-  result.loss = values[0] * step.loss_factor;
-  result.grad_norm = values[1];
+  result.loss = values[Readback::kLossSum] * step.loss_factor;
+  result.grad_norm = values[Readback::kGradNorm];
   result.learning_rate = step.learning_rate;
   result.targets = step.targets;
-  result.local_loss = values[4];
-  result.local_squares = values[5];
+  result.local_loss = values[Readback::kLocalLoss];
+  result.local_squares = values[Readback::kLocalSquares];
   result.local_targets = step.local_targets;
-  result.accepted = ctx_.device == Device::kMeta || values[2] != 0;
+  result.accepted = ctx_.device == Device::kMeta || values[Readback::kAcceptedFlag] != 0;
   if (result.accepted) {
     ++accepted_steps_;
   } else {
-    result.offender = offender_name(static_cast<int64_t>(values[3]));
+    result.offender = offender_name(static_cast<int64_t>(values[Readback::kOffender]));
     result.over_limit = std::isfinite(result.grad_norm);
   }
   if (scales_loss(config_.training) && ctx_.device != Device::kMeta) {
     used_scale_ = static_cast<double>(loss_scale_.scale);
-    result.loss_scale = std::exchange(loss_scale_, LossScale{static_cast<int64_t>(values[6]), static_cast<int64_t>(values[7])}).scale;
+    const LossScale next{static_cast<int64_t>(values[Readback::kNextLossScale]), static_cast<int64_t>(values[Readback::kNextCleanSteps])};
+    result.loss_scale = std::exchange(loss_scale_, next).scale;
     // The loss is not scaled: if it is not finite itself, a smaller scale does not help.
     result.overflow = !result.accepted && std::isfinite(result.loss) && loss_scale_.scale < *result.loss_scale;
   }

@@ -31,6 +31,8 @@ bool scales_loss(const TrainingConfig& training);
 struct StepLimits {
   double loss = std::numeric_limits<double>::infinity();       ///< mean over the global batch's valid tokens, nats
   double grad_norm = std::numeric_limits<double>::infinity();  ///< before clipping
+  /// True: a step whose loss is not finite is rejected, too. One whose gradient norm is not finite always is.
+  bool finite_loss = false;
   bool operator==(const StepLimits&) const = default;
 };
 
@@ -39,12 +41,12 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   int64_t targets = 0;                ///< valid tokens of the global batch; if there are none, loss and gradients are 0
-  bool accepted = true;               ///< false: the gradient norm was not finite or a limit exceeded, weights are unchanged on every rank
+  bool accepted = true;               ///< false: the gradient norm was not finite or StepLimits rejected it, weights are unchanged on every rank
   std::optional<int64_t> loss_scale;  ///< of this step; only with dynamic loss scaling
   /// True if rejected because the loss scale was too large for the gradients; it is lower from here on. Expected now and then with loss scaling.
   bool overflow = false;
   std::string offender;     ///< rejected steps: the first parameter, by name, with a non-finite gradient
-  bool over_limit = false;  ///< true if rejected although everything is finite: loss or gradient norm is above its limit
+  bool over_limit = false;  ///< true if rejected by StepLimits, with a finite gradient
   /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
@@ -90,10 +92,13 @@ class Trainer {
   /// Trains on the global batch of `step` (from 0).
   StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
-  /// most one further step may be started before a step is finished.
+  /// most one further step may be started before a step is finished. The ranks compare the results that `finish` reads, because each acts on its own
+  /// copy of them.
+  /// Errors of `finish`: AgreedError (internal) on all ranks if the results differ between them, which is a fault of a memory, link or processor. The
+  /// weights may then differ as well.
   struct StepInFlight {
-    /// Summed loss, gradient norm, accepted, offender, local loss and squares; with dynamic loss scaling the next step's scale and clean steps.
-    ScalarReadback scalars;
+    ScalarReadback scalars;  ///< in the order of Readback
+    int64_t step = 0;        ///< from 0
     double loss_factor = 0;  ///< mean loss = summed loss * loss_factor
     double learning_rate = 0;
     int64_t targets = 0, local_targets = 0;  ///< valid tokens of the global batch, and of this data rank
@@ -183,7 +188,8 @@ class Trainer {
   const std::vector<int>& stage_rank() const { return stage_rank_; }  ///< pipeline rank of each stage
 
  private:
-  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of batch_. `sample_of`: index in the global batch -> sample of the data set.
+  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of batch_. `sample_of`: index in the global batch ->
+  /// sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);

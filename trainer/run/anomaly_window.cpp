@@ -36,13 +36,17 @@ AnomalyWindow::AnomalyWindow(const AnomalyConfig& config, std::vector<StepFigure
 }
 
 StepLimits AnomalyWindow::limits() const {
-  if (window_.size() < static_cast<size_t>(config_.window)) return {};
+  StepLimits limits;
+  limits.finite_loss = config_.policy != AnomalyPolicy::kWarn;
+  if (window_.size() < static_cast<size_t>(config_.window)) return limits;
   std::vector<double> losses, norms;
   for (const StepFigures& step : window_) {
     losses.push_back(std::log(step.loss));
     norms.push_back(std::log(step.grad_norm));
   }
-  return {limit_of(std::move(losses), config_.z, kLossFloor), limit_of(std::move(norms), config_.z, kGradientFloor)};
+  limits.loss = limit_of(std::move(losses), config_.z, kLossFloor);
+  limits.grad_norm = limit_of(std::move(norms), config_.z, kGradientFloor);
+  return limits;
 }
 
 void AnomalyWindow::add(const StepResult& result) {
@@ -54,7 +58,11 @@ void AnomalyWindow::add(const StepResult& result) {
 
 Anomaly anomaly_in(const StepResult& result, const StepLimits& limits) {
   if (result.overflow) return {};
-  return {!std::isfinite(result.loss) || result.loss > limits.loss, !std::isfinite(result.grad_norm) || result.grad_norm > limits.grad_norm};
+  Anomaly anomaly{!std::isfinite(result.loss) || result.loss > limits.loss, !std::isfinite(result.grad_norm) || result.grad_norm > limits.grad_norm};
+  if (!limits.finite_loss) return anomaly;
+  if (result.accepted) return {};
+  if (!anomaly) anomaly.loss = true;  // the device compares sums of losses, which are rounded otherwise than means
+  return anomaly;
 }
 
 std::string text_of(const Anomaly& anomaly, const StepResult& result, const StepLimits& limits) {

@@ -21,7 +21,7 @@ uint64_t digest_of_host(const Tensor& tensor) {
   return std::stoull(text.substr(text.size() - 16), nullptr, 16);
 }
 
-/// Reads the digest of a buffer on a GPU later. Only scalars of the step are in fp64 there.
+/// Queues the digest of a buffer on a GPU. Only scalars of the step are in fp64 there.
 ScalarReadback digest_of_device(Context& ctx, const Tensor& tensor, Tensor& sum) {
   constexpr int64_t kMostScalars = 8;
   const DType dtype = tensor.dtype();
@@ -86,17 +86,19 @@ std::vector<Exchange> ExchangeLog::stop() {
 }
 
 ExchangeDifference compare(const std::vector<Exchange>& first, const std::vector<Exchange>& second, int own_rank) {
-  TRIREME_CHECK(first.size() == second.size(), "executions of a step with ", first.size(), " and ", second.size(), " exchanges");
   ExchangeDifference difference;
   if (std::ranges::equal(first, second, {}, &Exchange::digest, &Exchange::digest)) return difference;
-  const std::vector<std::string> names = names_of(first, own_rank);
-  for (size_t i = 0; i < first.size(); ++i) {
-    if (first[i].digest == second[i].digest) continue;
+  // An exchange that only the longer execution has differs, too.
+  const std::vector<Exchange>& longer = first.size() < second.size() ? second : first;
+  const size_t common = std::min(first.size(), second.size());
+  const std::vector<std::string> names = names_of(longer, own_rank);
+  for (size_t i = 0; i < longer.size(); ++i) {
+    if (i < common && first[i].digest == second[i].digest) continue;
     if (difference.first.empty()) {
       difference.first = names[i];
-      difference.first_is_sent = first[i].outgoing;
+      difference.first_is_sent = longer[i].outgoing;
     }
-    if (first[i].outgoing) difference.sent.push_back(names[i]);
+    if (longer[i].outgoing) difference.sent.push_back(names[i]);
   }
   return difference;
 }

@@ -46,7 +46,7 @@ struct ExchangeDifference {
   bool first_is_sent = false;          ///< this rank contributed something else to it; otherwise it received something else
   std::vector<std::string> sent = {};  ///< all operations to which this rank contributed something else
 };
-/// Both must begin with the same copies of parameters gathered.
+/// Both executions must begin with the same copies of parameters gathered. Exchanges that only one of them has are differences.
 ExchangeDifference compare(const std::vector<Exchange>& first, const std::vector<Exchange>& second, int own_rank);
 
 }  // namespace trireme

@@ -25,16 +25,16 @@ bool same(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_ca
 struct RankDifference {
   std::string host;
   ExchangeDifference exchanges;
-  bool figures = false;  ///< its own loss or gradient norm differs
+  bool local_result = false;  ///< the loss of the rank's samples or the norm of its gradients differs
 
-  bool any() const { return figures || !exchanges.first.empty(); }
+  bool any() const { return local_result || !exchanges.first.empty(); }
 };
 
-/// Of every rank, on every rank.
+/// The differences of every rank, on every rank. Collective.
 std::vector<RankDifference> rank_differences(Communicator& world, const Execution& a, const Execution& b) {
   const ExchangeDifference mine = compare(a.exchanges, b.exchanges, world.rank());
-  const bool figures = !same(a.result.local_loss, b.result.local_loss) || !same(a.result.local_squares, b.result.local_squares);
-  std::string text = concat(host_name(), "\n", figures, "\n", mine.first_is_sent, "\n", mine.first, "\n");
+  const bool local_result = !same(a.result.local_loss, b.result.local_loss) || !same(a.result.local_squares, b.result.local_squares);
+  std::string text = concat(host_name(), "\n", local_result, "\n", mine.first_is_sent, "\n", mine.first, "\n");
   for (const std::string& operation : mine.sent) text += operation + "\n";
   std::vector<RankDifference> all;
   for (const std::string& of_rank : all_gather_strings(world, text)) {
@@ -43,7 +43,7 @@ std::vector<RankDifference> rank_differences(Communicator& world, const Executio
     std::string flag;
     std::getline(lines, one.host);
     std::getline(lines, flag);
-    one.figures = flag == "1";
+    one.local_result = flag == "1";
     std::getline(lines, flag);
     one.exchanges.first_is_sent = flag == "1";
     std::getline(lines, one.exchanges.first);
@@ -90,20 +90,22 @@ std::string hardware_text(const std::vector<RankDifference>& ranks, const std::v
                 first.first.empty() ? "" : concat(", first seen in what it ", first.first_is_sent ? "sent" : "received", " in ", first.first));
 }
 
-/// Loss of the samples of each data rank, summed, and that of the same samples computed on the next data rank.
-struct Swap {
-  std::vector<double> here, there;      ///< by data coordinate of the rank that usually has the samples
-  std::vector<std::vector<int>> ranks;  ///< world ranks of each data coordinate
+/// The summed loss of the samples of each data rank, as computed by that rank and by another one. Indexed by data rank.
+struct CrossCheck {
+  std::vector<double> own;              ///< loss of a rank's samples, computed by the rank
+  std::vector<double> elsewhere;        ///< loss of the same samples, computed by the data rank before it
+  std::vector<std::vector<int>> ranks;  ///< world ranks of each data rank
 };
 
-Swap swap_data(Trainer& trainer, ExchangeLog& log, RepeatableStep step, const StepResult& before) {
+/// Executes the step once more, without an update, with the samples of each data rank moved to the one before it. Collective.
+CrossCheck cross_check(Trainer& trainer, ExchangeLog& log, RepeatableStep step, const StepResult& before) {
   step.limits = {-1, -1};  // no update
   trainer.rotate_data(1);
   const StepResult rotated = execute(trainer, log, step).result;
   trainer.rotate_data(0);
   Mesh& mesh = trainer.mesh();
   const auto degree = static_cast<size_t>(mesh.shape.data());
-  Swap swap{std::vector<double>(degree), std::vector<double>(degree), std::vector<std::vector<int>>(degree)};
+  CrossCheck check{std::vector<double>(degree), std::vector<double>(degree), std::vector<std::vector<int>>(degree)};
   const bool has_loss = mesh.at.tensor == 0 && trainer.stages().back()->range().last();
   const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
   const std::vector<std::string> all =
@@ -114,29 +116,29 @@ Swap swap_data(Trainer& trainer, ExchangeLog& log, RepeatableStep step, const St
     bool has = false;
     uint64_t first = 0, second = 0;
     words >> data >> has >> first >> second;
-    swap.ranks[data].push_back(static_cast<int>(rank));
+    check.ranks[data].push_back(static_cast<int>(rank));
     if (!has) continue;
-    swap.here[data] = std::bit_cast<double>(first);
-    swap.there[(data + 1) % degree] = std::bit_cast<double>(second);
+    check.own[data] = std::bit_cast<double>(first);
+    check.elsewhere[(data + 1) % degree] = std::bit_cast<double>(second);
   }
-  return swap;
+  return check;
 }
 
-/// The ranks whose losses cannot be repeated elsewhere; empty if all can. Samples d are computed by d and by d - 1: a rank at fault is one of both
-/// for all samples whose losses differ.
-std::vector<int> suspects_of(const Swap& swap) {
-  const size_t degree = swap.here.size();
+/// The ranks whose losses another data rank does not reproduce; empty if all are reproduced. The samples of data rank d are computed by d and d - 1, so
+/// a rank at fault is one of these two for all samples whose losses differ.
+std::vector<int> suspects_of(const CrossCheck& check) {
+  const size_t degree = check.own.size();
   std::vector<int> suspects;
   std::vector<size_t> differing;
   for (size_t d = 0; d < degree; ++d)
-    if (!same(swap.here[d], swap.there[d])) differing.push_back(d);
+    if (!same(check.own[d], check.elsewhere[d])) differing.push_back(d);
   if (differing.empty()) return {};
   for (size_t rank = 0; rank < degree; ++rank) {
     const auto computes = [&](size_t samples) { return samples == rank || samples == (rank + 1) % degree; };
-    if (std::ranges::all_of(differing, computes)) suspects.insert(suspects.end(), swap.ranks[rank].begin(), swap.ranks[rank].end());
+    if (std::ranges::all_of(differing, computes)) suspects.insert(suspects.end(), check.ranks[rank].begin(), check.ranks[rank].end());
   }
   if (suspects.empty())
-    for (const std::vector<int>& ranks : swap.ranks) suspects.insert(suspects.end(), ranks.begin(), ranks.end());
+    for (const std::vector<int>& ranks : check.ranks) suspects.insert(suspects.end(), ranks.begin(), ranks.end());
   std::ranges::sort(suspects);
   return suspects;
 }
@@ -175,7 +177,7 @@ double limit_of_losses(std::vector<double> others, double z) {
 }
 
 /// The place in the batch whose sample has a loss that stands out from the others'; empty if none does. Evaluates groups of samples, then the samples
-/// of the group with the largest loss.
+/// of the group with the largest loss. The ranks take the maximum of their copies of a loss, so that all select the same samples. Collective.
 std::optional<int64_t> outlier(Trainer& trainer, PartOfBatch& batch, double z) {
   for (int64_t begin = 0, end = batch.sequences();;) {
     const int64_t groups = std::min(kGroups, end - begin);
@@ -186,7 +188,8 @@ std::optional<int64_t> outlier(Trainer& trainer, PartOfBatch& batch, double z) {
       batch.select(start_of(group), start_of(group + 1));
       const Trainer::Evaluation evaluation = trainer.evaluate(batch, 1);
       // A group without a target has the loss 0, and is never the worst.
-      losses.push_back(std::isfinite(evaluation.loss) ? evaluation.loss : std::numeric_limits<double>::infinity());
+      const double loss = std::isfinite(evaluation.loss) ? evaluation.loss : std::numeric_limits<double>::infinity();
+      losses.push_back(all_reduce_scalar(trainer.mesh().world, loss, ReduceOp::kMax));
       if (losses.back() > losses[static_cast<size_t>(worst)]) worst = group;
     }
     if (end - begin == groups) {
@@ -213,7 +216,8 @@ const char* name_of(RerunVerdict::Cause cause) {
 
 Execution execute(Trainer& trainer, ExchangeLog& log, const RepeatableStep& step) {
   if (scales_loss(trainer.config().training)) trainer.set_loss_scale(step.loss_scale);
-  trainer.weights_changed();  // an evaluation may have gathered parameters: each execution gathers them itself, so that its exchanges are the same
+  // An evaluation may have gathered parameters. Each execution gathers them itself, so that its exchanges are the same.
+  trainer.weights_changed();
   log.start();
   const Trainer::StepInFlight started = trainer.start(step.data, step.step, step.learning_rate, step.limits);
   Execution execution;
@@ -249,9 +253,9 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, const RepeatableStep& ste
   }
   if (trainer.mesh().shape.data() > 1) {
     const LossScale after = trainer.loss_scale();
-    const Swap swap = swap_data(trainer, log, step, verdict.result);
+    const CrossCheck check = cross_check(trainer, log, step, verdict.result);
     if (scales_loss(trainer.config().training)) trainer.set_loss_scale(after);
-    verdict.ranks = suspects_of(swap);
+    verdict.ranks = suspects_of(check);
   }
   if (!verdict.ranks.empty()) {
     const std::vector<std::string> hosts = all_gather_strings(world, host_name());

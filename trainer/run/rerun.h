@@ -24,7 +24,7 @@ struct RepeatableStep {
 };
 
 /// Executes a step, with the loss scale from before it; a step above its limits changes no weight. `log` observes the communicators of `trainer`.
-/// Collective.
+/// Collective. Errors: those of Trainer::finish.
 Execution execute(Trainer& trainer, ExchangeLog& log, const RepeatableStep& step);
 
 /// What the repetition of an anomalous step says about the cause.
@@ -46,6 +46,7 @@ const char* name_of(RerunVerdict::Cause cause);
 /// Repeats a step whose `first` execution was anomalous and did not change the weights, until an execution is clean and updates them, at most three
 /// times. If repetitions agree, the samples of each data rank are computed on the next one, without an update, and copies of the state are compared.
 /// `z`: how many robust deviations a sample's loss must be above the median of the others. The verdict is the same on all ranks. Collective.
+/// Errors: those of Trainer::finish.
 RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, const RepeatableStep& step, const Execution& first, double z);
 
 }  // namespace trireme

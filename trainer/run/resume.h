@@ -36,8 +36,8 @@ struct Resumed {
   int64_t rejected_steps = 0;
   RunHistory history = {};
   StopState early_stopping = {};
-  std::vector<StepFigures> figures = {};  ///< of the last accepted steps (AnomalyWindow)
-  bool changed = false;                   ///< the last entry of history.branch is a change made by this resume
+  std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
+  bool changed = false;                          ///< the last entry of history.branch is a change made by this resume
 };
 /// Loads the first valid one of `checkpoints` into `trainer`; without checkpoints, initialises it from training.initial_weights or the seed.
 /// Incomplete and damaged checkpoints are skipped with a warning if `automatic`, i.e. if the user named no checkpoint.

@@ -13,25 +13,25 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// A step's figures of one rank before the sum over the ranks.
-struct OwnFigures {
+/// What one rank contributes to the loss and the gradient norm of a step.
+struct RankResult {
   std::string host;
-  std::optional<double> loss;  ///< mean over its samples, nats; none without the last stage
-  double grad_norm = 0;        ///< of the gradients that it owns
+  std::optional<double> loss;  ///< mean over the rank's samples, nats; none without the last stage
+  double grad_norm = 0;        ///< of the gradients that the rank owns
 };
 
-/// Of every rank, on every rank. Collective.
-std::vector<OwnFigures> own_figures(Trainer& trainer, const StepResult& result) {
+/// The results of every rank, on every rank. Collective.
+std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& result) {
   const auto bits = [](double value) { return std::to_string(std::bit_cast<uint64_t>(value)); };
   const bool has_loss = trainer.mesh().at.tensor == 0 && trainer.stages().back()->range().last() && result.local_targets > 0;
   const double loss = result.local_loss / static_cast<double>(std::max<int64_t>(result.local_targets, 1));
   const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
-  std::vector<OwnFigures> all;
+  std::vector<RankResult> all;
   for (const std::string& text : all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ", host_name()))) {
     std::istringstream words(text);
     bool known = false;
     uint64_t loss_bits = 0, norm_bits = 0;
-    OwnFigures& one = all.emplace_back();
+    RankResult& one = all.emplace_back();
     words >> known >> loss_bits >> norm_bits >> one.host;
     if (known) one.loss = std::bit_cast<double>(loss_bits);
     one.grad_norm = std::bit_cast<double>(norm_bits);
@@ -39,11 +39,11 @@ std::vector<OwnFigures> own_figures(Trainer& trainer, const StepResult& result) 
   return all;
 }
 
-/// A value that is not finite counts as the largest.
+/// Orders values; one that is not finite is larger than every other.
 bool larger(double a, double b) { return !std::isfinite(a) ? std::isfinite(b) : a > b; }
 
 /// "; rank 3 on host a has the highest loss, 9.25, and rank 1 on host b the highest gradient norm, 17"; empty for one rank.
-std::string highest(const std::vector<OwnFigures>& ranks) {
+std::string highest(const std::vector<RankResult>& ranks) {
   if (ranks.size() == 1) return "";
   size_t norm = 0;
   std::optional<size_t> loss;
@@ -56,9 +56,9 @@ std::string highest(const std::vector<OwnFigures>& ranks) {
                 loss ? " the highest gradient norm, " : " has the highest gradient norm, ", ranks[norm].grad_norm);
 }
 
-ordered_json to_json(const std::vector<OwnFigures>& ranks) {
+ordered_json to_json(const std::vector<RankResult>& ranks) {
   ordered_json losses = ordered_json::array(), norms = ordered_json::array();
-  for (const OwnFigures& rank : ranks) {
+  for (const RankResult& rank : ranks) {
     losses.push_back(rank.loss ? ordered_json(*rank.loss) : ordered_json());
     norms.push_back(rank.grad_norm);
   }
@@ -78,7 +78,8 @@ RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimit
   return verdict;
 }
 
-/// Reports and counts a finished step. What is reported of a repeated step is its last execution. Collective.
+/// Reports and counts a finished step. The report of a repeated step has the results of its last execution. All ranks decide alike, because
+/// Trainer::finish has compared their copies of the result, and everything else that decides follows from results. Collective.
 void Run::report_step(int64_t step, StepResult result, double seconds) {
   const AnomalyPolicy policy = config_.observe.anomalies.policy.value();
   const StepLimits limits = window_.limits();
@@ -88,7 +89,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     rejected_.add(step, result);
     return window_.add(result);
   }
-  const std::vector<OwnFigures> ranks = own_figures(*trainer_, result);
+  const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result);
   const std::string text = text_of(anomaly, result, limits) + highest(ranks);
   ordered_json fields = to_json(ranks);
   const StepResult first = result;
@@ -104,20 +105,23 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
                               : !result.accepted             ? "; the step was rejected on every rank, weights are unchanged"
                               : verdict                      ? "; a repetition without the anomaly was accepted"
                                                              : "; the step was accepted";
-  const bool told = policy != AnomalyPolicy::kStop && !verdict && !result.accepted && !result.over_limit;  // by the line of a rejected step
-  reporter_.anomaly(step, first, limits, action, fields, told ? "" : concat(text, verdict ? "; " + verdict->text : "", outcome));
+  // A gradient that is not finite has a line already, that of a rejected step.
+  const bool has_line = policy != AnomalyPolicy::kStop && !verdict && !result.accepted && !result.over_limit;
+  reporter_.anomaly(step, first, limits, action, fields, has_line ? "" : concat(text, verdict ? "; " + verdict->text : "", outcome));
   if (policy == AnomalyPolicy::kStop) {
     stop_reason_ = text_of(anomaly, first, limits);
-    return;  // for the checkpoint, the step has not been made
+    return;  // the checkpoint of the step before must not count this one
   }
   if (verdict && verdict->cause == RerunVerdict::Cause::kReplicas) check_replicas(step);
   rejected_.add(step, result);
   window_.add(result);
 }
 
-/// With the policy stop: saves the state before the anomalous `step`, which the step did not change, and ends the run.
+/// With the policy stop: saves the state before the anomalous `step` and ends the run. The step was rejected and has changed no weight, but it has
+/// halved the loss scale if neither loss nor gradient is finite.
 void Run::end_if_anomalous(int64_t step) {
   if (stop_reason_.empty()) return;
+  if (scales_loss(config_.training)) trainer_->set_loss_scale(finished_.loss_scale);
   if (checkpoints_->last_saved() < step - 1) save(step - 1);
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));

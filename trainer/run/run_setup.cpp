@@ -153,7 +153,7 @@ void Run::resume() {
       }
     }
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
-    window_ = AnomalyWindow(config_.observe.anomalies, resumed.figures);
+    window_ = AnomalyWindow(config_.observe.anomalies, resumed.anomaly_window);
     collectively(world_, [&] {
       if (reports()) open_directory(resumed);
     });
