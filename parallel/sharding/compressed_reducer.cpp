@@ -173,7 +173,7 @@ void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
 }
 
 void CompressedReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
-  if (!options_.error_feedback || (ctx.device != Device::kMeta && scalars.data<double>()[kFinite] == 0)) return;
+  if (!options_.error_feedback || (ctx.device != Device::kMeta && scalars.data<double>()[kAccepted] == 0)) return;
   UnitSums& sums = sums_[static_cast<size_t>(unit)];
   if (Sum& sum = sums.scatter; sum.whole.defined()) {
     const Piece own = sum.pieces[static_cast<size_t>(sum.rank)];

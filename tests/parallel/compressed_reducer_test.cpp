@@ -68,7 +68,7 @@ struct Store {
     grads->wait(ctx, 0);
     grads->reduce_replicas(ctx, 0);
     grads->wait(ctx, 0);
-    scalars.data<double>()[kFinite] = accepted ? 1 : 0;
+    scalars.data<double>()[kAccepted] = accepted ? 1 : 0;
     const Tensor own = grads->shard(0);
     std::vector<double> result(own.data<double>(), own.data<double>() + own.numel());
     grads->settle(ctx, 0, scalars);
