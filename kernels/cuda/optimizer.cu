@@ -119,7 +119,8 @@ __global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, c
   const double scale = scalars[kLossScale];
   const double root = sqrt(*sum_sq) / scale;
   const bool finite = root - root == 0;
-  const bool loss_within = isinf(scalars[kLossLimit]) || fabs(*loss) <= scalars[kLossLimit];
+  const double loss_limit = scalars[kLossLimit];
+  const bool loss_within = loss_limit - loss_limit != 0 || fabs(*loss) <= loss_limit;  // an infinite limit judges nothing
   const bool accepted = finite && !(root > scalars[kNormLimit]) && loss_within;
   const double steps = scalars[kAcceptedSteps] + (accepted ? 1 : 0);
   *norm = root;
