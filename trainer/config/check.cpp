@@ -319,6 +319,13 @@ void check_graph(Rules& rules, const Config& c) {
                  "false, or ranks_per_gpu 1", "false");
 }
 
+/// A sample's text grows by a token at a time, so its buffers are not among those that a step has reserved.
+void check_samples_memory(Rules& rules, const Config& c) {
+  if (c.observe.samples.every > 0 && c.parallel.register_buffers && rules.apply({"observe.samples.every", "parallel.register_buffers"}))
+    rules.broken("parallel.register_buffers", "observe.samples needs memory that cannot be registered in advance",
+                 "false, or observe.samples.every 0", "false");
+}
+
 /// Keys that need a GPU for each rank.
 void check_shared_gpus(Rules& rules, const Config& c) {
   if (c.run.ranks_per_gpu <= 1 || !rules.apply({"run.ranks_per_gpu"})) return;
@@ -417,6 +424,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_compression(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);
+  check_samples_memory(rules, sound);
   check_shared_gpus(rules, sound);
   check_collectives(rules, sound);
   check_observe(rules, sound);
