@@ -4,18 +4,10 @@
 //   v = gradient + error;   message = encode(v);   next error = v - decode(message)
 // Sources: Seide et al. 2014 (1-bit SGD); Karimireddy et al. 2019, arXiv:1901.09847 (error feedback); Stich et al. 2018, arXiv:1809.07599 (top-k, random-k);
 // Dettmers et al. 2021, arXiv:2110.02861 (blocks with a scale each).
+#include "kernels/core/encoding.h"
 #include "kernels/core/tensor.h"
 
 namespace trireme {
-
-enum class Encoding : uint8_t {
-  kNone,  ///< the elements as they are, in their own dtype
-  kInt8,  ///< block of elements: scale = max|v| / 127 (fp32), then one signed byte each
-  kInt4,  ///< scale = max|v| / 7, then four bits each
-  kSign,  ///< scale = mean|v|, then one bit each, 1 for v >= 0: zero cannot be sent. The mean makes it a contraction; the root mean square does not
-  kTopK,  ///< the elements with the largest |v|, of equal ones the first; fp32 with their indices
-  kRandomK,  ///< one element of each of `kept` equal stretches, drawn by (key, draw), which the receiver repeats; fp32 without indices
-};
 
 struct EncodingOptions {
   Encoding encoding = Encoding::kInt8;

@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/core/encoding.h"
 #include "kernels/core/optimizer_traits.h"
-#include "kernels/ops/compress.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/one_of.h"
 

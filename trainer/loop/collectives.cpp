@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "trainer/config/message_costs.h"
 #include "trainer/config/write.h"
+#include "trainer/layout/message_costs.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 

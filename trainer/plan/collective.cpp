@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "trainer/config/message_costs.h"
+#include "trainer/layout/message_costs.h"
 
 namespace trireme {
 namespace {

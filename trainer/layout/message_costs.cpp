@@ -1,4 +1,4 @@
-#include "trainer/config/message_costs.h"
+#include "trainer/layout/message_costs.h"
 
 namespace trireme {
 
