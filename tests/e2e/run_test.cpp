@@ -74,6 +74,13 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
       gathered += object["steps"].get<int64_t>();
       continue;
     }
+    if (object.value("event", "") == "goodput") {
+      CHECK(keys(object) == std::vector<std::string>{"event", "step", "share", "wall_seconds", "median_step_seconds", "steps", "replayed_steps",
+                                                     "lost_seconds", "time"});
+      CHECK(object["steps"] == 6);
+      CHECK((object["share"].get<double>() > 0 && object["share"].get<double>() <= 1));
+      continue;
+    }
     if (object.contains("event")) {
       CHECK(keys(object) == std::vector<std::string>{"event", "checkpoint", "bytes", "stall_seconds", "write_seconds", "time"});
       CHECK(object["event"] == "checkpoint");
