@@ -286,6 +286,9 @@ void check_compression(Rules& rules, const Config& c) {
   if (!replicas_only && rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded)
     rules.broken("parallel.gradient_accumulation", "training.compression encodes a step's gradient once, so it needs all of it",
                  "auto | full, or training.compression.scope replicate", "full");
+  if (!replicas_only && rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype == "bf16")
+    rules.broken("training.reduce_dtype", "training.compression has messages of its own, with vectors and a warm-up in fp32",
+                 "auto | fp32, or training.compression.scope replicate", "auto");
   if (replicas_only && rules.apply({"training.compression.scope", "parallel.zero_stage", "parallel.replicate"}) && p.zero_stage > 0 &&
       p.replicate == 1)
     rules.broken("training.compression.scope", "parallel.replicate is 1, so nothing would be compressed", "data, or a parallel.replicate from 2",
@@ -380,6 +383,9 @@ void check_observe(Rules& rules, const Config& c) {
 }
 
 void check_names(Rules& rules, const Config& c) {
+  const auto is_control = [](char letter) { return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F; };
+  if (rules.apply({"run.name"}) && std::ranges::any_of(c.run.name, is_control))
+    rules.broken("run.name", "contains a control character, which would reach terminals and dashboards", "text without control characters");
   if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
     rules.broken("run.name", "not a valid directory name", "text without '/'");
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/core/counted.h"
 #include "kernels/core/rng.h"
+#include "trainer/files/printable.h"
 #include "trainer/model/sampling.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/tokenizer/utf8.h"
@@ -91,7 +92,7 @@ void Run::sample(int64_t step) {
     const std::string all = tokenizer_->decode(tokens);
     const std::string text = as_utf8(std::string_view(all).substr(std::min(before, all.size())));
     reporter_.event("sample", step, {{"prompt", as_utf8(prompt)}, {"text", text}},
-                    concat("step ", step, ": sample: ", first_line(as_utf8(prompt) + text)));
+                    concat("step ", step, ": sample: ", printable(first_line(as_utf8(prompt) + text))));
   }
 }
 
