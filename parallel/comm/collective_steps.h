@@ -50,7 +50,7 @@ struct CollectiveStep {
     kOwnFirst,       ///< own op received
   };
   std::optional<Message> send, receive;
-  Merge merge = Merge::kReplace;  ///< of `receive`
+  Merge merge = Merge::kReplace;  ///< how what was received is merged
 
   std::string str() const;  ///< "send 3 elements from 6 to rank 2, receive 3 elements from 0 of rank 0 and add"
   bool operator==(const CollectiveStep&) const = default;

@@ -129,9 +129,9 @@ class MpiOperation final : public Work::Operation {
   std::vector<Tensor> buffers_;
   std::shared_ptr<SharedDriver> driver_;
   std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;  ///< of the completed requests
+  std::vector<MPI_Status> statuses_;  ///< one for each completed request
   size_t completed_ = 0;              ///< requests that ready() has found completed, in order
-  int error_ = MPI_SUCCESS;           ///< of the next one
+  int error_ = MPI_SUCCESS;           ///< what MPI_Test returned for the next request
   std::vector<Receive> receives_;
   Tensor copy_from_, copy_to_;
 };

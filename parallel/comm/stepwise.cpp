@@ -104,7 +104,7 @@ class StepwiseOperation final : public Work::Operation {
   ReduceOp op_;
   int channel_;
   size_t next_ = 0;
-  Work current_;  ///< of step next_, once it is posted
+  Work current_;  ///< the messages of step next_, once they are posted
 };
 
 bool StepDriver::advance() {

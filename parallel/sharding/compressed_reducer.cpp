@@ -63,9 +63,7 @@ std::vector<Reducer::State> CompressedReducer::state(int unit) const {
 }
 
 bool CompressedReducer::compresses(const Reduction& reduction) const {
-  if (reduction.kind == Reduction::Kind::kTied) return false;
-  const UnitSums& sums = sums_[static_cast<size_t>(reduction.unit)];
-  return !(reduction.kind == Reduction::Kind::kScatter ? sums.scatter : sums.replicas).pieces.empty();
+  return reduction.kind != Reduction::Kind::kTied && !sums_[static_cast<size_t>(reduction.unit)].of(reduction.kind).pieces.empty();
 }
 
 int64_t CompressedReducer::for_segments(int unit, const Piece& piece, bool warm_up, const Visit& visit) const {
@@ -95,7 +93,7 @@ int64_t CompressedReducer::largest_message(int unit, const Sum& sum, bool warm_u
 
 double CompressedReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const {
   const bool scatter = kind == Reduction::Kind::kScatter;
-  const Sum& sum = scatter ? sums_[static_cast<size_t>(unit)].scatter : sums_[static_cast<size_t>(unit)].replicas;
+  const Sum& sum = sums_[static_cast<size_t>(unit)].of(kind);
   if (sum.pieces.empty()) return plain_.sent_bytes(kind, unit, shard_numel, ranks);
   int64_t bytes = scatter ? 0 : (ranks - 1) * largest_message(unit, sum, false);
   for (int r = 0; r < ranks; ++r)
@@ -107,7 +105,7 @@ void CompressedReducer::begin(Context& ctx, const Reduction& reduction) {
   if (!compresses(reduction)) return plain_.start(ctx, reduction);
   const bool scatter = reduction.kind == Reduction::Kind::kScatter;
   TRIREME_CHECK(!reduction.accumulate, "compressed gradients of unit ", reduction.unit, " cannot be accumulated in shards");
-  Sum& sum = scatter ? sums_[static_cast<size_t>(reduction.unit)].scatter : sums_[static_cast<size_t>(reduction.unit)].replicas;
+  Sum& sum = sums_[static_cast<size_t>(reduction.unit)].of(reduction.kind);
   if (scatter && options_.error_feedback) sum.whole = reduction.whole;
   const Tensor& gradient = scatter ? reduction.whole : reduction.shard;
   std::vector<int64_t> sent;
@@ -145,7 +143,7 @@ void CompressedReducer::add_decoded(Context& ctx, int unit, const Piece& piece, 
 void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
   if (!compresses(reduction)) return plain_.finish(ctx, reduction.unit);
   const bool scatter = reduction.kind == Reduction::Kind::kScatter;
-  Sum& sum = scatter ? sums_[static_cast<size_t>(reduction.unit)].scatter : sums_[static_cast<size_t>(reduction.unit)].replicas;
+  Sum& sum = sums_[static_cast<size_t>(reduction.unit)].of(reduction.kind);
   const Piece own = sum.pieces[static_cast<size_t>(sum.rank)];
   const auto ranks = static_cast<int64_t>(sum.pieces.size());
   sum.work.wait(ctx);

@@ -14,7 +14,7 @@ struct CompressionOptions {
   bool error_feedback = true;
   bool replicas_only = false;  ///< only kReplicas is compressed: `replicate` is the axis of the slow links
   int64_t warmup_steps = 0;    ///< the first steps send the gradients as they are
-  uint64_t seed = 0;           ///< of kRandomK
+  uint64_t seed = 0;           ///< for the elements that kRandomK draws
 };
 
 /// True if the gradient of a parameter is compressed: matrices are, vectors and gradients that are partial over tensor ranks are not.
@@ -56,16 +56,19 @@ class CompressedReducer final : public Reducer {
     std::vector<Piece> pieces;  ///< by rank of the group
     int rank = 0;
     int64_t base = 0;    ///< flat position of the first element of `error`
-    Tensor error;        ///< of the messages to owners: all pieces. Undefined: none
+    Tensor error;        ///< what the messages to owners lacked: all pieces. Undefined: none
     Tensor next_error;   ///< the same after this step: the rank's own piece for kScatter, else all pieces
     Tensor whole;        ///< kScatter: its other pieces are the next errors of this step, until settle()
-    Tensor owner_error;  ///< kReplicas: of the sum that this rank encodes, its own piece
+    Tensor owner_error;  ///< kReplicas: what the encoded sum of this rank's own piece lacked
     Tensor next_owner_error;
-    Tensor sending, receiving, gathered;
+    Tensor sending, receiving;
     Work work;
   };
+  /// A sum without pieces is not compressed.
   struct UnitSums {
     Sum scatter, replicas;
+    Sum& of(Reduction::Kind kind) { return kind == Reduction::Kind::kScatter ? scatter : replicas; }
+    const Sum& of(Reduction::Kind kind) const { return kind == Reduction::Kind::kScatter ? scatter : replicas; }
   };
 
   using Visit = std::function<void(const Unit::Segment&, const EncodingOptions&, const EncodingDraw&, int64_t message_begin, int64_t message_bytes)>;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <vector>
 
 #include "trainer/files/digest.h"
@@ -66,6 +67,17 @@ std::string minority(const std::vector<std::string>& texts, const std::vector<st
 }
 
 }  // namespace
+
+std::set<std::string> union_of_names(Communicator& world, const std::set<std::string>& names) {
+  std::string mine;
+  for (const std::string& name : names) mine += name + "\n";
+  std::set<std::string> all;
+  for (const std::string& of_rank : all_gather_strings(world, mine)) {
+    std::istringstream lines(of_rank);
+    for (std::string name; std::getline(lines, name);) all.insert(name);
+  }
+  return all;
+}
 
 void check_same_result(Communicator& comm, const std::string& what, std::span<const double> values) {
   // The maximum of a number and of its negative tell whether it is the same everywhere. Halves of the bits are exact in double.

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 
@@ -22,6 +23,9 @@ void collectively(Communicator& world, const std::function<void()>& body);
 /// Checks that `facts` are the same on every rank before a run starts. Keys: "binary", "configuration", "data". Collective.
 /// Errors: AgreedError (usage) on all ranks, naming what differs and the ranks that differ from rank 0.
 void check_same_everywhere(Communicator& world, const std::map<std::string, std::string>& facts);
+
+/// The union of the names of all ranks; no name contains a newline. Collective.
+std::set<std::string> union_of_names(Communicator& world, const std::set<std::string>& names);
 
 /// Checks that `values`, of which every rank has a copy, have the same bits on each; not-a-number equals not-a-number. `what`: "step 40". One
 /// all-reduce of 32 bytes a value if they are the same. Collective.

@@ -106,19 +106,12 @@ int64_t reducer_bytes(const Config& config) {
 }
 
 std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader) {
-  std::set<std::string> stored, targets;
+  std::set<std::string> stored, own;
   for (const auto& [name, tensor] : reader.tensors())
     if (is_reducer_kind(kind_part(name))) stored.insert(kind_part(name));
   const auto boxes = boxes_by_kind(trainer);
-  std::string mine;
-  for (const auto& [kind, box] : boxes) mine += kind + "\n";
-  for (const std::string& kinds : all_gather_strings(trainer.mesh().world, mine)) {
-    for (size_t begin = 0; begin < kinds.size();) {
-      const size_t end = kinds.find('\n', begin);
-      targets.insert(kinds.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
+  for (const auto& [kind, box] : boxes) own.insert(kind);
+  const std::set<std::string> targets = union_of_names(trainer.mesh().world, own);
   const std::map<std::string, std::vector<std::string>> sources = reducer_sources(stored, targets);
   for (const ReducerBox& box : trainer.reducer_boxes()) fill(trainer.context(), 0, box.values);
   collectively(trainer.mesh().world, [&] {

@@ -41,17 +41,9 @@ void read_state(Context& ctx, CheckpointReader& reader, const std::string& kind,
 
 /// Parameter names of the whole model; each rank knows only those of its stages. Collective.
 std::set<std::string> parameter_names(Trainer& trainer) {
-  std::string mine;
-  for (const OwnedBox& owned : trainer.owned_boxes()) mine += owned.spec->name + "\n";
-  std::set<std::string> known;
-  for (const std::string& names : all_gather_strings(trainer.mesh().world, mine)) {
-    for (size_t begin = 0; begin < names.size();) {
-      const size_t end = names.find('\n', begin);
-      known.insert(names.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-  return known;
+  std::set<std::string> own;
+  for (const OwnedBox& owned : trainer.owned_boxes()) own.insert(owned.spec->name);
+  return union_of_names(trainer.mesh().world, own);
 }
 
 /// A tensor unknown to the model means that the checkpoint is from another model, even if it contains all of this model's tensors.
