@@ -541,7 +541,8 @@ TEST_CASE("bad configuration: control characters in a --set are refused, because
     check_answer(answer, 64, {"--set run.name: control character ", "in the value"});
     CHECK(std::all_of(answer.message.begin(), answer.message.end(), [](char c) { return c >= ' ' && c < 0x7F; }));
   }
-  CHECK(parse_config(kBase, "run.yaml", {"run.name=\"a\\nb\""}).config.run.name == "a\nb");  // an escape sequence is allowed
+  CHECK(parse_config(kBase, "run.yaml", {"data.train=[\"a\\nb\"]"}).config.data.train.at(0) == "a\nb");  // an escape sequence is allowed
+  check_answer(answer_of_text(kBase, {"run.name=\"a\\nb\""}), 64, {"--set:run.name run.name=a?b: contains a control character"});
   check_answer(answer_of_text(kBase, {"run.na\nme=x"}), 64, {"--set: control character 10 in the key"});
   CHECK(answer_of_text(kBase, {"run.name=d\xC3\xA9j\xC3\xA0 vu"}).message == "");
 }

@@ -386,7 +386,7 @@ void check_names(Rules& rules, const Config& c) {
   const auto is_control = [](char letter) { return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F; };
   if (rules.apply({"run.name"}) && std::ranges::any_of(c.run.name, is_control))
     rules.broken("run.name", "contains a control character, which would reach terminals and dashboards", "text without control characters");
-  if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
+  else if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
     rules.broken("run.name", "not a valid directory name", "text without '/'");
 }
 
