@@ -114,14 +114,18 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, Adam
 
 __global__ void scale_loss_kernel(const double* scalars, double* factor) { *factor *= scalars[kLossScale]; }
 
-__global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, const double* sum_sq, const double* loss, double clip, double* norm,
-                                             double* scalars) {
+__global__ void mark_outlier_kernel(const double* scalars, double* sums) {
+  const bool above = sqrt(sums[kSquares]) / scalars[kLossScale] > scalars[kRankNormLimit] || sums[kLosses] > scalars[kRankLossLimit];
+  sums[kOutliers] = above ? 1 : 0;
+}
+
+__global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, const double* sums, double clip, double* norm, double* scalars) {
   const double scale = scalars[kLossScale];
-  const double root = sqrt(*sum_sq) / scale;
+  const double root = sqrt(sums[kSquares]) / scale;
   const bool finite = root - root == 0;
   const double loss_limit = scalars[kLossLimit];
-  const bool loss_within = loss_limit - loss_limit != 0 || fabs(*loss) <= loss_limit;  // an infinite limit judges nothing
-  const bool accepted = finite && !(root > scalars[kNormLimit]) && loss_within;
+  const bool loss_within = loss_limit - loss_limit != 0 || fabs(sums[kLosses]) <= loss_limit;  // an infinite limit judges nothing
+  const bool accepted = finite && !(root > scalars[kNormLimit]) && loss_within && sums[kOutliers] <= scalars[kOutlierLimit];
   const double steps = scalars[kAcceptedSteps] + (accepted ? 1 : 0);
   *norm = root;
   scalars[kAccepted] = accepted ? 1 : 0;
@@ -257,9 +261,13 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
   launch(ctx, scale_loss_kernel, {dim3(1), dim3(1)}, scalars.data<double>(), factor.data<double>());
 }
 
-void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, const Tensor& loss, double clip,
-                           const Tensor& norm, const Tensor& scalars) {
-  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), loss.data<double>(), clip, norm.data<double>(),
+void mark_outlier(Context& ctx, const Tensor& scalars, const Tensor& sums) {
+  launch(ctx, mark_outlier_kernel, {dim3(1), dim3(1)}, scalars.data<double>(), sums.data<double>());
+}
+
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sums, double clip, const Tensor& norm,
+                           const Tensor& scalars) {
+  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sums.data<double>(), clip, norm.data<double>(),
          scalars.data<double>());
 }
 

@@ -16,19 +16,21 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
       [&]<class T>(T) { factor.data<double>()[0] *= scalars.data<double>()[kLossScale]; });
 }
 
-void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, const Tensor& loss, double clip,
-                           const Tensor& norm, const Tensor& scalars) {
-  Operation operation(ctx, "finalize_step_scalars",
-                      {{"sum_sq", sum_sq, {1}, DType::kF64},
-                       {"loss", loss, {1}, DType::kF64},
-                       {"norm", norm, {1}, DType::kF64},
-                       {"scalars", scalars, {kStepScalars}, DType::kF64}});
+void mark_outlier(Context& ctx, const Tensor& scalars, const Tensor& sums) {
+  Operation operation(ctx, "mark_outlier", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"sums", sums, {kStepSums}, DType::kF64}});
   operation.run(
-      DType::kF64, [&] { cuda::finalize_step_scalars(ctx, hyper, scaling, sum_sq, loss, clip, norm, scalars); },
-      [&]<class T>(T) {
-        reference::finalize_step_scalars(hyper, scaling, sum_sq.data<double>(), loss.data<double>(), clip, norm.data<double>(),
-                                         scalars.data<double>());
-      });
+      DType::kF64, [&] { cuda::mark_outlier(ctx, scalars, sums); },
+      [&]<class T>(T) { reference::mark_outlier(scalars.data<double>(), sums.data<double>()); });
+}
+
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sums, double clip, const Tensor& norm,
+                           const Tensor& scalars) {
+  Operation operation(
+      ctx, "finalize_step_scalars",
+      {{"sums", sums, {kStepSums}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
+  operation.run(
+      DType::kF64, [&] { cuda::finalize_step_scalars(ctx, hyper, scaling, sums, clip, norm, scalars); },
+      [&]<class T>(T) { reference::finalize_step_scalars(hyper, scaling, sums.data<double>(), clip, norm.data<double>(), scalars.data<double>()); });
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {

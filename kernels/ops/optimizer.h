@@ -17,7 +17,10 @@ enum StepScalar : int {
   kCleanSteps = 7,       ///< consecutive accepted steps since the loss scale last changed or was held at a bound
   kNormLimit = 8,        ///< a larger gradient norm rejects the step; infinity: none
   kLossLimit = 9,        ///< a sum of losses that is larger or not finite rejects the step; infinity: the loss is not judged
-  kStepScalars = 10,
+  kRankNormLimit = 10,   ///< with a larger norm of its own gradients this rank stands out; infinity: never
+  kRankLossLimit = 11,   ///< with a larger sum of the losses of its own samples this rank stands out; infinity: never
+  kOutlierLimit = 12,    ///< more ranks that stand out reject the step; infinity: they do not
+  kStepScalars = 13,
 };
 
 struct AdamW {
@@ -45,13 +48,25 @@ struct LossScale {
 /// factor[0] (f64) *= scalars[kLossScale].
 void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 
-/// Accepts or rejects a step, on the device. `sum_sq` is the sum of squares of gradients that include the loss scale S = scalars[kLossScale], `loss`
-/// the sum of losses. Sets norm[0] = sqrt(sum_sq[0]) / S; scalars[kAccepted] = 1 if norm is finite and no limit rejects norm or loss;
+/// The sums that decide on a step: one f64 tensor [kStepSums], first of a rank, then of all ranks.
+enum StepSum : int {
+  kSquares = 0,   ///< of the gradients, which include the loss scale
+  kLosses = 1,    ///< of the valid tokens, nats
+  kOutliers = 2,  ///< number of ranks that stand out from their own earlier steps
+  kStepSums = 3,
+};
+
+/// sums[kOutliers] = 1 if the squares or the losses of this rank are above its own limits in `scalars`, else 0; not-a-number is not above a limit.
+/// sums [kStepSums] f64, of this rank.
+void mark_outlier(Context& ctx, const Tensor& scalars, const Tensor& sums);
+
+/// Accepts or rejects a step, on the device, by the `sums` of all ranks, with the loss scale S = scalars[kLossScale]. Sets
+/// norm[0] = sqrt(sums[kSquares]) / S; scalars[kAccepted] = 1 if norm is finite and no limit rejects norm, loss or number of outliers;
 /// scalars[kGradScale] = min(1, clip / norm) / S (1 / S if clip = 0); for an accepted step scalars[kAcceptedSteps] += 1; the bias corrections of that
 /// count; then S and scalars[kCleanSteps] for the next step, which a step rejected by a limit does not change.
-/// sum_sq, loss, norm [1] f64. The caller sets kLearningRate and, before the first step, kAcceptedSteps, kLossScale, kCleanSteps and both limits.
-void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, const Tensor& loss, double clip,
-                           const Tensor& norm, const Tensor& scalars);
+/// sums [kStepSums], norm [1] f64. The caller sets kLearningRate and, before the first step, kAcceptedSteps, kLossScale, kCleanSteps and all limits.
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sums, double clip, const Tensor& norm,
+                           const Tensor& scalars);
 
 /// The slice of one parameter: weight, gradient and both moments, of equal size and dtype.
 struct AdamWSlice {

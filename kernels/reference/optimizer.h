@@ -6,14 +6,19 @@
 
 namespace trireme::reference {
 
-inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling, const double* sum_sq, const double* loss, double clip, double* norm,
-                                  double* scalars) {
+inline void mark_outlier(const double* scalars, double* sums) {
+  const bool above = std::sqrt(sums[kSquares]) / scalars[kLossScale] > scalars[kRankNormLimit] || sums[kLosses] > scalars[kRankLossLimit];
+  sums[kOutliers] = above ? 1 : 0;
+}
+
+inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling, const double* sums, double clip, double* norm, double* scalars) {
   const double scale = scalars[kLossScale];
-  *norm = std::sqrt(*sum_sq) / scale;
+  *norm = std::sqrt(sums[kSquares]) / scale;
   const bool finite = std::isfinite(*norm);
   const bool norm_within = !(*norm > scalars[kNormLimit]);
-  const bool loss_within = std::isinf(scalars[kLossLimit]) || std::abs(*loss) <= scalars[kLossLimit];
-  scalars[kAccepted] = finite && norm_within && loss_within ? 1 : 0;
+  const bool loss_within = std::isinf(scalars[kLossLimit]) || std::abs(sums[kLosses]) <= scalars[kLossLimit];
+  const bool ranks_within = sums[kOutliers] <= scalars[kOutlierLimit];
+  scalars[kAccepted] = finite && norm_within && loss_within && ranks_within ? 1 : 0;
   scalars[kGradScale] = (clip > 0 && *norm > clip ? clip / *norm : 1) / scale;
   scalars[kAcceptedSteps] += scalars[kAccepted];
   scalars[kBiasCorrection1] = 1 - std::pow(hyper.beta1, scalars[kAcceptedSteps]);

@@ -25,7 +25,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// grad_scale, finite, learning rate, bias corrections at step 3, accepted steps, loss scale, clean steps.
-const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3, 1, 0, kInfinity, kInfinity};
+const std::vector<double> kScalars = {0.7,       1,         1e-2,     1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3, 1, 0, kInfinity, kInfinity,
+                                      kInfinity, kInfinity, kInfinity};
 
 /// A second moment: squares of normal values.
 Operand second_moment(const std::string& name, int64_t count) {
@@ -115,18 +116,26 @@ Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<i
 struct Limits {
   double norm = kInfinity, loss = kInfinity;
   double measured_loss = 2;
+  double outliers = kInfinity, measured_outliers = 0;
 };
 
 /// `sum_sq` is the sum of squares of gradients that include the loss scale.
 Operation decided(double sum_sq, double clip, double steps, const LossScaling& scaling = {}, const LossScale& loss_scale = {},
                   const Limits& limits = {}) {
   return {"finalize_step_scalars",
-          {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
+          {always_f64(input("sums", {kStepSums}, {sum_sq, limits.measured_loss, limits.measured_outliers})), always_f64(assigned("norm", {1})),
            always_f64(in_place("scalars", {kStepScalars},
                                {kNaN, kNaN, 3, kNaN, kNaN, steps, static_cast<double>(loss_scale.scale), static_cast<double>(loss_scale.clean_steps),
-                                limits.norm, limits.loss})),
-           always_f64(input("loss", {1}, {limits.measured_loss}))},
-          [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { finalize_step_scalars(ctx, kHyper, scaling, t[0], t[3], clip, t[1], t[2]); }};
+                                limits.norm, limits.loss, kInfinity, kInfinity, limits.outliers}))},
+          [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { finalize_step_scalars(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
+}
+
+/// A rank with these sums and limits, and a loss scale.
+Operation marked(double sum_sq, double loss, double norm_limit, double loss_limit, double scale = 1) {
+  return {"mark_outlier",
+          {always_f64(input("scalars", {kStepScalars}, {0.7, 1, 1e-2, 1, 1, 3, scale, 0, kInfinity, kInfinity, norm_limit, loss_limit, kInfinity})),
+           always_f64(in_place("sums", {kStepSums}, {sum_sq, loss, kNaN}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { mark_outlier(ctx, t[0], t[1]); }};
 }
 
 /// Moving average of `count` weights from element `shift` on; operands: scalars, w, e.
@@ -162,6 +171,7 @@ TEST_CASE("optimizer: engines agree") {
   check_engines(adamw({5, 0, 4099, 17}), kTolerance);
   check_engines(squares({5, 0, 3999, 17, 6999}), kTolerance);
   check_engines(decided(25, 1, 2), kTolerance);
+  check_engines(marked(25, 2, 4, 3), kTolerance);
 }
 
 TEST_CASE("AdamW updates its slices and nothing between them") {
@@ -430,10 +440,11 @@ TEST_CASE("the loss scale is removed from the gradient norm and from the gradien
       }
     }
   }
-  const Operation scaled{"scale_loss",
-                         {always_f64(input("scalars", {kStepScalars}, {0.7, 1, 1e-2, 1, 1, 3, 4096, 5, kInfinity, kInfinity})),
-                          always_f64(in_place("factor", {1}, {0.1}))},
-                         [](Context& ctx, const std::vector<Tensor>& t) { scale_loss(ctx, t[0], t[1]); }};
+  const Operation scaled{
+      "scale_loss",
+      {always_f64(input("scalars", {kStepScalars}, {0.7, 1, 1e-2, 1, 1, 3, 4096, 5, kInfinity, kInfinity, kInfinity, kInfinity, kInfinity})),
+       always_f64(in_place("factor", {1}, {0.1}))},
+      [](Context& ctx, const std::vector<Tensor>& t) { scale_loss(ctx, t[0], t[1]); }};
   for (Device device : devices()) CHECK(run(scaled, device, DType::kF32)[1][0] == 409.6);
 }
 
@@ -485,10 +496,14 @@ TEST_CASE("a step above the limit of its gradient norm or of its loss is rejecte
                         {{5, kLargest, kInfinity}, false},
                         {{5, 2, kNaN}, false},
                         {{5, kInfinity, kInfinity}, true},
-                        {{5, kInfinity, kNaN}, true}}) {
+                        {{5, kInfinity, kNaN}, true},
+                        {{5, 2, 2, 0, 0}, true},  // ranks that stand out
+                        {{5, 2, 2, 0, 1}, false},
+                        {{5, 2, 2, 0, 3}, false},
+                        {{5, 2, 2, kInfinity, 3}, true}}) {
     for (Device device : devices()) {
       const Values after = run(decided(25 * 16 * 16, 1, 4, scaling, {16, 2}, c.limits), device, DType::kF32);
-      INFO("limits " << c.limits.norm << ", " << c.limits.loss << "; loss " << c.limits.measured_loss);
+      INFO("limits " << c.limits.norm << ", " << c.limits.loss << "; loss " << c.limits.measured_loss << "; outliers " << c.limits.measured_outliers);
       CHECK(after[1][0] == 5);
       CHECK(after[2][kAccepted] == (c.accepted ? 1 : 0));
       CHECK(after[2][kAcceptedSteps] == (c.accepted ? 5 : 4));
@@ -501,6 +516,29 @@ TEST_CASE("a step above the limit of its gradient norm or of its loss is rejecte
     CHECK(after[2][kAccepted] == 0);
     CHECK(after[2][kLossScale] == 8);
     CHECK(after[2][kCleanSteps] == 0);
+  }
+}
+
+TEST_CASE("a rank stands out above a limit of its own, and neither at it nor with what is not a number") {
+  struct Case {
+    double sum_sq, loss;
+    bool stands_out;
+  };
+  for (const Case& c : {Case{25 * 256, 2, false},
+                        {26 * 256, 2, true},
+                        {25 * 256, 2.1, true},
+                        {kInfinity, 2, true},
+                        {1, kInfinity, true},
+                        {kNaN, 2, false},
+                        {1, kNaN, false},
+                        {0, 0, false}}) {
+    for (Device device : devices()) {
+      INFO(c.sum_sq << ", " << c.loss);
+      const Values after = run(marked(c.sum_sq, c.loss, 5, 2, 16), device, DType::kF32);
+      CHECK(after[1][kOutliers] == (c.stands_out ? 1 : 0));
+      const Values without = run(marked(c.sum_sq, c.loss, kInfinity, kInfinity, 16), device, DType::kF32);
+      CHECK(without[1][kOutliers] == 0);
+    }
   }
 }
 

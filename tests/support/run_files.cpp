@@ -19,14 +19,14 @@ TemporaryDirectory::TemporaryDirectory() {
   path = pattern;
 }
 
-void write_tokens(const fs::path& directory, int64_t count) {
+void write_tokens(const fs::path& directory, int64_t count, uint64_t values) {
   TokenIndex index;
   index.tokenizer = "bytes";
   index.tokenizer_digest = Tokenizer::open("bytes").digest();
   index.vocab_size = Tokenizer::open("bytes").vocab_size();
   TokenWriter writer(directory.string(), index);
   std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_bits(3, static_cast<uint64_t>(i)) % 256));
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_bits(3, static_cast<uint64_t>(i)) % values));
   writer.append(tokens);
   writer.end_document();
   writer.commit();

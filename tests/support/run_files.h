@@ -16,7 +16,7 @@ class TemporaryDirectory {
 };
 
 /// Writes a token directory of `count` bytes.
-void write_tokens(const std::filesystem::path& directory, int64_t count);
+void write_tokens(const std::filesystem::path& directory, int64_t count, uint64_t values = 256);
 
 /// [step, loss, gradient norm] of every line of a run's metrics.jsonl that is a step.
 std::vector<nlohmann::json> steps_of(const std::filesystem::path& run_directory);

@@ -72,10 +72,9 @@ const std::vector<double>& histogram_limits() {
 size_t histogram_bin(double value) { return bin_search()(value); }
 
 std::vector<Histogram> parameter_histograms(Trainer& trainer, double loss_scale) {
-  std::vector<std::string> groups;
+  const std::vector<std::string> groups = layer_groups(trainer.config().model);
   std::map<std::string, size_t> places;
-  for (const ParamSpec& spec : whole_model(trainer.config().model))
-    if (const std::string group = layer_group(spec.name); places.emplace(group, groups.size()).second) groups.push_back(group);
+  for (const std::string& group : groups) places.emplace(group, places.size());
   const size_t bins = histogram_limits().size();
   const Tensor counts = host_tensor({static_cast<int64_t>(kKinds * groups.size() * bins)}, DType::kF64);  // exact up to 2^53
   std::fill_n(counts.data<double>(), counts.numel(), 0.0);

@@ -24,7 +24,19 @@ namespace {
 
 /// Scalars that the host reads after a step. The last two only with dynamic loss scaling.
 struct Readback {
-  enum Place : size_t { kLossSum, kGradNorm, kAcceptedFlag, kOffender, kLocalLoss, kLocalSquares, kNextLossScale, kNextCleanSteps, kCount };
+  enum Place : size_t {
+    kLossSum,
+    kGradNorm,
+    kAcceptedFlag,
+    kOffender,
+    kOutlierCount,
+    kLocalLoss,
+    kLocalSquares,
+    kStandsOut,
+    kNextLossScale,
+    kNextCleanSteps,
+    kCount
+  };
 };
 
 }  // namespace
@@ -46,7 +58,8 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
       blocking_(config.parallel.overlap ? nullptr : blocking(world)),
       mesh_(blocking_ ? *blocking_ : world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
       precision_(precision_of(config.training)),
-      microbatches_(microbatches_of(config)) {
+      microbatches_(microbatches_of(config)),
+      layer_gradients_(config.model) {
   stage_rank_ = schedule.stage_rank;
   evaluation_list_ = schedule.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
   if (!schedule.text.empty()) text_list_ = schedule.text[static_cast<size_t>(mesh_.at.pipeline)];
@@ -72,11 +85,11 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
   executor_->drive(mesh_.world);
   executor_->on_norm([this](Context&) { norm(); });
-  sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
+  sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
-  local_sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
+  local_sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
-  fill(ctx, std::numeric_limits<double>::infinity(), scalars_.flat(kNormLimit, 2));
+  fill(ctx, std::numeric_limits<double>::infinity(), scalars_.flat(kNormLimit, kStepScalars - kNormLimit));
   const int64_t rows = config.training.micro_batch_size, tokens = rows * config.training.sequence_length;
   const auto indices = [&] { return Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData); };
   for (int k = 0; k < microbatches_; ++k) {
@@ -196,6 +209,9 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
+  write_scalar(ctx_, limits.rank_grad_norm, scalars_.flat(kRankNormLimit, 1));
+  write_scalar(ctx_, limits.rank_loss * static_cast<double>(std::max<int64_t>(local_targets_, 1)), scalars_.flat(kRankLossLimit, 1));
+  write_scalar(ctx_, limits.reject_outliers ? 0 : std::numeric_limits<double>::infinity(), scalars_.flat(kOutlierLimit, 1));
   const double loss_limit = limits.loss * static_cast<double>(std::max<int64_t>(valid, 1));
   write_scalar(ctx_, limits.finite_loss ? std::min(loss_limit, std::numeric_limits<double>::max()) : loss_limit, scalars_.flat(kLossLimit, 1));
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
@@ -205,12 +221,14 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     queue_step(step);  // parameters are gathered: a launch leaves them marked as stale
   }
   std::vector<Tensor> results(scales_loss(config_.training) ? Readback::kCount : Readback::kNextLossScale);
-  results[Readback::kLossSum] = sums_.flat(1, 1);
+  results[Readback::kLossSum] = sums_.flat(kLosses, 1);
   results[Readback::kGradNorm] = norm_;
   results[Readback::kAcceptedFlag] = scalars_.flat(kAccepted, 1);
   results[Readback::kOffender] = offender_;
-  results[Readback::kLocalLoss] = local_sums_.flat(1, 1);
-  results[Readback::kLocalSquares] = local_sums_.flat(0, 1);
+  results[Readback::kOutlierCount] = sums_.flat(kOutliers, 1);
+  results[Readback::kLocalLoss] = local_sums_.flat(kLosses, 1);
+  results[Readback::kLocalSquares] = local_sums_.flat(kSquares, 1);
+  results[Readback::kStandsOut] = local_sums_.flat(kOutliers, 1);
   if (scales_loss(config_.training)) {
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
@@ -240,18 +258,20 @@ void Trainer::queue_list(const ActionList& list, int64_t step) {
   executor_->run(ctx_, list, actions_);
 }
 
-/// One all-reduce for squared gradient norm and loss. Each gradient element and each token's loss is added by exactly one rank.
+/// One all-reduce for squared gradient norm, loss and the number of ranks that stand out. Each gradient element and each token's loss is added by exactly one rank.
 void Trainer::norm() {
   fill(ctx_, 0, sums_);
-  gradient_squares_.clear();
-  NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &gradient_squares_;
+  NamedSquares squares;
+  NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &squares;
   for (const auto& stage : stages_)
-    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1), each);
-  if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
+    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(kSquares, 1), each);
+  if (each != nullptr) layer_gradients_.add_step(std::move(squares));
+  if (counts_loss()) copy(ctx_, last_->loss_sum(), sums_.flat(kLosses, 1));
+  mark_outlier(ctx_, scalars_, sums_);
   copy(ctx_, sums_, local_sums_);
   mesh_.step.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
-  finalize_step_scalars(ctx_, hyper_, scaling_, sums_.flat(0, 1), sums_.flat(1, 1), config_.training.gradient_clip, norm_, scalars_);
+  finalize_step_scalars(ctx_, hyper_, scaling_, sums_, config_.training.gradient_clip, norm_, scalars_);
   first_non_finite(ctx_, gradients_, scalars_, offender_);
 }
 
@@ -278,7 +298,8 @@ StepResult Trainer::finish(const StepInFlight& step) {
   const std::vector<double> values = step.scalars.wait();
   waiting.reset();
   if (ctx_.device != Device::kMeta) {
-    std::vector<double> shared = {values[Readback::kLossSum], values[Readback::kGradNorm], values[Readback::kAcceptedFlag]};
+    std::vector<double> shared = {values[Readback::kLossSum], values[Readback::kGradNorm], values[Readback::kAcceptedFlag],
+                                  values[Readback::kOutlierCount]};
     if (scales_loss(config_.training)) shared.insert(shared.end(), {values[Readback::kNextLossScale], values[Readback::kNextCleanSteps]});
     check_same_result(mesh_.step, concat("step ", step.step + 1), shared);
   }
@@ -290,6 +311,8 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.local_loss = values[Readback::kLocalLoss];
   result.local_squares = values[Readback::kLocalSquares];
   result.local_targets = step.local_targets;
+  result.stands_out = values[Readback::kStandsOut] != 0;
+  result.outliers = static_cast<int64_t>(values[Readback::kOutlierCount]);
   result.accepted = ctx_.device == Device::kMeta || values[Readback::kAcceptedFlag] != 0;
   if (result.accepted) {
     ++accepted_steps_;
@@ -307,22 +330,9 @@ StepResult Trainer::finish(const StepInFlight& step) {
   return result;
 }
 
-std::vector<std::pair<std::string, double>> Trainer::gradient_norms() {
-  std::vector<std::pair<std::string, double>> norms;
-  if (ctx_.device == Device::kCuda) return norms;
-  std::map<std::string, size_t> places;
-  for (const ParamSpec& spec : whole_model(config_.model)) {
-    const std::string group = layer_group(spec.name);
-    if (places.emplace(group, norms.size()).second) norms.emplace_back(group, 0);
-  }
-  const Tensor squares = host_tensor({static_cast<int64_t>(norms.size())}, DType::kF64);
-  std::fill_n(squares.data<double>(), norms.size(), 0.0);
-  for (const auto& [name, square] : gradient_squares_) squares.data<double>()[places.at(layer_group(name))] += square;
-  Arena arena(Device::kReference);
-  Context host{Device::kReference, &arena, 1};
-  mesh_.step.all_reduce(host, squares, ReduceOp::kSum).wait(host);
-  for (size_t i = 0; i < norms.size(); ++i) norms[i].second = std::sqrt(squares.data<double>()[i]) / used_scale_;
-  return norms;
+std::vector<LayerGradient> Trainer::layer_gradients() {
+  if (ctx_.device == Device::kCuda) return {};
+  return layer_gradients_.gather(mesh_.step, used_scale_);
 }
 
 void Trainer::record_activations(bool on) {

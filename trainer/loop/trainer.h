@@ -18,6 +18,7 @@
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/loop/layer_gradients.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -33,6 +34,10 @@ struct StepLimits {
   double grad_norm = std::numeric_limits<double>::infinity();  ///< before clipping
   /// True: a step whose loss is not finite is rejected, too. One whose gradient norm is not finite always is.
   bool finite_loss = false;
+  /// Of this rank, by StepResult::local_loss and local_squares: above one of them it stands out. May differ between ranks.
+  double rank_loss = std::numeric_limits<double>::infinity();       ///< mean over the rank's valid tokens, nats
+  double rank_grad_norm = std::numeric_limits<double>::infinity();  ///< of the gradients that it owns and counts, before clipping
+  bool reject_outliers = false;                                     ///< true: a step in which a rank stands out is rejected, too
   bool operator==(const StepLimits&) const = default;
 };
 
@@ -51,6 +56,8 @@ struct StepResult {
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
   int64_t local_targets = 0;  ///< valid tokens of the samples of this rank's data coordinate
+  bool stands_out = false;    ///< this rank, by StepLimits
+  int64_t outliers = 0;       ///< number of ranks that stand out
 };
 
 /// A rectangle of a parameter that this rank owns, with its optimizer state. Checkpoints, tests and replica checks read and write it.
@@ -138,9 +145,9 @@ class Trainer {
   /// training.sequence_length; under sequence parallelism the largest multiple of the tensor degree in it.
   int64_t text_room() const;
 
-  /// Norm of the last step's gradient by group of parameters, before clipping: "embedding", "blocks.0", ..., "final_norm", "head", as their names
-  /// begin. Their squares add up to the square of StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
-  std::vector<std::pair<std::string, double>> gradient_norms();
+  /// The gradient of each layer: "embedding", "blocks.0", ..., "final_norm", "head". The squares of the norms add up to the square of
+  /// StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
+  std::vector<LayerGradient> layer_gradients();
 
   /// For observe.activations: records the steps started from now on. On a GPU they are queued without a CUDA graph, with the same bits.
   void record_activations(bool on);
@@ -178,6 +185,8 @@ class Trainer {
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
   /// True if, by the contract, this rank's shard enters sums over the world and checkpoints.
   bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
+  /// True if this rank has a part of the loss in StepResult::local_loss.
+  bool counts_loss() const { return last_ != nullptr && mesh_.at.tensor == 0; }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
@@ -222,12 +231,12 @@ class Trainer {
   TimelineRecorder* actions_ = nullptr;
   bool records_activations_ = false;
   ActionList training_list_, evaluation_list_, text_list_;
-  Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
+  Tensor sums_, norm_, scalars_;             ///< f64: [kStepSums], [1], [kStepScalars]
   Tensor local_sums_;                        ///< sums_ before the sum over the ranks
   std::vector<Microbatch> batch_;            ///< micro-batches of this data rank
   std::vector<Tensor> gradients_;            ///< owned_gradients
   std::vector<std::string> gradient_names_;  ///< of gradients_
-  NamedSquares gradient_squares_;            ///< of this rank's part of the last step's gradient; with loss scale
+  LayerGradients layer_gradients_;           ///< of this rank's part of the gradients; with loss scale
   Tensor offender_;                          ///< [1] f64: index in gradients_ of a rejected step's first non-finite one
   cuda::Gpu::Graph graph_;                   ///< captured step
   int eager_steps_ = 0;                      ///< steps run before the capture

@@ -143,4 +143,11 @@ std::string layer_group(const std::string& parameter) {
   return parameter.substr(0, parameter.starts_with("blocks.") ? parameter.find('.', dot + 1) : dot);
 }
 
+std::vector<std::string> layer_groups(const ModelConfig& model) {
+  std::vector<std::string> groups;
+  for (const ParamSpec& spec : whole_model(model))
+    if (std::string group = layer_group(spec.name); std::ranges::find(groups, group) == groups.end()) groups.push_back(std::move(group));
+  return groups;
+}
+
 }  // namespace trireme

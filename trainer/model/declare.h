@@ -47,5 +47,7 @@ class Declaration {
 std::vector<ParamSpec> whole_model(const ModelConfig& model);
 /// The group of a parameter in figures by layer: its block, or what stands before the first dot: "blocks.3", "embedding".
 std::string layer_group(const std::string& parameter);
+/// The groups of a resolved model, each once, in the order of the model.
+std::vector<std::string> layer_groups(const ModelConfig& model);
 
 }  // namespace trireme

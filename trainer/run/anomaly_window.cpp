@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 
 namespace trireme {
 namespace {
@@ -13,6 +14,8 @@ constexpr size_t kNewest = 8;             ///< steps whose median follows a tren
 constexpr double kNormalSpread = 1.4826;  ///< standard deviation of a normal distribution, in median absolute deviations
 constexpr double kLossFloor = 0.05;       ///< of the spread of the logarithm: at the default z a factor of 1.35
 constexpr double kGradientFloor = 0.3;    ///< a factor of 6: norms of few tokens vary by two or three
+constexpr double kRankLossFloor = 0.05;
+constexpr double kRankGradientFloor = 0.3;
 
 double median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -20,12 +23,22 @@ double median(std::vector<double>& values) {
   return *middle;
 }
 
-double limit_of(std::vector<double> logarithms, double z, double floor) {
+/// Of the values, all of them positive.
+double limit_of(std::vector<double> values, double z, double floor) {
+  std::vector<double>& logarithms = values;
+  for (double& value : logarithms) value = std::log(value);
   std::vector<double> newest(logarithms.end() - static_cast<ptrdiff_t>(std::min(kNewest, logarithms.size())), logarithms.end());
   const double level = median(newest), center = median(logarithms);
   for (double& value : logarithms) value = std::abs(value - center);
   const double spread = std::max(kNormalSpread * median(logarithms), floor);
   return std::exp(std::max(center + z * spread, level + z * floor));
+}
+
+bool has_logarithm(double value) { return std::isfinite(value) && value > 0; }
+
+void push(std::vector<StepFigures>& steps, const StepFigures& step, int64_t window) {
+  if (steps.size() == static_cast<size_t>(window)) steps.erase(steps.begin());
+  steps.push_back(step);
 }
 
 }  // namespace
@@ -41,8 +54,8 @@ StepLimits AnomalyWindow::limits() const {
   if (window_.size() < static_cast<size_t>(config_.window)) return limits;
   std::vector<double> losses, norms;
   for (const StepFigures& step : window_) {
-    losses.push_back(std::log(step.loss));
-    norms.push_back(std::log(step.grad_norm));
+    losses.push_back(step.loss);
+    norms.push_back(step.grad_norm);
   }
   limits.loss = limit_of(std::move(losses), config_.z, kLossFloor);
   limits.grad_norm = limit_of(std::move(norms), config_.z, kGradientFloor);
@@ -50,17 +63,36 @@ StepLimits AnomalyWindow::limits() const {
 }
 
 void AnomalyWindow::add(const StepResult& result) {
-  const auto has_logarithm = [](double value) { return std::isfinite(value) && value > 0; };
   if (!result.accepted || result.targets == 0 || !has_logarithm(result.loss) || !has_logarithm(result.grad_norm)) return;
-  if (window_.size() == static_cast<size_t>(config_.window)) window_.erase(window_.begin());
-  window_.push_back({result.loss, result.grad_norm});
+  push(window_, {result.loss, result.grad_norm}, config_.window);
+}
+
+StepLimits RankWindow::add_to(StepLimits limits) const {
+  limits.reject_outliers = config_.policy == AnomalyPolicy::kRerun;
+  std::vector<double> losses, norms;
+  for (const StepFigures& step : window_) {
+    if (step.loss > 0) losses.push_back(step.loss);
+    if (step.grad_norm > 0) norms.push_back(step.grad_norm);
+  }
+  const auto full = static_cast<size_t>(config_.window);
+  if (losses.size() == full) limits.rank_loss = limit_of(std::move(losses), config_.z, kRankLossFloor);
+  if (norms.size() == full) limits.rank_grad_norm = limit_of(std::move(norms), config_.z, kRankGradientFloor);
+  return limits;
+}
+
+void RankWindow::add(const StepResult& result, bool has_loss) {
+  if (!result.accepted || result.targets == 0) return;
+  const double loss = has_loss && result.local_targets > 0 ? result.local_loss / static_cast<double>(result.local_targets) : 0;
+  const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
+  push(window_, {has_logarithm(loss) ? loss : 0, has_logarithm(norm) ? norm : 0}, config_.window);
 }
 
 Anomaly anomaly_in(const StepResult& result, const StepLimits& limits) {
   if (result.overflow) return {};
-  Anomaly anomaly{!std::isfinite(result.loss) || result.loss > limits.loss, !std::isfinite(result.grad_norm) || result.grad_norm > limits.grad_norm};
+  Anomaly anomaly{!std::isfinite(result.loss) || result.loss > limits.loss, !std::isfinite(result.grad_norm) || result.grad_norm > limits.grad_norm,
+                  result.outliers > 0};
   if (!limits.finite_loss) return anomaly;
-  if (result.accepted) return {};
+  if (result.accepted) return {.ranks = anomaly.ranks};
   if (!anomaly) anomaly.loss = true;  // the device compares sums of losses, which are rounded otherwise than means
   return anomaly;
 }
@@ -72,6 +104,9 @@ std::string text_of(const Anomaly& anomaly, const StepResult& result, const Step
   std::string text;
   if (anomaly.loss) text = part("the loss", result.loss, limits.loss);
   if (anomaly.grad_norm) text += (text.empty() ? "" : " and ") + part("the gradient norm", result.grad_norm, limits.grad_norm);
+  if (anomaly.ranks)
+    text += (text.empty() ? "" : " and ") +
+            counted(result.outliers, "rank stands out from its own earlier steps", "ranks stand out from their own earlier steps");
   return text;
 }
 

@@ -35,17 +35,39 @@ class AnomalyWindow {
   std::vector<StepFigures> window_;
 };
 
-/// Which figures of a step are anomalous.
+/// Judges what one rank contributes to the steps, the mean loss of its samples and the norm of the gradients that it owns, by its own accepted steps
+/// before, with the limits of AnomalyWindow. A figure of a rank moves more from step to step than that of all ranks, and its window says by how
+/// much; a fault of one rank of n moves its own figure by n times as much as theirs. Different on every rank. It is empty after every start: no step is
+/// dropped because a rank stands out, so what is trained does not depend on it.
+class RankWindow {
+ public:
+  RankWindow() = default;
+  explicit RankWindow(const AnomalyConfig& config) : config_(config) {}
+
+  /// Adds rank_loss, rank_grad_norm and, under the policy rerun, reject_outliers to `limits`. A limit is infinite until the window is full of steps in
+  /// which the rank had this figure.
+  StepLimits add_to(StepLimits limits) const;
+  /// Adds an accepted step. `has_loss`: the rank has the last stage and counts its loss.
+  void add(const StepResult& result, bool has_loss);
+
+ private:
+  AnomalyConfig config_;
+  std::vector<StepFigures> window_;  ///< oldest first; a figure that the rank had not is 0
+};
+
+/// What is anomalous in a step.
 struct Anomaly {
   bool loss = false;       ///< above its limit, or not finite
   bool grad_norm = false;  ///< likewise
+  bool ranks = false;      ///< some rank stands out from its own earlier steps
 
-  explicit operator bool() const { return loss || grad_norm; }
+  bool only_ranks() const { return ranks && !loss && !grad_norm; }
+  explicit operator bool() const { return loss || grad_norm || ranks; }
 };
 /// With limits.finite_loss the device has judged the step, and the step is anomalous if it was rejected. An overflow of the loss scale is none: it is
 /// expected, and lowers the scale.
 Anomaly anomaly_in(const StepResult& result, const StepLimits& limits);
-/// "the loss 8.25 is above 3.5 and the gradient norm is not finite".
+/// "the loss 8.25 is above 3.5 and the gradient norm is not finite", or "2 ranks stand out from their own earlier steps".
 std::string text_of(const Anomaly& anomaly, const StepResult& result, const StepLimits& limits);
 
 }  // namespace trireme

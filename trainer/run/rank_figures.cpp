@@ -74,17 +74,31 @@ void RankFigures::report(int64_t step, Reporter& reporter) {
   Communicator& world = trainer_.mesh().world;
   std::vector<ordered_json> ranks;
   for (const std::string& text : all_gather_strings(world, figures().dump())) ranks.push_back(ordered_json::parse(text));
-  const auto norms = trainer_.gradient_norms();
+  const std::vector<LayerGradient> layers = trainer_.layer_gradients();
   if (world.rank() == 0) {
     ordered_json fields = {{"steps", steps_}};
     fields.update(merge_rank_figures(ranks));
-    for (const auto& [group, norm] : norms) fields["grad_norms"][group] = norm;
+    for (const LayerGradient& layer : layers) fields["grad_norms"][layer.layer] = layer.norm;
     reporter.event("ranks", step, fields);
+    report_dead(layers, step, reporter);
   }
   steps_ = 0;
   seconds_ = 0;
   std::ranges::fill(waited_, 0);
   last_ = std::chrono::steady_clock::now();
+}
+
+void RankFigures::report_dead(const std::vector<LayerGradient>& layers, int64_t step, Reporter& reporter) {
+  for (const auto& [layer, norm, zero_steps] : layers) {
+    if (zero_steps < trainer_.config().observe.anomalies.window) {
+      dead_.erase(layer);
+    } else if (dead_.insert(layer).second) {
+      const char* const advice = scales_loss(trainer_.config().training) ? "; in fp16 a gradient may be too small for the loss scale" : "";
+      reporter.event("dead_layer", step, {{"layer", layer}, {"zero_steps", zero_steps}},
+                     concat("step ", step, ": warning: the gradient of ", layer, " has been zero in each of the last ", zero_steps,
+                            " steps, so nothing but weight decay changes its weights", advice));
+    }
+  }
 }
 
 namespace {

@@ -2,6 +2,8 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "parallel/comm/progress.h"
@@ -19,7 +21,8 @@ struct HostMemoryUse {
 HostMemoryUse host_memory_use();
 
 /// Figures of single ranks, gathered at most once a second and more rarely with many ranks, so that a step is not slower and metrics.jsonl stays
-/// small: the event "ranks". Between two gatherings each rank only adds up.
+/// small: the event "ranks". Between two gatherings each rank only adds up. A layer whose gradient was zero in each of the last
+/// observe.anomalies.window steps is an event "dead_layer" and a warning, once until it has a gradient again.
 class RankFigures {
  public:
   /// `progress` counts the waits of `trainer`'s communicators.
@@ -36,6 +39,7 @@ class RankFigures {
 
  private:
   nlohmann::ordered_json figures() const;
+  void report_dead(const std::vector<LayerGradient>& layers, int64_t step, Reporter& reporter);
 
   Trainer& trainer_;
   Progress& progress_;
@@ -44,6 +48,7 @@ class RankFigures {
   double seconds_ = 0;
   std::vector<double> waited_;         ///< in these steps, by group of the progress
   std::vector<double> waited_before_;  ///< at the end of the last step or interruption
+  std::set<std::string> dead_;         ///< rank 0: layers that were reported because they have no gradient
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

@@ -64,8 +64,11 @@ class Run {
   nlohmann::ordered_json more_figures(int64_t step);
   void end_if_diverged();
   std::string checkpoint_before_rejections() const;
+  /// Those of a step as its policy has them on the device.
+  StepLimits step_limits() const { return rank_window_.add_to(window_.limits()); }
   bool judges_before_update() const { return config_.observe.anomalies.policy != AnomalyPolicy::kWarn; }
   void report_step(int64_t step, StepResult result, double seconds);
+  void count_step(int64_t step, const StepResult& result);
   RerunVerdict repeat(int64_t step, const StepResult& result, const StepLimits& limits);
   void end_if_anomalous(int64_t step);
   void start_step(int64_t step);
@@ -126,6 +129,7 @@ class Run {
   Started finished_{};                              ///< the last reported step
   RejectedSteps rejected_;                          ///< up to the last reported step
   AnomalyWindow window_;                            ///< up to the last reported step
+  RankWindow rank_window_;                          ///< likewise, of this rank
   std::string stop_reason_;                         ///< why the run ends at an anomalous step; empty: it does not
   std::set<std::string> plain_shapes_;              ///< those that have been warned of; the same on all ranks
   bool first_step_reported_ = false;                ///< with the shapes of its operations

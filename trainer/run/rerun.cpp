@@ -99,17 +99,16 @@ struct CrossCheck {
 
 /// Executes the step once more, without an update, with the samples of each data rank moved to the one before it. Collective.
 CrossCheck cross_check(Trainer& trainer, ExchangeLog& log, RepeatableStep step, const StepResult& before) {
-  step.limits = {-1, -1};  // no update
+  step.limits = {.loss = -1, .grad_norm = -1};  // no update
   trainer.rotate_data(1);
   const StepResult rotated = execute(trainer, log, step).result;
   trainer.rotate_data(0);
   Mesh& mesh = trainer.mesh();
   const auto degree = static_cast<size_t>(mesh.shape.data());
   CrossCheck check{std::vector<double>(degree), std::vector<double>(degree), std::vector<std::vector<int>>(degree)};
-  const bool has_loss = mesh.at.tensor == 0 && trainer.stages().back()->range().last();
   const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
-  const std::vector<std::string> all =
-      all_gather_strings(mesh.world, concat(mesh.data->rank(), " ", has_loss, " ", bits(before.local_loss), " ", bits(rotated.local_loss)));
+  const std::vector<std::string> all = all_gather_strings(
+      mesh.world, concat(mesh.data->rank(), " ", trainer.counts_loss(), " ", bits(before.local_loss), " ", bits(rotated.local_loss)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::istringstream words(all[rank]);
     size_t data = 0;
@@ -226,7 +225,7 @@ Execution execute(Trainer& trainer, ExchangeLog& log, const RepeatableStep& step
   return execution;
 }
 
-RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, const RepeatableStep& step, const Execution& first, double z) {
+RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, RepeatableStep step, const Execution& first, double z) {
   Communicator& world = trainer.mesh().world;
   RerunVerdict verdict;
   Execution before = first;
@@ -272,6 +271,10 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, const RepeatableStep& ste
   if (place) verdict.samples = {samples[static_cast<size_t>(*place)]};
   verdict.text = place ? concat("data: the loss of sample ", verdict.samples[0], " stands out in repeated executions that agree")
                        : "model: repeated executions agree, and the loss of no sample stands out";
+  if (anomaly_in(verdict.result, step.limits).only_ranks()) {
+    step.limits.reject_outliers = false;
+    verdict.result = execute(trainer, log, step).result;
+  }
   return verdict;
 }
 

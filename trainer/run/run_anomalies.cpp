@@ -18,21 +18,23 @@ struct RankResult {
   std::string host;
   std::optional<double> loss;  ///< mean over the rank's samples, nats; none without the last stage
   double grad_norm = 0;        ///< of the gradients that the rank owns
+  bool stands_out = false;     ///< from the rank's own earlier steps
 };
 
 /// The results of every rank, on every rank. Collective.
 std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& result) {
   const auto bits = [](double value) { return std::to_string(std::bit_cast<uint64_t>(value)); };
-  const bool has_loss = trainer.mesh().at.tensor == 0 && trainer.stages().back()->range().last() && result.local_targets > 0;
+  const bool has_loss = trainer.counts_loss() && result.local_targets > 0;
   const double loss = result.local_loss / static_cast<double>(std::max<int64_t>(result.local_targets, 1));
   const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
   std::vector<RankResult> all;
-  for (const std::string& text : all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ", host_name()))) {
+  for (const std::string& text :
+       all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ", result.stands_out, " ", host_name()))) {
     std::istringstream words(text);
     bool known = false;
     uint64_t loss_bits = 0, norm_bits = 0;
     RankResult& one = all.emplace_back();
-    words >> known >> loss_bits >> norm_bits >> one.host;
+    words >> known >> loss_bits >> norm_bits >> one.stands_out >> one.host;
     if (known) one.loss = std::bit_cast<double>(loss_bits);
     one.grad_norm = std::bit_cast<double>(norm_bits);
   }
@@ -41,6 +43,19 @@ std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& 
 
 /// Orders values; one that is not finite is larger than every other.
 bool larger(double a, double b) { return !std::isfinite(a) ? std::isfinite(b) : a > b; }
+
+/// "; rank 3 on host a stands out with a loss of 9.25 and a gradient norm of 17"; of at most four ranks.
+std::string outliers_text(const std::vector<RankResult>& ranks) {
+  constexpr int kMost = 4;
+  int count = 0;
+  std::string text;
+  for (const RankResult& rank : ranks) {
+    if (!rank.stands_out || ++count > kMost) continue;
+    text += concat("; rank ", &rank - ranks.data(), " on ", rank.host, " stands out with ",
+                   rank.loss ? concat("a loss of ", *rank.loss, " and ") : "", "a gradient norm of ", rank.grad_norm);
+  }
+  return text;
+}
 
 /// "; rank 3 on host a has the highest loss, 9.25, and rank 1 on host b the highest gradient norm, 17"; empty for one rank.
 std::string highest(const std::vector<RankResult>& ranks) {
@@ -57,12 +72,13 @@ std::string highest(const std::vector<RankResult>& ranks) {
 }
 
 ordered_json to_json(const std::vector<RankResult>& ranks) {
-  ordered_json losses = ordered_json::array(), norms = ordered_json::array();
+  ordered_json losses = ordered_json::array(), norms = ordered_json::array(), outliers = ordered_json::array();
   for (const RankResult& rank : ranks) {
     losses.push_back(rank.loss ? ordered_json(*rank.loss) : ordered_json());
     norms.push_back(rank.grad_norm);
+    if (rank.stands_out) outliers.push_back(&rank - ranks.data());
   }
-  return {{"rank_loss", losses}, {"rank_grad_norm", norms}};
+  return {{"rank_loss", losses}, {"rank_grad_norm", norms}, {"outliers", outliers}};
 }
 
 }  // namespace
@@ -82,15 +98,14 @@ RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimit
 /// Trainer::finish has compared their copies of the result, and everything else that decides follows from results. Collective.
 void Run::report_step(int64_t step, StepResult result, double seconds) {
   const AnomalyPolicy policy = config_.observe.anomalies.policy.value();
-  const StepLimits limits = window_.limits();
+  const StepLimits limits = step_limits();
   const Anomaly anomaly = anomaly_in(result, limits);
   if (!anomaly) {
     reporter_.step(step, result, seconds, more_figures(step));
-    rejected_.add(step, result);
-    return window_.add(result);
+    return count_step(step, result);
   }
   const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result);
-  const std::string text = text_of(anomaly, result, limits) + highest(ranks);
+  const std::string text = text_of(anomaly, result, limits) + outliers_text(ranks) + (anomaly.only_ranks() ? "" : highest(ranks));
   ordered_json fields = to_json(ranks);
   const StepResult first = result;
   std::optional<RerunVerdict> verdict;
@@ -100,21 +115,28 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     fields.update({{"verdict", name_of(verdict->cause)}, {"ranks", verdict->ranks}, {"samples", verdict->samples}, {"accepted", result.accepted}});
   }
   reporter_.step(step, result, seconds, more_figures(step));
-  const char* const action = verdict ? "rerun" : policy == AnomalyPolicy::kStop ? "stop" : first.accepted ? "warn" : "skip";
-  const char* const outcome = policy == AnomalyPolicy::kStop ? "; the run ends, with the weights from before this step"
-                              : !result.accepted             ? "; the step was rejected on every rank, weights are unchanged"
-                              : verdict                      ? "; a repetition without the anomaly was accepted"
-                                                             : "; the step was accepted";
+  const bool stops = policy == AnomalyPolicy::kStop && !first.accepted;
+  const char* const action = verdict ? "rerun" : stops ? "stop" : first.accepted ? "warn" : "skip";
+  const bool clean = verdict && verdict->cause == RerunVerdict::Cause::kHardware;
+  const char* const outcome = stops              ? "; the run ends, with the weights from before this step"
+                              : !result.accepted ? "; the step was rejected on every rank, weights are unchanged"
+                              : clean            ? "; a repetition without the anomaly was accepted"
+                                                 : "; the step was accepted";
   // A gradient that is not finite has a line already, that of a rejected step.
-  const bool has_line = policy != AnomalyPolicy::kStop && !verdict && !result.accepted && !result.over_limit;
+  const bool has_line = !stops && !verdict && !result.accepted && !result.over_limit;
   reporter_.anomaly(step, first, limits, action, fields, has_line ? "" : concat(text, verdict ? "; " + verdict->text : "", outcome));
-  if (policy == AnomalyPolicy::kStop) {
+  if (stops) {
     stop_reason_ = text_of(anomaly, first, limits);
     return;  // the checkpoint of the step before must not count this one
   }
   if (verdict && verdict->cause == RerunVerdict::Cause::kReplicas) check_replicas(step);
+  count_step(step, result);
+}
+
+void Run::count_step(int64_t step, const StepResult& result) {
   rejected_.add(step, result);
   window_.add(result);
+  rank_window_.add(result, trainer_->counts_loss());
 }
 
 /// With the policy stop: saves the state before the anomalous `step` and ends the run. The step was rejected and has changed no weight, but it has

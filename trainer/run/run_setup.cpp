@@ -154,6 +154,7 @@ void Run::resume() {
     }
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
     window_ = AnomalyWindow(config_.observe.anomalies, resumed.anomaly_window);
+    rank_window_ = RankWindow(config_.observe.anomalies);
     collectively(world_, [&] {
       if (reports()) open_directory(resumed);
     });
