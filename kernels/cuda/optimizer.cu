@@ -114,10 +114,7 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, Adam
 
 __global__ void scale_loss_kernel(const double* scalars, double* factor) { *factor *= scalars[kLossScale]; }
 
-__global__ void mark_outlier_kernel(const double* scalars, double* sums) {
-  const bool above = sqrt(sums[kSquares]) / scalars[kLossScale] > scalars[kRankNormLimit] || sums[kLosses] > scalars[kRankLossLimit];
-  sums[kOutliers] = above ? 1 : 0;
-}
+__global__ void mark_outlier_kernel(const double* scalars, double* sums) { sums[kOutliers] = sums[kLosses] > scalars[kRankLossLimit] ? 1 : 0; }
 
 __global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, const double* sums, double clip, double* norm, double* scalars) {
   const double scale = scalars[kLossScale];

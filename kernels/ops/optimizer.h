@@ -17,10 +17,9 @@ enum StepScalar : int {
   kCleanSteps = 7,       ///< consecutive accepted steps since the loss scale last changed or was held at a bound
   kNormLimit = 8,        ///< a larger gradient norm rejects the step; infinity: none
   kLossLimit = 9,        ///< a sum of losses that is larger or not finite rejects the step; infinity: the loss is not judged
-  kRankNormLimit = 10,   ///< with a larger norm of its own gradients this rank stands out; infinity: never
-  kRankLossLimit = 11,   ///< with a larger sum of the losses of its own samples this rank stands out; infinity: never
-  kOutlierLimit = 12,    ///< more ranks that stand out reject the step; infinity: they do not
-  kStepScalars = 13,
+  kRankLossLimit = 10,   ///< with a larger sum of the losses of its own samples this rank stands out; infinity: never
+  kOutlierLimit = 11,    ///< more ranks that stand out reject the step; infinity: they do not
+  kStepScalars = 12,
 };
 
 struct AdamW {
@@ -52,11 +51,11 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 enum StepSum : int {
   kSquares = 0,   ///< of the gradients, which include the loss scale
   kLosses = 1,    ///< of the valid tokens, nats
-  kOutliers = 2,  ///< number of ranks that stand out from their own earlier steps
+  kOutliers = 2,  ///< number of ranks whose losses stand out from their own earlier steps
   kStepSums = 3,
 };
 
-/// sums[kOutliers] = 1 if the squares or the losses of this rank are above its own limits in `scalars`, else 0; not-a-number is not above a limit.
+/// sums[kOutliers] = 1 if the losses of this rank are above scalars[kRankLossLimit], else 0; not-a-number is not above a limit.
 /// sums [kStepSums] f64, of this rank.
 void mark_outlier(Context& ctx, const Tensor& scalars, const Tensor& sums);
 

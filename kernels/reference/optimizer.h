@@ -6,10 +6,7 @@
 
 namespace trireme::reference {
 
-inline void mark_outlier(const double* scalars, double* sums) {
-  const bool above = std::sqrt(sums[kSquares]) / scalars[kLossScale] > scalars[kRankNormLimit] || sums[kLosses] > scalars[kRankLossLimit];
-  sums[kOutliers] = above ? 1 : 0;
-}
+inline void mark_outlier(const double* scalars, double* sums) { sums[kOutliers] = sums[kLosses] > scalars[kRankLossLimit] ? 1 : 0; }
 
 inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling, const double* sums, double clip, double* norm, double* scalars) {
   const double scale = scalars[kLossScale];

@@ -3,6 +3,7 @@
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/plan/compression_gain.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {
@@ -56,6 +57,61 @@ TEST_CASE("the report names another system's stack, but not Trireme's own") {
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), !Contains("with the kernels and overlap of"));
   cluster.software.stack = "nanotron";
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), Contains("; with the kernels and overlap of nanotron"));
+}
+
+/// Two CPU hosts with one rank each, and a link of `bandwidth` bytes/s.
+ClusterConfig two_hosts(double bandwidth) {
+  ClusterConfig cluster;
+  cluster.nodes = 2;
+  cluster.devices_per_node = 1;
+  cluster.device.type = "cpu";
+  cluster.network.bandwidth = bandwidth;
+  cluster.network.latency = 1e-4;
+  return resolve_cluster(cluster);
+}
+
+RankedLayout data_parallel(const ClusterConfig& cluster, const std::vector<std::string>& sets) {
+  std::vector<std::string> all = {"parallel.pipeline=1", "parallel.data=2", "run.device=cpu", "training.precision=fp32"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  const std::string text =
+      "model: {layers: 2, hidden_size: 128, heads: 4, vocab_size: 512}\n"
+      "training: {steps: 10, sequence_length: 128, global_batch_size: 4}\n"
+      "data: {train: [tokens]}\n";
+  RankedLayout plan;
+  plan.config = resolve(parse_config(text, "plan.yaml", all), 2);
+  plan.forecast = forecast(plan.config, cluster);
+  return plan;
+}
+
+TEST_CASE("plan says what compressed gradients gain where their reduction takes a tenth of the step, and nothing elsewhere") {
+  const ClusterConfig slow = two_hosts(2.5e6), fast = two_hosts(1e11);
+  const RankedLayout plan = data_parallel(slow, {});
+  const std::vector<CompressedStep> steps = compression_gain(plan.config, slow, plan.forecast);
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[0].method == Encoding::kInt8);
+  CHECK(steps[1].method == Encoding::kInt4);
+  for (const auto& [method, seconds] : steps) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    CHECK(seconds == data_parallel(slow, {"training.compression.method=" + name}).forecast.step_seconds);
+    CHECK_THAT(compression_gain_text(steps, plan.forecast.step_seconds),
+               Contains("  " + name + " ") && Contains(print("%.3g x as fast", plan.forecast.step_seconds / seconds)));
+  }
+  // A message of int8 has a scale for each block: 4 bytes become 1 + 4/256.
+  CHECK(plan.forecast.parts.reduce / (steps[0].step_seconds - (plan.forecast.step_seconds - plan.forecast.parts.reduce)) ==
+        Approx(3.94).epsilon(0.06));
+  const auto none = [&](const ClusterConfig& cluster, const std::vector<std::string>& sets) {
+    const RankedLayout other = data_parallel(cluster, sets);
+    CHECK(compression_gain(other.config, cluster, other.forecast).empty());
+  };
+  none(fast, {});
+  none(slow, {"training.compression.method=int4"});
+  none(slow, {"training.precision=fp16"});                                          // refused with compression
+  none(slow, {"parallel.zero_stage=2", "parallel.gradient_accumulation=sharded"});  // likewise
+  ClusterConfig small = slow;
+  small.device.memory = largest_peak(plan.forecast.memory) + 1e3;  // the errors do not fit
+  none(small, {});
+  CHECK(compression_gain_text({}, 1).empty());
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ void add_loss(std::vector<Case>& cases) {
 
 void add_optimizer(std::vector<Case>& cases) {
   constexpr int64_t kCount = 20000;  // more than two chunks
-  const Operand scalars = always_f64(input("scalars", {kStepScalars}, {1, 1, 0.01, 0.5, 0.5, 3, 1, 1, 9, 9, 9, 9, 9}));
+  const Operand scalars = always_f64(input("scalars", {kStepScalars}, {1, 1, 0.01, 0.5, 0.5, 3, 1, 1, 9, 9, 9, 9}));
   const Operand w = in_place("w", {kCount}), g = input("g", {kCount}), m = in_place("m", {kCount});
   const Operand v = in_place("v", {kCount}, std::vector<double>(kCount, 0.25));
   const auto add = [&](const Operation& operation) { cases.push_back({operation, {DType::kF32}}); };
@@ -167,7 +167,7 @@ void add_optimizer(std::vector<Case>& cases) {
          mark_outlier(c, t[0], t[1]);
        }});
   add({"scale_loss", {scalars, always_f64(in_place("factor", {1}))}, [](Context& c, const Tensors& t) { scale_loss(c, t[0], t[1]); }});
-  const Operand rejected = always_f64(input("scalars", {kStepScalars}, {1, 0, 0.01, 0.5, 0.5, 3, 1, 1, 9, 9, 9, 9, 9}));
+  const Operand rejected = always_f64(input("scalars", {kStepScalars}, {1, 0, 0.01, 0.5, 0.5, 3, 1, 1, 9, 9, 9, 9}));
   add({"first_non_finite", {rejected, always_f64(assigned("index", {1})), g}, [](Context& c, const Tensors& t) {
          first_non_finite(c, {&t[2], 1}, t[0], t[1]);
        }});

@@ -14,6 +14,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/analysis/analysis.h"
+#include "trainer/plan/compression_gain.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/place.h"
 #include "trainer/plan/report.h"
@@ -40,6 +41,7 @@ struct PlanArguments {
 /// Results to print and write.
 struct PlanResults {
   std::optional<RankedLayout> plan;
+  std::vector<CompressedStep> compressed;  ///< what compression would gain for `plan`
   std::optional<SearchResult> found;
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
@@ -140,6 +142,7 @@ ordered_json empty_plan_json() {
 void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
   ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
+  for (const auto& [method, seconds] : answer.compressed) json["compressed"].push_back({{"method", name_of(method)}, {"step_seconds", seconds}});
   json["cluster"] = cluster_json(place);
   json["layouts"] = ordered_json::array();
   if (answer.found) {
@@ -156,7 +159,10 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
 
 void print_text(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   std::cout << "cluster: " << place.source << '\n';
-  if (answer.plan) std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
+  if (answer.plan) {
+    std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
+    std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
+  }
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
@@ -199,6 +205,11 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
     answer.proposal = proposed_yaml(layouts.front(), place.cluster);
   }
   if ((arguments.wants_world() || arguments.analyse) && !answer.plan) throw ConfigError("no layout to simulate or analyse: " + answer.found->advice);
+  if (answer.plan) {
+    Config config = answer.plan->config;
+    config.parallel.gradient_accumulation = loaded.config.parallel.gradient_accumulation;  // auto may become another value
+    answer.compressed = compression_gain(config, place.cluster, answer.plan->forecast);
+  }
   if (arguments.wants_world()) add_world(arguments, place.cluster, answer);
   if (arguments.analyse) answer.analysis = analysis_of(arguments, *answer.plan, place.cluster);
 }

@@ -236,7 +236,8 @@ void visit(V& v, AnomalyConfig& c) {
     c.policy);
   v(operation_key(
         {.key = "window",
-         .doc = "Number of accepted steps whose losses and gradient norms a step is compared with. Steps are judged once the window is full.",
+         .doc = "Number of accepted steps whose losses and gradient norms a step is compared with. Steps are judged once the window is full. A layer "
+                "whose gradient was zero in as many steps is reported.",
          .min = 8,
          .max = 4096}),
     c.window);

@@ -12,13 +12,16 @@ namespace trireme {
 
 LayerGradients::LayerGradients(const ModelConfig& model) : layers_(layer_groups(model)), last_used_(layers_.size(), 0) {}
 
-void LayerGradients::add_step(NamedSquares squares) {
+void LayerGradients::set(NamedSquares squares) {
   squares_ = std::move(squares);
   if (layer_of_.empty())
     for (const auto& [name, square] : squares_)
       layer_of_.push_back(static_cast<size_t>(std::ranges::find(layers_, layer_group(name)) - layers_.begin()));
   TRIREME_CHECK(layer_of_.size() == squares_.size(), "a step has the gradients of ", squares_.size(), " parameters, the first one of ",
                 layer_of_.size());
+}
+
+void LayerGradients::count_step() {
   ++steps_;
   for (size_t i = 0; i < squares_.size(); ++i)
     if (squares_[i].second != 0) last_used_[layer_of_[i]] = steps_;
@@ -33,10 +36,9 @@ std::vector<LayerGradient> LayerGradients::gather(Communicator& ranks, double lo
   Context host{Device::kReference, &arena, 1};
   ranks.all_reduce(host, squares, ReduceOp::kSum).wait(host);
   ranks.all_reduce(host, last_used, ReduceOp::kMax).wait(host);
-  const double newest = *std::max_element(last_used.data<double>(), last_used.data<double>() + layers_.size());
   std::vector<LayerGradient> all;
   for (size_t i = 0; i < layers_.size(); ++i)
-    all.push_back({layers_[i], std::sqrt(squares.data<double>()[i]) / loss_scale, static_cast<int64_t>(newest - last_used.data<double>()[i])});
+    all.push_back({layers_[i], std::sqrt(squares.data<double>()[i]) / loss_scale, steps_ - static_cast<int64_t>(last_used.data<double>()[i])});
   return all;
 }
 

@@ -209,7 +209,6 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
-  write_scalar(ctx_, limits.rank_grad_norm, scalars_.flat(kRankNormLimit, 1));
   write_scalar(ctx_, limits.rank_loss * static_cast<double>(std::max<int64_t>(local_targets_, 1)), scalars_.flat(kRankLossLimit, 1));
   write_scalar(ctx_, limits.reject_outliers ? 0 : std::numeric_limits<double>::infinity(), scalars_.flat(kOutlierLimit, 1));
   const double loss_limit = limits.loss * static_cast<double>(std::max<int64_t>(valid, 1));
@@ -265,7 +264,7 @@ void Trainer::norm() {
   NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &squares;
   for (const auto& stage : stages_)
     if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(kSquares, 1), each);
-  if (each != nullptr) layer_gradients_.add_step(std::move(squares));
+  if (each != nullptr) layer_gradients_.set(std::move(squares));
   if (counts_loss()) copy(ctx_, last_->loss_sum(), sums_.flat(kLosses, 1));
   mark_outlier(ctx_, scalars_, sums_);
   copy(ctx_, sums_, local_sums_);

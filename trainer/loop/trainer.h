@@ -34,10 +34,9 @@ struct StepLimits {
   double grad_norm = std::numeric_limits<double>::infinity();  ///< before clipping
   /// True: a step whose loss is not finite is rejected, too. One whose gradient norm is not finite always is.
   bool finite_loss = false;
-  /// Of this rank, by StepResult::local_loss and local_squares: above one of them it stands out. May differ between ranks.
-  double rank_loss = std::numeric_limits<double>::infinity();       ///< mean over the rank's valid tokens, nats
-  double rank_grad_norm = std::numeric_limits<double>::infinity();  ///< of the gradients that it owns and counts, before clipping
-  bool reject_outliers = false;                                     ///< true: a step in which a rank stands out is rejected, too
+  /// Above it this rank stands out: mean of StepResult::local_loss over the rank's valid tokens, nats. May differ between ranks.
+  double rank_loss = std::numeric_limits<double>::infinity();
+  bool reject_outliers = false;  ///< true: a step in which a rank stands out is rejected, too
   bool operator==(const StepLimits&) const = default;
 };
 
@@ -148,6 +147,8 @@ class Trainer {
   /// The gradient of each layer: "embedding", "blocks.0", ..., "final_norm", "head". The squares of the norms add up to the square of
   /// StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
   std::vector<LayerGradient> layer_gradients();
+  /// Counts the last step for LayerGradient::zero_steps. A step that is executed several times counts once, one without a target not at all.
+  void count_layer_gradients() { layer_gradients_.count_step(); }
 
   /// For observe.activations: records the steps started from now on. On a GPU they are queued without a CUDA graph, with the same bits.
   void record_activations(bool on);

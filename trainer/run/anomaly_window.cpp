@@ -14,8 +14,6 @@ constexpr size_t kNewest = 8;             ///< steps whose median follows a tren
 constexpr double kNormalSpread = 1.4826;  ///< standard deviation of a normal distribution, in median absolute deviations
 constexpr double kLossFloor = 0.05;       ///< of the spread of the logarithm: at the default z a factor of 1.35
 constexpr double kGradientFloor = 0.3;    ///< a factor of 6: norms of few tokens vary by two or three
-constexpr double kRankLossFloor = 0.05;
-constexpr double kRankGradientFloor = 0.3;
 
 double median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -36,9 +34,11 @@ double limit_of(std::vector<double> values, double z, double floor) {
 
 bool has_logarithm(double value) { return std::isfinite(value) && value > 0; }
 
-void push(std::vector<StepFigures>& steps, const StepFigures& step, int64_t window) {
-  if (steps.size() == static_cast<size_t>(window)) steps.erase(steps.begin());
-  steps.push_back(step);
+/// Adds the newest value to a window, which drops its oldest one if it is full.
+template <class T>
+void push(std::vector<T>& values, const T& newest, int64_t window) {
+  if (values.size() == static_cast<size_t>(window)) values.erase(values.begin());
+  values.push_back(newest);
 }
 
 }  // namespace
@@ -64,27 +64,19 @@ StepLimits AnomalyWindow::limits() const {
 
 void AnomalyWindow::add(const StepResult& result) {
   if (!result.accepted || result.targets == 0 || !has_logarithm(result.loss) || !has_logarithm(result.grad_norm)) return;
-  push(window_, {result.loss, result.grad_norm}, config_.window);
+  push(window_, StepFigures{result.loss, result.grad_norm}, config_.window);
 }
 
 StepLimits RankWindow::add_to(StepLimits limits) const {
   limits.reject_outliers = config_.policy == AnomalyPolicy::kRerun;
-  std::vector<double> losses, norms;
-  for (const StepFigures& step : window_) {
-    if (step.loss > 0) losses.push_back(step.loss);
-    if (step.grad_norm > 0) norms.push_back(step.grad_norm);
-  }
-  const auto full = static_cast<size_t>(config_.window);
-  if (losses.size() == full) limits.rank_loss = limit_of(std::move(losses), config_.z, kRankLossFloor);
-  if (norms.size() == full) limits.rank_grad_norm = limit_of(std::move(norms), config_.z, kRankGradientFloor);
+  if (losses_.size() == static_cast<size_t>(config_.window)) limits.rank_loss = limit_of(losses_, config_.z, kLossFloor);
   return limits;
 }
 
-void RankWindow::add(const StepResult& result, bool has_loss) {
-  if (!result.accepted || result.targets == 0) return;
-  const double loss = has_loss && result.local_targets > 0 ? result.local_loss / static_cast<double>(result.local_targets) : 0;
-  const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
-  push(window_, {has_logarithm(loss) ? loss : 0, has_logarithm(norm) ? norm : 0}, config_.window);
+void RankWindow::add(const StepResult& result) {
+  const double loss = result.local_loss / static_cast<double>(std::max<int64_t>(result.local_targets, 1));
+  if (!result.accepted || !has_logarithm(loss)) return;
+  push(losses_, loss, config_.window);
 }
 
 Anomaly anomaly_in(const StepResult& result, const StepLimits& limits) {
@@ -93,7 +85,8 @@ Anomaly anomaly_in(const StepResult& result, const StepLimits& limits) {
                   result.outliers > 0};
   if (!limits.finite_loss) return anomaly;
   if (result.accepted) return {.ranks = anomaly.ranks};
-  if (!anomaly) anomaly.loss = true;  // the device compares sums of losses, which are rounded otherwise than means
+  // The device compares sums of losses, which are rounded otherwise than means.
+  if (!anomaly || (anomaly.only_ranks() && !limits.reject_outliers)) anomaly.loss = true;
   return anomaly;
 }
 

@@ -35,24 +35,23 @@ class AnomalyWindow {
   std::vector<StepFigures> window_;
 };
 
-/// Judges what one rank contributes to the steps, the mean loss of its samples and the norm of the gradients that it owns, by its own accepted steps
-/// before, with the limits of AnomalyWindow. A figure of a rank moves more from step to step than that of all ranks, and its window says by how
-/// much; a fault of one rank of n moves its own figure by n times as much as theirs. Different on every rank. It is empty after every start: no step is
-/// dropped because a rank stands out, so what is trained does not depend on it.
+/// Judges the mean loss of one rank's samples by its own accepted steps before, with the limit of AnomalyWindow. The loss of a rank moves more from
+/// step to step than that of all ranks, and its window says by how much; a fault of one of n ranks changes its own loss by n times as much as that of the
+/// step. Different on every rank. It is empty after every start: no step is dropped because of it unless hardware is at fault. The norm of a rank's
+/// gradients is not judged: what a rank owns of them is a sum over all data ranks.
 class RankWindow {
  public:
   RankWindow() = default;
   explicit RankWindow(const AnomalyConfig& config) : config_(config) {}
 
-  /// Adds rank_loss, rank_grad_norm and, under the policy rerun, reject_outliers to `limits`. A limit is infinite until the window is full of steps in
-  /// which the rank had this figure.
+  /// Adds rank_loss, infinite until the window is full, and under the policy rerun reject_outliers to `limits`.
   StepLimits add_to(StepLimits limits) const;
-  /// Adds an accepted step. `has_loss`: the rank has the last stage and counts its loss.
-  void add(const StepResult& result, bool has_loss);
+  /// Adds an accepted step in which this rank has a loss (Trainer::counts_loss) and targets.
+  void add(const StepResult& result);
 
  private:
   AnomalyConfig config_;
-  std::vector<StepFigures> window_;  ///< oldest first; a figure that the rank had not is 0
+  std::vector<double> losses_;  ///< oldest first
 };
 
 /// What is anomalous in a step.

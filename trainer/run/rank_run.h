@@ -64,8 +64,8 @@ class Run {
   nlohmann::ordered_json more_figures(int64_t step);
   void end_if_diverged();
   std::string checkpoint_before_rejections() const;
-  /// Those of a step as its policy has them on the device.
-  StepLimits step_limits() const { return rank_window_.add_to(window_.limits()); }
+  /// Those that the device applies to the next step.
+  StepLimits step_limits() const { return rank_window_.add_to(judges_before_update() ? window_.limits() : StepLimits()); }
   bool judges_before_update() const { return config_.observe.anomalies.policy != AnomalyPolicy::kWarn; }
   void report_step(int64_t step, StepResult result, double seconds);
   void count_step(int64_t step, const StepResult& result);
@@ -121,6 +121,7 @@ class Run {
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;
+    StepLimits limits = {};                ///< that the device applied
     LossScale loss_scale = {};             ///< before the step
     std::vector<Exchange> exchanges = {};  ///< with the policy rerun
   };

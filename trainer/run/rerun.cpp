@@ -243,7 +243,15 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, RepeatableStep step, cons
     before = std::move(again);
   }
 
-  if (verdict.cause == RerunVerdict::Cause::kHardware) return verdict;  // an earlier execution differed, whatever else is anomalous
+  const auto accept_unusual_samples = [&] {
+    if (!anomaly_in(verdict.result, step.limits).only_ranks()) return;
+    step.limits.reject_outliers = false;
+    verdict.result = execute(trainer, log, step).result;
+  };
+  if (verdict.cause == RerunVerdict::Cause::kHardware) {  // an earlier execution differed, whatever else is anomalous
+    accept_unusual_samples();
+    return verdict;
+  }
   // Two executions agree, and both are anomalous.
   if (const std::string differences = replica_differences(trainer); !differences.empty()) {
     verdict.cause = RerunVerdict::Cause::kReplicas;
@@ -271,10 +279,7 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, RepeatableStep step, cons
   if (place) verdict.samples = {samples[static_cast<size_t>(*place)]};
   verdict.text = place ? concat("data: the loss of sample ", verdict.samples[0], " stands out in repeated executions that agree")
                        : "model: repeated executions agree, and the loss of no sample stands out";
-  if (anomaly_in(verdict.result, step.limits).only_ranks()) {
-    step.limits.reject_outliers = false;
-    verdict.result = execute(trainer, log, step).result;
-  }
+  accept_unusual_samples();
   return verdict;
 }
 

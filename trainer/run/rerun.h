@@ -45,7 +45,7 @@ const char* name_of(RerunVerdict::Cause cause);
 
 /// Repeats a step whose `first` execution was anomalous and did not change the weights, until an execution is clean and updates them, at most three
 /// times. If repetitions agree, the samples of each data rank are computed on the next one, without an update, and copies of the state are compared.
-/// A step in which nothing but a rank stands out, and no hardware is at fault, is then executed with an update: its samples may be unusual, and to drop
+/// A step in which nothing but a rank stands out, although executions agree, is then executed with an update: its samples may be unusual, and to drop
 /// them would be a bias.
 /// `z`: how many robust deviations a sample's loss must be above the median of the others. The verdict is the same on all ranks. Collective.
 /// Errors: those of Trainer::finish.

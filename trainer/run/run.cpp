@@ -38,7 +38,8 @@ void Run::start_step(int64_t step) {
     trainer_->weights_changed();  // as in execute()
     exchanges_.start();
   }
-  Started now{step, trainer_->start(data_->train, step - 1, rate, judges_before_update() ? step_limits() : rank_window_.add_to({})), before};
+  const StepLimits limits = step_limits();
+  Started now{step, trainer_->start(data_->train, step - 1, rate, limits), limits, before};
   if (may_repeat) now.exchanges = exchanges_.stop();
   finish_step();
   started_ = std::move(now);

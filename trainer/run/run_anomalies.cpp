@@ -17,26 +17,28 @@ namespace {
 struct RankResult {
   std::string host;
   std::optional<double> loss;  ///< mean over the rank's samples, nats; none without the last stage
-  double grad_norm = 0;        ///< of the gradients that the rank owns
-  bool stands_out = false;     ///< from the rank's own earlier steps
+  double loss_limit = 0;       ///< above which the rank stands out; infinity: none
+  double grad_norm = 0;        ///< of the gradients that the rank owns, to which all data ranks have contributed
+  bool stands_out = false;
 };
 
 /// The results of every rank, on every rank. Collective.
-std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& result) {
+std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& result, const StepLimits& limits) {
   const auto bits = [](double value) { return std::to_string(std::bit_cast<uint64_t>(value)); };
   const bool has_loss = trainer.counts_loss() && result.local_targets > 0;
   const double loss = result.local_loss / static_cast<double>(std::max<int64_t>(result.local_targets, 1));
   const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
   std::vector<RankResult> all;
-  for (const std::string& text :
-       all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ", result.stands_out, " ", host_name()))) {
+  for (const std::string& text : all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ",
+                                                                                 bits(limits.rank_loss), " ", result.stands_out, " ", host_name()))) {
     std::istringstream words(text);
     bool known = false;
-    uint64_t loss_bits = 0, norm_bits = 0;
+    uint64_t loss_bits = 0, norm_bits = 0, limit_bits = 0;
     RankResult& one = all.emplace_back();
-    words >> known >> loss_bits >> norm_bits >> one.stands_out >> one.host;
+    words >> known >> loss_bits >> norm_bits >> limit_bits >> one.stands_out >> one.host;
     if (known) one.loss = std::bit_cast<double>(loss_bits);
     one.grad_norm = std::bit_cast<double>(norm_bits);
+    one.loss_limit = std::bit_cast<double>(limit_bits);
   }
   return all;
 }
@@ -44,15 +46,15 @@ std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& 
 /// Orders values; one that is not finite is larger than every other.
 bool larger(double a, double b) { return !std::isfinite(a) ? std::isfinite(b) : a > b; }
 
-/// "; rank 3 on host a stands out with a loss of 9.25 and a gradient norm of 17"; of at most four ranks.
+/// ": rank 3 on host a with a loss of 9.25, above 4.5"; of at most four ranks.
 std::string outliers_text(const std::vector<RankResult>& ranks) {
   constexpr int kMost = 4;
   int count = 0;
   std::string text;
   for (const RankResult& rank : ranks) {
     if (!rank.stands_out || ++count > kMost) continue;
-    text += concat("; rank ", &rank - ranks.data(), " on ", rank.host, " stands out with ",
-                   rank.loss ? concat("a loss of ", *rank.loss, " and ") : "", "a gradient norm of ", rank.grad_norm);
+    text += concat(text.empty() ? ": rank " : ", rank ", &rank - ranks.data(), " on ", rank.host, " with a loss of ", rank.loss.value_or(0),
+                   ", above ", rank.loss_limit);
   }
   return text;
 }
@@ -72,13 +74,14 @@ std::string highest(const std::vector<RankResult>& ranks) {
 }
 
 ordered_json to_json(const std::vector<RankResult>& ranks) {
-  ordered_json losses = ordered_json::array(), norms = ordered_json::array(), outliers = ordered_json::array();
+  ordered_json losses = ordered_json::array(), norms = losses, limits = losses, outliers = losses;
   for (const RankResult& rank : ranks) {
     losses.push_back(rank.loss ? ordered_json(*rank.loss) : ordered_json());
     norms.push_back(rank.grad_norm);
+    limits.push_back(std::isfinite(rank.loss_limit) ? ordered_json(rank.loss_limit) : ordered_json());
     if (rank.stands_out) outliers.push_back(&rank - ranks.data());
   }
-  return {{"rank_loss", losses}, {"rank_grad_norm", norms}, {"outliers", outliers}};
+  return {{"rank_loss", losses}, {"rank_loss_limit", limits}, {"rank_grad_norm", norms}, {"outliers", outliers}};
 }
 
 }  // namespace
@@ -98,13 +101,13 @@ RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimit
 /// Trainer::finish has compared their copies of the result, and everything else that decides follows from results. Collective.
 void Run::report_step(int64_t step, StepResult result, double seconds) {
   const AnomalyPolicy policy = config_.observe.anomalies.policy.value();
-  const StepLimits limits = step_limits();
+  const StepLimits limits = rank_window_.add_to(window_.limits());
   const Anomaly anomaly = anomaly_in(result, limits);
   if (!anomaly) {
     reporter_.step(step, result, seconds, more_figures(step));
     return count_step(step, result);
   }
-  const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result);
+  const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result, finished_.limits);
   const std::string text = text_of(anomaly, result, limits) + outliers_text(ranks) + (anomaly.only_ranks() ? "" : highest(ranks));
   ordered_json fields = to_json(ranks);
   const StepResult first = result;
@@ -136,7 +139,8 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
 void Run::count_step(int64_t step, const StepResult& result) {
   rejected_.add(step, result);
   window_.add(result);
-  rank_window_.add(result, trainer_->counts_loss());
+  if (trainer_->counts_loss() && trainer_->mesh().shape.data() > 1) rank_window_.add(result);
+  if (result.targets > 0) trainer_->count_layer_gradients();
 }
 
 /// With the policy stop: saves the state before the anomalous `step` and ends the run. The step was rejected and has changed no weight, but it has
