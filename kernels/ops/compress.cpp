@@ -39,8 +39,9 @@ int64_t encoded_bytes(const EncodingOptions& options, int64_t count, DType dtype
     case Encoding::kSign: return scales + rounded_up((count + 7) / 8, 4);
     case Encoding::kTopK: return 8 * kept_elements(options, count);
     case Encoding::kRandomK: return 4 * kept_elements(options, count);
+    case Encoding::kLowRank: break;
   }
-  return 0;
+  throw InternalError("factors of a matrix are not an encoding of a range");
 }
 
 void encode(Context& ctx, const EncodingOptions& options, const EncodingDraw& draw, const Tensor& gradient, const Tensor& error,

@@ -14,7 +14,8 @@ struct CompressionOptions {
   bool error_feedback = true;
   bool replicas_only = false;  ///< only kReplicas is compressed: `replicate` is the axis of the slow links
   int64_t warmup_steps = 0;    ///< the first steps send the gradients as they are
-  uint64_t seed = 0;           ///< for the elements that kRandomK draws
+  uint64_t seed = 0;           ///< for the elements that kRandomK draws and the first bases of kLowRank
+  int64_t rank = 4;            ///< kLowRank: columns of the factors
 };
 
 /// True if the gradient of a parameter is compressed: matrices are, vectors and gradients that are partial over tensor ranks are not.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/param.h"
 
 namespace trireme {
 
@@ -52,7 +53,8 @@ class Reducer {
   struct State {
     const char* name;
     Tensor tensor;
-    int64_t begin = 0;  ///< position of its first element in the unit's flat buffer
+    int64_t begin = 0;                ///< position of its first element in the unit's flat buffer
+    const ParamSpec* spec = nullptr;  ///< not null: `tensor` is a matrix of its own for this parameter, equal on all data ranks
   };
   virtual std::vector<State> state(int /*unit*/) const { return {}; }
 

@@ -9,6 +9,9 @@
 #include "tests/support/run_files.h"
 #include "trainer/loop/memory.h"
 #include "trainer/loop/reducer_state.h"
+#include "trainer/model/declare.h"
+#include "trainer/plan/gradient_seconds.h"
+#include "trainer/plan/kernel_time.h"
 
 namespace trireme::test {
 namespace {
@@ -23,6 +26,7 @@ Config config_of(ParityModel model, const std::string& spec, Encoding method, co
   config.training.compression.method = method;
   config.training.compression.block = 32;
   config.training.compression.ratio = 0.1;
+  config.training.compression.rank = 2;
   return config;
 }
 
@@ -38,7 +42,7 @@ constexpr Case kCases[] = {{ParityModel::kGpt2, "dp2z0"},
                            {ParityModel::kLlamaGrouped, "tp4dp2z3"},
                            {ParityModel::kLlama, "dp4rep2z3"},
                            {ParityModel::kGpt2, "tp2dp4rep2z1"}};
-constexpr Encoding kLossy[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kSign, Encoding::kTopK, Encoding::kRandomK};
+constexpr Encoding kLossy[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kSign, Encoding::kTopK, Encoding::kRandomK, Encoding::kLowRank};
 
 std::vector<double> steps(Trainer& trainer, int first, int last) {
   std::vector<double> all;
@@ -142,9 +146,10 @@ TEST_CASE("compression: training resumes bit for bit") {
   }
 }
 
-TEST_CASE("compression: another layout takes over all that was not yet sent") {
+void check_mass_after_resharding(Encoding method) {
+  INFO(kNames<Encoding>[static_cast<size_t>(method)]);
   const TemporaryDirectory directory;
-  const Config first = config_of(ParityModel::kLlamaGrouped, "tp2pp2dp2z2", Encoding::kTopK);
+  const Config first = config_of(ParityModel::kLlamaGrouped, "tp2pp2dp2z2", method);
   Mass saved;
   on_ranks(first, [&](Trainer& trainer) {
     trainer.initialise();
@@ -157,7 +162,7 @@ TEST_CASE("compression: another layout takes over all that was not yet sent") {
   for (const char* layout : {"dp4rep2z3", "dp3z0", "pp2dp2z0", "tp2dp4rep2z1", "tp4dp2z3"}) {
     INFO(layout);
     Mass loaded;
-    on_ranks(config_of(ParityModel::kLlamaGrouped, layout, Encoding::kTopK), [&](Trainer& trainer) {
+    on_ranks(config_of(ParityModel::kLlamaGrouped, layout, method), [&](Trainer& trainer) {
       CheckpointReader reader(directory.path / checkpoint_name(step));
       TRIREME_CHECK(!load_state(trainer, reader).empty(), "the user must know that errors were added up");
       loaded.add(trainer);
@@ -167,15 +172,20 @@ TEST_CASE("compression: another layout takes over all that was not yet sent") {
     CHECK(loaded.difference(saved) < 1e-15);
     ++step;
   }
-  on_ranks(config_of(ParityModel::kLlamaGrouped, "tp2", Encoding::kTopK), [&](Trainer& trainer) {
+  on_ranks(config_of(ParityModel::kLlamaGrouped, "tp2", method), [&](Trainer& trainer) {
     CheckpointReader reader(directory.path / checkpoint_name(step));
     TRIREME_CHECK(load_state(trainer, reader).find("dropped") != std::string::npos, "one data rank sends nothing, so what others kept is dropped");
   });
 }
 
+TEST_CASE("compression: another layout takes over all that was not yet sent") {
+  for (const Encoding method : {Encoding::kTopK, Encoding::kLowRank}) check_mass_after_resharding(method);
+}
+
 TEST_CASE("compression: memory and bytes on the wire are forecast exactly") {
   for (const auto& [model, layout] : kCases) {
-    for (const Encoding method : {Encoding::kInt8, Encoding::kTopK}) {
+    std::vector<double> counted;  // bytes by rank
+    for (const Encoding method : {Encoding::kNone, Encoding::kInt8, Encoding::kTopK, Encoding::kLowRank}) {
       const Config config = config_of(model, layout, method);
       std::vector<CommunicationRecord> records;
       std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
@@ -204,9 +214,116 @@ TEST_CASE("compression: memory and bytes on the wire are forecast exactly") {
         for (const char* group : {"shard", "replicate"})
           for (const char* verb : {"reduce_scatter", "all_reduce", "all_to_all_v"}) sent += record.entry(group, verb).wire_bytes;
         sent += record.entry("replicate", "all_gather").wire_bytes;
+        // The all-reduces over `data` of a plain run count tokens, as those of every run do.
+        const double over_data = record.entry("data", "all_reduce").wire_bytes;
+        if (method == Encoding::kNone) {
+          counted.push_back(over_data);
+          continue;
+        }
+        sent += over_data - counted[static_cast<size_t>(rank)];
         CHECK(3 * forecast.reduced_bytes == Approx(sent).epsilon(1e-12));
       }
     }
+  }
+}
+
+TEST_CASE("compression: the planner's time of power_sgd comes from the bytes that the forecast counts") {
+  ClusterConfig cluster;
+  cluster.device.type = "cpu";
+  cluster = resolve_cluster(cluster);
+  for (const char* layout : {"dp2z0", "dp4rep2z3", "dp6z1"}) {
+    INFO(layout);
+    const Config config = config_of(ParityModel::kLlama, layout, Encoding::kLowRank, "fp32");
+    double elements = 0;
+    for (const ParamSpec& spec : whole_model(config.model)) elements += static_cast<double>(spec.box.numel());
+    const double ranks = static_cast<double>(*config.parallel.data), bytes = gradient_message_bytes(config, stacks().front());
+    CHECK(bytes < 4);
+    CHECK(forecast_memory(config, 0, world_of(config)).reduced_bytes == Approx(2 * (ranks - 1) / ranks * bytes * elements).epsilon(1e-12));
+    const GradientSeconds sums(config, stacks().front(), cluster);
+    const GroupPlacement data = place_of(*config.parallel.data, 1, cluster);
+    CHECK(sums.scatter({}, elements) > all_reduce_seconds(data, bytes * elements, cluster));
+    CHECK(sums.scatter({}, elements) < 1.5 * all_reduce_seconds(data, bytes * elements, cluster) + traffic_seconds(56 * elements, 4, cluster));
+    CHECK(sums.replicas(data, elements) == 0);
+  }
+}
+
+TEST_CASE("compression: the memory of power_sgd with a warm-up is that of the steps after it") {
+  for (const char* layout : {"dp2z0", "dp4rep2z3"}) {
+    INFO(layout);
+    Config config = config_of(ParityModel::kLlama, layout, Encoding::kLowRank);
+    config.training.compression.warmup_steps = 3;
+    std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
+    on_ranks(config, [&](Trainer& trainer) {
+      trainer.initialise();
+      steps(trainer, 0, 5);
+      trainer.context().arena->set_phase(MemoryPhase::kSave);
+      trainer.evaluate(kData, 1);
+      steps(trainer, 5, 6);
+      measured[static_cast<size_t>(trainer.mesh().world.rank())] = measured_memory(*trainer.context().arena);
+    });
+    for (int rank = 0; rank < world_of(config); ++rank)
+      CHECK(forecast_memory(config, rank, world_of(config)).peak == measured[static_cast<size_t>(rank)].peak);
+  }
+}
+
+TEST_CASE("compression: power_sgd trains alike under every division of the data ranks") {
+  for (const bool feedback : {true, false}) {
+    const auto record_of = [&](const char* layout) {
+      Config config = config_of(ParityModel::kLlama, layout, Encoding::kLowRank);
+      config.training.compression.error_feedback = feedback;
+      return train_on_threads(config, 4, Device::kReference, true);
+    };
+    const RunRecord expected = record_of("dp2z0");
+    for (const char* layout : {"dp2z1", "dp3z0", "dp3z2", "dp4z0", "dp4z1", "dp4z2", "dp4z3", "dp4rep2z1", "dp4rep2z3", "dp6rep2z2", "dp6rep3z3",
+                               "pp2dp2z0", "pp2dp3z1", "pp2dp4rep2z3"}) {
+      INFO(layout << (feedback ? "" : ", without error feedback"));
+      CHECK(difference(expected, record_of(layout), 1e-10) == "");
+    }
+  }
+}
+
+TEST_CASE("compression: power_sgd saves the bases once, in the bytes of the forecast, and reads them where they fit") {
+  const auto bytes_of = [](Trainer& trainer) {
+    double bytes = 0;
+    for (const StateTensor& tensor : reducer_tensors(trainer)) bytes += static_cast<double>(tensor.box.numel() * size_of(tensor.dtype));
+    return all_reduce_scalar(trainer.mesh().world, bytes, ReduceOp::kSum);
+  };
+  for (const auto& [model, layout] : kCases) {
+    for (const bool feedback : {true, false}) {
+      Config config = config_of(model, layout, Encoding::kLowRank);
+      config.training.compression.error_feedback = feedback;
+      on_ranks(config, [&](Trainer& trainer) {
+        TRIREME_CHECK(bytes_of(trainer) == static_cast<double>(reducer_bytes(config)), layout, ": ", bytes_of(trainer), " bytes saved, ",
+                      reducer_bytes(config), " forecast");
+      });
+    }
+  }
+  const TemporaryDirectory directory;
+  std::map<std::string, std::vector<double>> saved;
+  std::mutex mutex;
+  const auto for_bases = [](Trainer& trainer, const auto& body) {
+    for (const ReducerMatrix& matrix : trainer.reducer_matrices())
+      body(matrix.spec->name, std::vector<double>(matrix.values.data<double>(), matrix.values.data<double>() + matrix.values.numel()));
+  };
+  on_ranks(config_of(ParityModel::kLlama, "dp2z1", Encoding::kLowRank), [&](Trainer& trainer) {
+    trainer.initialise();
+    steps(trainer, 0, 2);
+    save(trainer, directory.path, 2);
+    const std::lock_guard lock(mutex);
+    for_bases(trainer, [&](const std::string& name, const auto& values) { saved[name] = values; });
+  });
+  REQUIRE(saved.size() > 5);
+  for (const char* layout : {"dp4rep2z3", "pp2dp3z0", "tp2dp2z2"}) {
+    on_ranks(config_of(ParityModel::kLlama, layout, Encoding::kLowRank), [&](Trainer& trainer) {
+      CheckpointReader reader(directory.path / checkpoint_name(2));
+      const bool split = trainer.mesh().tensor->size() > 1;
+      TRIREME_CHECK((load_state(trainer, reader).find("starts from new ones") != std::string::npos) == split, layout,
+                    ": the message about the bases");
+      for_bases(trainer, [&](const std::string& name, const auto& values) {
+        TRIREME_CHECK(split || saved.at(name) == values, layout, ": another basis of ", name);
+      });
+      steps(trainer, 2, 3);
+    });
   }
 }
 

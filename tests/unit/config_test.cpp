@@ -14,6 +14,7 @@
 #include "trainer/config/write.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/model/declare.h"
 
 namespace trireme {
 namespace {
@@ -60,7 +61,7 @@ data:
 
 TEST_CASE("config: --set takes every type, lists included, and the last one wins") {
   const Config c = load(kSmall, {"data.train=[x, y/z]", "model.dropout=0.5", "parallel.tensor=3", "parallel.tensor=2", "model.tied_embeddings=false",
-                                 "run.name=with=equals", "model.kv_heads=auto", "parallel.layers_per_stage=[4]", "checkpoint.every=7",
+                                 "run.name=with=equals", "model.kv_heads=6", "parallel.layers_per_stage=[4]", "checkpoint.every=7",
                                  "training.optimizer.learning_rate=1e-2"});
   CHECK(c.data.train == std::vector<std::string>{"x", "y/z"});
   CHECK(c.model.dropout == 0.5);
@@ -135,7 +136,7 @@ TEST_CASE("config: resolve fills every auto") {
     CHECK(c.parallel.gradient_accumulation == GradientAccumulation::kSharded);
   }
   SECTION("gpt2") {
-    const Config c = resolve(load(kSmall, {"model.architecture=gpt2", "model.kv_heads=auto", "parallel.data=auto"}));
+    const Config c = resolve(load(kSmall, {"model.architecture=gpt2", "model.kv_heads=6", "parallel.data=auto"}));
     CHECK(c.model.kv_heads == 6);
     CHECK(c.model.ffn_size == 384);
     CHECK(c.model.qkv_bias);
@@ -260,6 +261,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.ema.decay=0.9999"},
       {"training.compression.method=int4", "training.compression.block=64", "parallel.data=2", "parallel.zero_stage=3"},
       {"training.compression.method=top_k", "training.compression.ratio=0.05", "training.compression.error_feedback=false"},
+      {"training.compression.method=power_sgd", "training.compression.rank=2", "parallel.data=2", "parallel.zero_stage=2"},
       {"model.window=8"},
       {"model.window=8", "model.window_layers=[0, 3]"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
@@ -291,6 +293,31 @@ TEST_CASE("config: the resolved file loads again and is equal") {
   CHECK(load(to_yaml(epochs)) == epochs);
   // Not resolved: auto stays auto.
   CHECK(load(to_yaml(load(kSmall, {"parallel.data=auto"}))) == load(kSmall, {"parallel.data=auto"}));
+}
+
+TEST_CASE("config: the largest rank of power_sgd is that of the parameter table") {
+  const std::vector<std::vector<std::string>> variants = {{},
+                                                          {"parallel.tensor=2"},
+                                                          {"parallel.tensor=2", "model.ffn_size=900"},
+                                                          {"model.architecture=gpt2", "model.kv_heads=6", "model.max_positions=4000"},
+                                                          {"model.architecture=gpt2", "model.kv_heads=6", "model.max_positions=4000",
+                                                           "parallel.tensor=3", "parallel.sequence_parallel=true", "training.sequence_length=33"},
+                                                          {"model.head_size=200", "model.ffn_size=300", "parallel.tensor=6"}};
+  for (auto sets : variants) {
+    sets.insert(sets.end(), {"training.compression.method=power_sgd", "training.compression.rank=1"});
+    const Config config = resolve(load(kSmall, sets));
+    const TensorRank first{0, static_cast<int>(config.parallel.tensor)};
+    int64_t largest = 0;
+    for (int64_t rank = 1; rank < 200; ++rank)
+      for (const ParamSpec& spec : parameters_of(config.model, first, config.parallel.sequence_parallel))
+        if (has_low_rank(spec, rank)) largest = rank;
+    CAPTURE(sets, largest);
+    REQUIRE(largest > 10);
+    sets.back() = concat("training.compression.rank=", largest);
+    CHECK_NOTHROW(resolve(load(kSmall, sets)));
+    sets.back() = concat("training.compression.rank=", largest + 1);
+    CHECK_THROWS_WITH(resolve(load(kSmall, sets)), Catch::Matchers::Contains(concat("allowed 1 to ", largest, ";")));
+  }
 }
 
 const nlohmann::json& property(const nlohmann::json& schema, std::string path) {

@@ -270,6 +270,32 @@ void check_precision(Rules& rules, const Config& c) {
     rules.broken("kernels.cpu_isa", "precision fp64 runs on the reference kernels", "auto", "auto");
 }
 
+/// The largest rank at which the factors of any matrix, as a tensor rank has it, have less than half of its elements (has_low_rank in
+/// parallel/sharding/low_rank_reducer.h). Each matrix has hidden_size as one side, and the longest other side decides.
+int64_t largest_rank(const Config& c) {
+  const ModelConfig& m = c.model;
+  const int64_t tensor = c.parallel.tensor, width = m.hidden_size;
+  int64_t side = (std::max({*m.vocab_size, *m.ffn_size, m.heads * *m.head_size}) + tensor - 1) / tensor;
+  if (m.architecture == "gpt2" && !(tensor > 1 && c.parallel.sequence_parallel)) side = std::max(side, *m.max_positions);
+  return (side * width - 1) / (2 * (side + width));
+}
+
+void check_low_rank(Rules& rules, const Config& c) {
+  const CompressionConfig& k = c.training.compression;
+  if (k.method != Encoding::kLowRank) return;
+  if (k.scope == CompressionScope::kReplicate && rules.apply({"training.compression.scope"}))
+    rules.broken("training.compression.scope", "power_sgd sums whole matrices over all data ranks", "data", "data");
+  if (!rules.apply({"training.compression.rank", "model.hidden_size", "model.heads", "model.head_size", "model.ffn_size", "model.vocab_size",
+                    "model.max_positions", "parallel.tensor"}))
+    return;
+  const int64_t largest = largest_rank(c);
+  if (largest == 0)
+    rules.broken("training.compression.method", "every matrix of the model is too small for factors", "none or another method", "none");
+  else if (k.rank > largest)
+    rules.broken("training.compression.rank", "no matrix of the model would be compressed, because factors must have less than half of its elements",
+                 concat("1 to ", largest), std::to_string(largest));
+}
+
 void check_compression(Rules& rules, const Config& c) {
   const CompressionConfig& k = c.training.compression;
   const ParallelConfig& p = c.parallel;
@@ -282,6 +308,7 @@ void check_compression(Rules& rules, const Config& c) {
   if (rules.apply({"training.precision"}) && c.training.precision == "fp16")
     rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
                  "none");
+  check_low_rank(rules, c);
   const bool replicas_only = k.scope == CompressionScope::kReplicate;
   if (!replicas_only && rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded)
     rules.broken("parallel.gradient_accumulation", "training.compression encodes a step's gradient once, so it needs all of it",

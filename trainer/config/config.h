@@ -160,7 +160,7 @@ template <>
 inline constexpr std::array kNames<RecomputeMode>{"none", "selective", "full", "budget"};
 
 template <>
-inline constexpr std::array kNames<Encoding>{"none", "int8", "int4", "sign", "top_k", "random_k"};
+inline constexpr std::array kNames<Encoding>{"none", "int8", "int4", "sign", "top_k", "random_k", "power_sgd"};
 
 /// Which sums of gradients are compressed: over all data ranks, or only over `parallel.replicate`.
 enum class CompressionScope : uint8_t { kData, kReplicate };
@@ -174,6 +174,7 @@ struct CompressionConfig {
   int64_t warmup_steps = 0;
   int64_t block = 256;  ///< int8, int4, sign
   double ratio = 0.01;  ///< top_k, random_k
+  int64_t rank = 4;     ///< power_sgd
   bool operator==(const CompressionConfig&) const = default;
 };
 

@@ -134,10 +134,12 @@ void visit(V& v, LossScaleSection& c) {
 template <class V>
 void visit(V& v, CompressionConfig& c) {
   const bool none = c.method == Encoding::kNone, sparse = c.method == Encoding::kTopK || c.method == Encoding::kRandomK;
+  const bool factors = c.method == Encoding::kLowRank;
   const char* const off = none ? "method is none" : nullptr;
   v(Field{.key = "method",
-          .doc = "Lossy compression of the gradients that data ranks exchange; vectors are sent as they are. int8, int4: blocks with a scale each; "
-                 "sign: blocks of one bit and a scale; top_k: the largest elements; random_k: randomly drawn ones."},
+          .doc =
+              "Lossy compression of the gradients that data ranks exchange; vectors are sent as they are. int8, int4: blocks with a scale each; "
+              "sign: blocks of one bit and a scale; top_k: the largest elements; random_k: randomly drawn ones; power_sgd: two factors of low rank."},
     c.method);
   v(Field{.key = "error_feedback",
           .doc = "Add to the next gradient what the last messages lacked. Without it training may not converge.",
@@ -154,9 +156,10 @@ void visit(V& v, CompressionConfig& c) {
           .doc = "int8, int4 and sign: number of elements that share a scale, a multiple of 8.",
           .min = 8,
           .max = kMaxExtent,
-          .without_effect = none     ? off
-                            : sparse ? "top_k and random_k have no blocks"
-                                     : nullptr},
+          .without_effect = none      ? off
+                            : sparse  ? "top_k and random_k have no blocks"
+                            : factors ? "power_sgd has no blocks"
+                                      : nullptr},
     c.block);
   v(Field{.key = "ratio",
           .doc = "top_k and random_k: share of the elements that is sent.",
@@ -167,6 +170,14 @@ void visit(V& v, CompressionConfig& c) {
                             : sparse ? nullptr
                                      : "only top_k and random_k choose elements"},
     c.ratio);
+  v(Field{.key = "rank",
+          .doc = "power_sgd: number of columns of the two factors. Matrices of which they have at least half as many elements are sent as they are.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = none      ? off
+                            : factors ? nullptr
+                                      : "only power_sgd has factors"},
+    c.rank);
 }
 
 template <class V>

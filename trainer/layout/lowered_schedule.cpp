@@ -43,7 +43,8 @@ CompressionOptions compression_of(const Config& config) {
           .error_feedback = c.error_feedback,
           .replicas_only = c.scope == CompressionScope::kReplicate,
           .warmup_steps = c.warmup_steps,
-          .seed = static_cast<uint64_t>(config.run.seed)};
+          .seed = static_cast<uint64_t>(config.run.seed),
+          .rank = c.rank};
 }
 
 std::vector<std::string> state_names(const TrainingConfig& training) {

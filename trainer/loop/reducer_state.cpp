@@ -8,18 +8,20 @@
 #include "kernels/ops/transfer.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
+#include "trainer/model/declare.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {
 namespace {
 
 constexpr const char* kFamilies[] = {"scatter_error", "replica_error", "owner_error"};
+constexpr const char* kBasis = "basis";
 constexpr const char* kTied = ".tied";
 
 /// A kind in its parts.
 struct Kind {
   std::string family;
-  int64_t rank = 0;  ///< 0 for owner_error
+  int64_t rank = 0;  ///< 0 for owner_error; of a basis, the tensor rank
   bool tied = false;
 };
 
@@ -73,9 +75,69 @@ std::vector<std::pair<std::string, ReducerBox>> boxes_by_kind(Trainer& trainer) 
 
 std::string kind_part(const std::string& tensor) { return tensor.substr(0, tensor.find('/')); }
 
+bool is_error(const std::string& kind) { return std::ranges::find(kFamilies, parse(kind).family) != std::end(kFamilies); }
+
+/// Name in checkpoints. Tensor ranks with the whole parameter have the same basis.
+std::string name_of(Trainer& trainer, const ReducerMatrix& matrix) {
+  const bool all = is_replicated(trainer, *matrix.spec);
+  const Kind kind{kBasis, all ? 0 : trainer.mesh().tensor->rank(), !matrix.spec->is_primary_copy && !all};
+  return text_of(kind) + "/" + matrix.spec->name;
+}
+
+StateTensor state_tensor(Trainer& trainer, const std::string& name, const std::array<int64_t, 2>& shape, const Box& box, const Tensor& values) {
+  const Tensor host = to_host(trainer.context(), values);
+  const bool copied = host.raw() != values.raw();
+  return {name, host.dtype(), shape, 2, box, host.raw(), copied ? host : Tensor()};
+}
+
+/// Reads the bases; those of other shapes or names are drawn again. Returns what changed, or "".
+std::string load_bases(Trainer& trainer, CheckpointReader& reader) {
+  const std::vector<ReducerMatrix> matrices = trainer.reducer_matrices();
+  const bool stored = std::ranges::any_of(reader.tensors(), [](const auto& tensor) { return parse(kind_part(tensor.first)).family == kBasis; });
+  std::set<std::string> own, drawn;
+  collectively(trainer.mesh().world, [&] {
+    for (const ReducerMatrix& matrix : matrices) {
+      const std::string name = name_of(trainer, matrix);
+      own.insert(name);
+      const auto found = reader.tensors().find(name);
+      const std::array<int64_t, 2> shape{matrix.values.dim(0), matrix.values.dim(1)};
+      if (found == reader.tensors().end() || found->second.shape != shape) {
+        draw_basis(trainer.context(), static_cast<uint64_t>(trainer.config().run.seed), *matrix.spec, matrix.values);
+        drawn.insert(name);
+        continue;
+      }
+      const Tensor host = host_tensor(matrix.values.shape(), matrix.values.dtype());
+      reader.read(name, Box{{0, 0}, shape}, host.dtype(), host.raw());
+      from_host(trainer.context(), host, matrix.values);
+    }
+  });
+  const bool none = union_of_names(trainer.mesh().world, own).empty(), anew = !union_of_names(trainer.mesh().world, drawn).empty();
+  if (!stored) return "";
+  if (none) return "the bases of low-rank compression in the checkpoint are dropped: this run has none";
+  return anew ? "the bases of low-rank compression belong to other parts of the matrices: this layout starts from new ones" : "";
+}
+
+/// Without approximation: a data rank saves the errors of all matrices, those of the second copy of a tied embedding too, and the first one the bases.
+int64_t low_rank_bytes(const Config& config, const CompressionOptions& options) {
+  const MeshShape mesh = mesh_shape(config.parallel);
+  if (mesh.data() == 1) return 0;
+  const std::vector<int> stages = stage_ranks(training_schedule(config));
+  const bool tied_copy = config.model.tied_embeddings && stages.front() != stages.back();
+  int64_t errors = 0, bases = 0;
+  for (int t = 0; t < mesh.tensor; ++t) {
+    for (const ParamSpec& spec : parameters_of(config.model, {t, mesh.tensor}, config.parallel.sequence_parallel)) {
+      if (!spec.is_primary_copy || spec.dims == 1) continue;
+      const int copies = tied_copy && spec.name == "embedding.weight" ? 2 : 1;
+      errors += copies * spec.box.numel();
+      if (has_low_rank(spec, options.rank)) bases += copies * options.rank * spec.box.extent[1];
+    }
+  }
+  return (bases + (options.error_feedback ? mesh.data() * errors : 0)) * size_of(precision_of(config.training).gradient);
+}
+
 }  // namespace
 
-bool is_reducer_kind(const std::string& kind) { return std::ranges::find(kFamilies, parse(kind).family) != std::end(kFamilies); }
+bool is_reducer_kind(const std::string& kind) { return is_error(kind) || parse(kind).family == kBasis; }
 
 std::map<std::string, std::vector<std::string>> reducer_sources(const std::set<std::string>& stored, const std::set<std::string>& targets) {
   std::map<std::string, std::vector<std::string>> sources;
@@ -88,15 +150,20 @@ std::vector<StateTensor> reducer_tensors(Trainer& trainer) {
   for (const auto& [kind, box] : boxes_by_kind(trainer)) {
     const ParamSpec& spec = *box.spec;
     if (!spec.is_primary_copy && is_replicated(trainer, spec)) continue;
-    const Tensor host = to_host(trainer.context(), box.values);
-    const bool copied = host.raw() != box.values.raw();
-    tensors.push_back({kind + "/" + spec.name, host.dtype(), spec.shape, spec.dims, box.box, host.raw(), copied ? host : Tensor()});
+    tensors.push_back(state_tensor(trainer, kind + "/" + spec.name, spec.shape, box.box, box.values));
+  }
+  if (trainer.mesh().data->rank() != 0) return tensors;
+  for (const ReducerMatrix& matrix : trainer.reducer_matrices()) {
+    if (!matrix.spec->is_primary_copy && is_replicated(trainer, *matrix.spec)) continue;
+    const std::array<int64_t, 2> shape{matrix.values.dim(0), matrix.values.dim(1)};
+    tensors.push_back(state_tensor(trainer, name_of(trainer, matrix), shape, Box{{0, 0}, shape}, matrix.values));
   }
   return tensors;
 }
 
 int64_t reducer_bytes(const Config& config) {
   const CompressionOptions options = compression_of(config);
+  if (options.encoding.encoding == Encoding::kLowRank) return low_rank_bytes(config, options);
   if (options.encoding.encoding == Encoding::kNone || !options.error_feedback) return 0;
   const ZeroPolicy policy = zero_policy(config.parallel);
   int64_t copies = 0;
@@ -108,7 +175,7 @@ int64_t reducer_bytes(const Config& config) {
 std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader) {
   std::set<std::string> stored, own;
   for (const auto& [name, tensor] : reader.tensors())
-    if (is_reducer_kind(kind_part(name))) stored.insert(kind_part(name));
+    if (is_error(kind_part(name))) stored.insert(kind_part(name));
   const auto boxes = boxes_by_kind(trainer);
   for (const auto& [kind, box] : boxes) own.insert(kind);
   const std::set<std::string> targets = union_of_names(trainer.mesh().world, own);
@@ -131,9 +198,11 @@ std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader) {
       }
     }
   });
-  if (stored.empty() || stored == targets) return "";
-  if (targets.empty()) return "the errors of gradient compression in the checkpoint are dropped: this run keeps none";
-  return "the errors of gradient compression were saved by other ranks: they are added to those of this layout";
+  const std::string bases = load_bases(trainer, reader);
+  if (stored.empty() || stored == targets) return bases;
+  const std::string errors = targets.empty() ? "the errors of gradient compression in the checkpoint are dropped: this run keeps none"
+                                             : "the errors of gradient compression were saved by other ranks: they are added to those of this layout";
+  return bases.empty() ? errors : errors + "; " + bases;
 }
 
 }  // namespace trireme

@@ -3,6 +3,8 @@
 // "KIND.RANK/PARAMETER" with the kind scatter_error and the data rank, or replica_error and the replica, and "owner_error/PARAMETER" for the errors of the
 // sums. The second copy of a tied parameter has ".tied" after the rank. A rank reads its own; where the number of ranks has changed, the errors
 // of several ranks are added up, so that no gradient is lost.
+// The bases of low-rank sums (parallel/sharding/low_rank_reducer.h) are "basis.TENSOR_RANK/PARAMETER", of shape [r,n], saved by the first data rank. Where
+// the parts of a matrix that tensor ranks have are others, a basis is drawn again.
 #include <map>
 #include <set>
 #include <string>

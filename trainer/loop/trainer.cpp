@@ -417,6 +417,7 @@ std::vector<ReducerBox> Trainer::reducer_boxes() const {
     const std::vector<Unit*>& units = stage->params().units();
     for (size_t u = 0; u < units.size(); ++u) {
       for (const Reducer::State& state : stage->grads().reducer().state(static_cast<int>(u))) {
+        if (state.spec != nullptr) continue;
         for (const Unit::Segment& segment : units[u]->segments(state.begin, state.begin + state.tensor.numel())) {
           const int64_t first = segment.flat_begin - state.begin - segment.param_begin;  // of the parameter, in the state
           for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count))
@@ -426,6 +427,15 @@ std::vector<ReducerBox> Trainer::reducer_boxes() const {
     }
   }
   return boxes;
+}
+
+std::vector<ReducerMatrix> Trainer::reducer_matrices() const {
+  std::vector<ReducerMatrix> matrices;
+  for (const std::unique_ptr<TransformerStage>& stage : stages_)
+    for (size_t u = 0; u < stage->params().units().size(); ++u)
+      for (const Reducer::State& state : stage->grads().reducer().state(static_cast<int>(u)))
+        if (state.spec != nullptr) matrices.push_back({state.spec, state.name, state.tensor});
+  return matrices;
 }
 
 void Trainer::initialise() {

@@ -82,6 +82,13 @@ struct ReducerBox {
   Tensor values;     ///< [box.numel()] view
 };
 
+/// A matrix of its own that this rank's Reducer keeps for a parameter between steps, equal on all data ranks.
+struct ReducerMatrix {
+  const ParamSpec* spec;
+  std::string name;  ///< Reducer::State::name
+  Tensor values;     ///< [rows, columns] view
+};
+
 /// One rank's part of a training run: its pipeline stages, the optimizer of the shards it owns, and its action lists. Every method is collective.
 class Trainer {
  public:
@@ -160,6 +167,7 @@ class Trainer {
   void initialise();
   std::vector<OwnedBox> owned_boxes() const;
   std::vector<ReducerBox> reducer_boxes() const;
+  std::vector<ReducerMatrix> reducer_matrices() const;
   /// Call after modifying weights in place: marks gathered copies stale.
   void weights_changed();
   /// Call after replacing all weights: weights_changed(), and the moving average restarts from them.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "parallel/comm/self.h"
+#include "parallel/comm/null.h"
 
 namespace trireme {
 
@@ -116,9 +116,9 @@ TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& 
   return block;
 }
 
-std::vector<ParamSpec> whole_model(const ModelConfig& model) {
-  SelfCommunicator one("tensor");
-  const Region region(one, false);
+std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank& at, bool sequence_parallel) {
+  NullCommunicator tensor(at.rank, at.size, "tensor");
+  const Region region(tensor, sequence_parallel);
   const Declaration declare(model, region);
   Unit unit("model");
   for (const Part& part : parts_of(model, whole_range(model))) {
@@ -137,6 +137,8 @@ std::vector<ParamSpec> whole_model(const ModelConfig& model) {
   for (const auto& param : unit.params()) specs.insert(specs.end(), param->specs.begin(), param->specs.end());
   return specs;
 }
+
+std::vector<ParamSpec> whole_model(const ModelConfig& model) { return parameters_of(model, TensorRank{}, false); }
 
 std::string layer_group(const std::string& parameter) {
   const size_t dot = parameter.find('.');

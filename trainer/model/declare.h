@@ -43,6 +43,8 @@ class Declaration {
   TensorRank at_;
 };
 
+/// All parameters of a resolved model as a tensor rank has them.
+std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank& at, bool sequence_parallel);
 /// All parameters of a resolved model, unsplit. The local shape of a vocabulary has rows of padding; `shape` and `box` have not.
 std::vector<ParamSpec> whole_model(const ModelConfig& model);
 /// The group of a parameter in figures by layer: its block, or what stands before the first dot: "blocks.3", "embedding".

@@ -13,6 +13,8 @@ namespace {
 
 std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& units, const Mesh& mesh, const StageOptions& options) {
   const Precision& precision = options.precision;
+  if (options.compression.encoding.encoding == Encoding::kLowRank)
+    return std::make_unique<LowRankReducer>(ctx, units, *mesh.data, *mesh.shard, options.compression, precision.reduce, precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kNone) return std::make_unique<SumReducer>(precision.reduce);
   return std::make_unique<CompressedReducer>(ctx, units, *mesh.shard, *mesh.replicate, options.compression, precision.reduce, precision.gradient);
 }

@@ -4,6 +4,7 @@
 #include "parallel/pipeline/stage.h"
 #include "parallel/sharding/compressed_reducer.h"
 #include "parallel/sharding/grad_store.h"
+#include "parallel/sharding/low_rank_reducer.h"
 #include "parallel/sharding/param_store.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/model/declare.h"

@@ -1,37 +1,66 @@
 #include "trainer/plan/gradient_seconds.h"
 
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/model/declare.h"
 #include "trainer/plan/kernel_time.h"
 
 namespace trireme {
+namespace {
+
+double factor_bytes(const Config& config) {
+  int64_t summed = 0, all = 0;
+  for (const ParamSpec& spec : parameters_of(config.model, {0, static_cast<int>(config.parallel.tensor)}, config.parallel.sequence_parallel)) {
+    summed += summed_elements(spec, config.training.compression.rank);
+    all += spec.box.numel();
+  }
+  return static_cast<double>(summed * size_of(precision_of(config.training).gradient)) / static_cast<double>(all);
+}
+
+}  // namespace
 
 double gradient_message_bytes(const Config& config, const Stack& stack) {
   const EncodingOptions encoding = compression_of(config).encoding;
   if (encoding.encoding == Encoding::kNone) return stack.reduce_bytes;
+  if (encoding.encoding == Encoding::kLowRank) return factor_bytes(config);
   constexpr int64_t kMany = 1 << 20;
   return static_cast<double>(encoded_bytes(encoding, kMany)) / static_cast<double>(kMany);
 }
 
 GradientSeconds::GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster)
     : cluster_(cluster),
+      data_(place_of(degree_of(mesh_shape(config.parallel), MeshAxis::kData), stride_of(mesh_shape(config.parallel), MeshAxis::kData), cluster,
+                     config.parallel.collectives.value())),
+      factors_(config.training.compression.method == Encoding::kLowRank),
+      feedback_(config.training.compression.error_feedback),
       compressed_scatter_(needs_full_gradients(config.training.compression)),
       compressed_replicas_(config.training.compression.method != Encoding::kNone),
       plain_bytes_(stack.reduce_bytes),
       message_bytes_(gradient_message_bytes(config, stack)),
-      element_bytes_(static_cast<double>(size_of(precision_of(config.training).gradient))) {}
+      element_bytes_(static_cast<double>(size_of(precision_of(config.training).gradient))),
+      shards_(zero_policy(config.parallel).shard) {}
 
 /// Encoding reads the gradient and the error, and writes the next error and the message; decoding reads the message and adds to the sum.
 double GradientSeconds::coding(double encoded, double decoded) const {
   return traffic_seconds(encoded * (3 * element_bytes_ + message_bytes_) + decoded * (2 * element_bytes_ + message_bytes_), 2, cluster_);
 }
 
+/// Two products read the gradient, and the owner adds their result to zeros. With error feedback, adding the error, subtracting what is sent and keeping the
+/// next error read and write it seven times more, and the owner's part twice.
+double GradientSeconds::factors(double elements) const {
+  if (data_.size <= 1) return 0;
+  const double passes = feedback_ ? 9 + 5 / shards_ : 2 + 3 / shards_;
+  return all_reduce_seconds(data_, message_bytes_ * elements, cluster_) + traffic_seconds(elements * element_bytes_ * passes, 4, cluster_);
+}
+
 double GradientSeconds::scatter(const GroupPlacement& shard, double elements) const {
+  if (factors_) return factors(elements);
   if (!compressed_scatter_) return reduce_scatter_seconds(shard, plain_bytes_ * elements, cluster_);
   if (shard.size <= 1) return 0;
   return all_to_all_seconds(shard, message_bytes_ * elements, cluster_) + coding(elements, elements);
 }
 
 double GradientSeconds::replicas(const GroupPlacement& replicate, double elements) const {
+  if (factors_) return 0;
   if (!compressed_replicas_) return all_reduce_seconds(replicate, plain_bytes_ * elements, cluster_);
   if (replicate.size <= 1) return 0;
   return all_to_all_seconds(replicate, message_bytes_ * elements, cluster_) + all_gather_seconds(replicate, message_bytes_ * elements, cluster_) +

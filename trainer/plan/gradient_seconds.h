@@ -7,24 +7,29 @@
 
 namespace trireme {
 
-/// Bytes that an element of a matrix's gradient takes in a message after the warm-up.
+/// Bytes that an element of a matrix's gradient takes in a message after the warm-up. power_sgd: the mean over the elements of the model's parameters on
+/// the first tensor rank, of what a data rank contributes to the sums.
 double gradient_message_bytes(const Config& config, const Stack& stack);
 
 class GradientSeconds {
  public:
   GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster);
 
-  /// Reduce-scatter of `elements` over a shard group.
+  /// Reduce-scatter of `elements` over a shard group. power_sgd: all-reduces of their factors over all data ranks.
   double scatter(const GroupPlacement& shard, double elements) const;
-  /// All-reduce of `elements` over a group of replicas: compressed, an exchange of pieces and a gather of their sums.
+  /// The group whose ranks scatter() waits for.
+  const GroupPlacement& scatter_group(const GroupPlacement& shard) const { return factors_ ? data_ : shard; }
+  /// All-reduce of `elements` over a group of replicas: compressed, an exchange of pieces and a gather of their sums. power_sgd: nothing.
   double replicas(const GroupPlacement& replicate, double elements) const;
 
  private:
   double coding(double encoded, double decoded) const;
+  double factors(double elements) const;
 
   ClusterConfig cluster_;
-  bool compressed_scatter_, compressed_replicas_;
-  double plain_bytes_, message_bytes_, element_bytes_;
+  GroupPlacement data_;
+  bool factors_, feedback_, compressed_scatter_, compressed_replicas_;
+  double plain_bytes_, message_bytes_, element_bytes_, shards_;
 };
 
 }  // namespace trireme

@@ -206,7 +206,7 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   double reduced =
       by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, elements / policy.shard);
   if (policy.gradients_resident)
-    reduced += by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, shard, elements);
+    reduced += by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, sums.scatter_group(shard), elements);
   const double gathered = policy.unshard_each_use ? 0 : by_unit(all_gather_seconds, shard, element * elements);
   // At least a tenth is exposed: the last bucket, and late starts.
   const auto visible = [&](double seconds, double beside) {
