@@ -154,6 +154,8 @@ TEST_CASE("anomalies: a rank is judged by its own accepted steps that have a tar
   const StepLimits limits = window.add_to({.loss = 7, .grad_norm = 8, .finite_loss = true});
   CHECK(limits.rank_loss == Approx(3 * std::exp(6 * 0.05)));
   CHECK((limits.loss == 7 && limits.grad_norm == 8 && limits.finite_loss && limits.reject_outliers));
+  window.add(of_rank(24, 4));  // one sample of a rare kind
+  CHECK(window.add_to({}).rank_loss == Approx(6 * std::exp(6 * 0.05)));
   for (int step = 0; step < 8; ++step) window.add(of_rank(24, 4));  // the older steps leave the window
   CHECK(window.add_to({}).rank_loss == Approx(6 * std::exp(6 * 0.05)));
   for (const AnomalyPolicy policy : {AnomalyPolicy::kWarn, AnomalyPolicy::kSkip, AnomalyPolicy::kStop})

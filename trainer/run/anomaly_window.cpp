@@ -69,7 +69,8 @@ void AnomalyWindow::add(const StepResult& result) {
 
 StepLimits RankWindow::add_to(StepLimits limits) const {
   limits.reject_outliers = config_.policy == AnomalyPolicy::kRerun;
-  if (losses_.size() == static_cast<size_t>(config_.window)) limits.rank_loss = limit_of(losses_, config_.z, kLossFloor);
+  if (losses_.size() == static_cast<size_t>(config_.window))
+    limits.rank_loss = std::max(limit_of(losses_, config_.z, kLossFloor), std::ranges::max(losses_) * std::exp(config_.z * kLossFloor));
   return limits;
 }
 

@@ -35,9 +35,9 @@ class AnomalyWindow {
   std::vector<StepFigures> window_;
 };
 
-/// Judges the mean loss of one rank's samples by its own accepted steps before, with the limit of AnomalyWindow. The loss of a rank moves more from
-/// step to step than that of all ranks, and its window says by how much; a fault of one of n ranks changes its own loss by n times as much as that of the
-/// step. Different on every rank. It is empty after every start: no step is dropped because of it unless hardware is at fault. The norm of a rank's
+/// Judges the mean loss of one rank's samples by its own accepted steps before. The loss of a rank moves more from step to step than that of all ranks,
+/// and its window says by how much; a fault of one of n ranks changes its own loss by n times as much as that of the step. Few samples can be of a rare
+/// kind, so the limit is that of AnomalyWindow, or exp(z floor) times the largest loss of the window if that is higher. Different on every rank. It is empty after every start: no step is dropped because of it unless hardware is at fault. The norm of a rank's
 /// gradients is not judged: what a rank owns of them is a sum over all data ranks.
 class RankWindow {
  public:
