@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Final validation losses of the quickstart's model trained with each compression of gradients, beside those of plain training.
 
-  scripts/bench/compression.py [STEPS [SEEDS [METHOD...]]]      300 steps, three seeds and all methods by default; about 25 minutes on two idle cores
+  scripts/bench/compression.py [--warmup N] [--rank R] [STEPS [SEEDS [METHOD...]]]
+
+By default 300 steps, three seeds and all methods: about 25 minutes on two idle cores. N: first steps without compression. R: of power_sgd.
 
 Trains on two data ranks with ZeRO-2, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each method the mean
 ratio of its validation loss to that of plain training with the same seed, and the smallest and largest, with and without error feedback; and the limit of
 each method. Exit code 1 if a method with error feedback is above its limit, or is not better than without.
 """
+import argparse
 import json
 import pathlib
 import statistics
@@ -17,7 +20,7 @@ import tempfile
 METHODS = {"int8": 0.01, "int4": 0.02, "sign": 0.03, "top_k": 0.03, "random_k": None, "power_sgd": 0.02}
 
 
-def loss_of(directory, seed, steps, method, feedback):
+def loss_of(directory, seed, steps, method, feedback, options):
     sets = {
         "run.directory": directory, "run.seed": seed, "parallel.tensor": 1, "parallel.pipeline": 1, "parallel.sequence_parallel": "false",
         "parallel.data": 2, "parallel.zero_stage": 2, "training.steps": steps, "training.schedule.warmup_steps": 20, "training.evaluate.every": 0,
@@ -25,6 +28,9 @@ def loss_of(directory, seed, steps, method, feedback):
     }
     if method != "none":
         sets["training.compression.error_feedback"] = str(feedback).lower()
+        sets["training.compression.warmup_steps"] = options.warmup
+    if method == "power_sgd":
+        sets["training.compression.rank"] = options.rank
     command = ["build/trireme", "train", "configs/quickstart.yaml"]
     for key, value in sets.items():
         command += ["--set", f"{key}={value}"]
@@ -34,10 +40,15 @@ def loss_of(directory, seed, steps, method, feedback):
 
 
 def main(arguments):
-    steps, seeds = (int(arguments[i]) if len(arguments) > i else default for i, default in enumerate((300, 3)))
-    methods = arguments[2:] or list(METHODS)
-    if unknown := [method for method in methods if method not in METHODS]:
-        sys.exit(f"unknown methods: {' '.join(unknown)}; allowed {' '.join(METHODS)}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warmup", type=int, default=0)
+    parser.add_argument("--rank", type=int, default=4)
+    parser.add_argument("steps", type=int, nargs="?", default=300)
+    parser.add_argument("seeds", type=int, nargs="?", default=3)
+    parser.add_argument("methods", nargs="*", metavar="METHOD")
+    options = parser.parse_args(arguments)
+    if unknown := [method for method in options.methods if method not in METHODS]:
+        parser.error(f"unknown methods: {' '.join(unknown)}; allowed {' '.join(METHODS)}")
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         number = 0
@@ -45,11 +56,11 @@ def main(arguments):
         def train(*of):
             nonlocal number
             number += 1
-            return loss_of(f"{scratch}/{number}", of[0], steps, *of[1:])
+            return loss_of(f"{scratch}/{number}", of[0], options.steps, *of[1:], options)
 
-        plain = [train(seed, "none", True) for seed in range(1, seeds + 1)]
+        plain = [train(seed, "none", True) for seed in range(1, options.seeds + 1)]
         print("plain", " ".join(f"{loss:.4f}" for loss in plain), flush=True)
-        for method in methods:
+        for method in options.methods or METHODS:
             limit = METHODS[method]
             means = {}
             for feedback in (True, False):
