@@ -24,6 +24,8 @@ constexpr GroupRow spanning(int MeshShape::*axis) { return spanning(kMeshAxes[ro
 /// In the order of MeshAxis.
 constexpr GroupRow kGroups[kMeshGroups] = {
     {"world", 0, std::size(kMeshAxes)},
+    spanning("step", &MeshShape::pipeline, &MeshShape::tensor),
+    spanning(&MeshShape::islands),
     spanning(&MeshShape::pipeline),
     spanning("data", &MeshShape::replicate, &MeshShape::shard),
     spanning(&MeshShape::replicate),
@@ -139,6 +141,8 @@ Mesh::Mesh(Communicator& world_, const MeshShape& shape_, int kv_heads)
     : shape(shape_),
       at(coordinate_in(shape_, world_)),
       world(world_),
+      island(shape_.islands > 1 ? make_group(world_, shape_, MeshAxis::kStep, kv_heads) : nullptr),
+      islands(make_group(world_, shape_, MeshAxis::kIslands, kv_heads)),
       pipeline(make_group(world_, shape_, MeshAxis::kPipeline, kv_heads)),
       data(world_.host_group(group_members(shape_, MeshAxis::kData, world_.rank(), kv_heads), name_of(MeshAxis::kData))),
       replicate(make_group(world_, shape_, MeshAxis::kReplicate, kv_heads)),
@@ -147,6 +151,6 @@ Mesh::Mesh(Communicator& world_, const MeshShape& shape_, int kv_heads)
       tensor(make_group(world_, shape_, MeshAxis::kTensor, kv_heads)),
       kv(make_group(world_, shape_, MeshAxis::kKv, kv_heads)),
       embedding(make_group(world_, shape_, MeshAxis::kEmbedding, kv_heads)),
-      step(world_) {}
+      step(island ? *island : world_) {}
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 #pragma once
 // The ranks of a job form a mesh. Its axes are the rows of kMeshAxes, outermost first: tensor ranks communicate most and are neighbours
-// (same node); pipeline ranks communicate least and are farthest apart.
+// (same node); pipeline ranks communicate less and are farther apart; islands exchange nothing within a step.
 #include <memory>
 #include <vector>
 
@@ -16,7 +16,9 @@ struct MeshShape {
   int tensor = 1;
   /// Context-parallel ranks, which split the tokens of a sequence. No configuration sets it yet.
   int context = 1;
-  /// Data-parallel ranks, which split the samples of a batch.
+  /// Groups of ranks that each train a copy of the model and take steps alone between two synchronisations.
+  int islands = 1;
+  /// Data-parallel ranks of one island, which split the samples of its batch.
   int data() const { return replicate * shard; }
   int world() const;
 };
@@ -27,6 +29,7 @@ struct MeshCoordinate {
   int shard = 0;
   int tensor = 0;
   int context = 0;
+  int island = 0;
   bool operator==(const MeshCoordinate&) const = default;
 };
 
@@ -39,6 +42,7 @@ struct MeshAxisRow {
 /// Outermost first. A new axis is a member of MeshShape and of MeshCoordinate, and a row here.
 // clang-format off
 inline constexpr MeshAxisRow kMeshAxes[] = {
+    {"islands", &MeshShape::islands, &MeshCoordinate::island, false},
     {"pipeline", &MeshShape::pipeline, &MeshCoordinate::pipeline, true},
     {"replicate", &MeshShape::replicate, &MeshCoordinate::replicate, true},
     {"shard", &MeshShape::shard, &MeshCoordinate::shard, true},
@@ -49,9 +53,9 @@ inline constexpr MeshAxisRow kMeshAxes[] = {
 /// The rows that texts and manifests name, in the order of the table.
 std::vector<MeshAxisRow> shown_axes(const MeshShape& shape);
 
-/// Groups of ranks. A group spans one row of kMeshAxes or several successive ones: kData spans replicate and shard, kShard spans shard and context
-/// (the ranks that shard parameters). A kKv group is a subset of a kTensor group, a kEmbedding group of a kPipeline group.
-enum class MeshAxis : uint8_t { kWorld, kPipeline, kData, kReplicate, kShard, kContext, kTensor, kKv, kEmbedding };
+/// Groups of ranks. A group spans one row of kMeshAxes or several successive ones: kStep spans all but islands (the ranks of one island), kData
+/// replicate and shard, kShard shard and context (the ranks that shard parameters). A kKv group is a subset of a kTensor group, a kEmbedding group of a kPipeline group.
+enum class MeshAxis : uint8_t { kWorld, kStep, kIslands, kPipeline, kData, kReplicate, kShard, kContext, kTensor, kKv, kEmbedding };
 inline constexpr size_t kMeshGroups = static_cast<size_t>(MeshAxis::kEmbedding) + 1;
 const char* name_of(MeshAxis axis);
 
@@ -89,9 +93,10 @@ struct Mesh {
   MeshShape shape;
   MeshCoordinate at;
   Communicator& world;
-  std::unique_ptr<Communicator> pipeline, data, replicate, shard, context, tensor, kv, embedding;
-  /// The ranks that take optimizer steps together. They all-reduce gradient norm and loss and therefore agree on clipping, acceptance of the step and
-  /// loss scale. Currently the world; a separate member because replicas that diverge between synchronisations would step alone.
+  std::unique_ptr<Communicator> island;  ///< kStep, if there are several islands, else null: the world is the only island
+  std::unique_ptr<Communicator> islands, pipeline, data, replicate, shard, context, tensor, kv, embedding;
+  /// The ranks that take optimizer steps together, those of one island. They all-reduce gradient norm and loss and therefore agree on clipping,
+  /// acceptance of the step and loss scale.
   Communicator& step;
 };
 

@@ -30,7 +30,7 @@ const char* name_of(ActionType type) {
 
 std::span<const MeshAxis> axes_of(const Action& action) {
   static constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
-                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kWorld[] = {MeshAxis::kWorld};
+                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kStep[] = {MeshAxis::kStep};
   if (is_compute(action.type)) return kTensor;
   switch (action.type) {
     case ActionType::kUnshard:
@@ -38,7 +38,7 @@ std::span<const MeshAxis> axes_of(const Action& action) {
     case ActionType::kReduceReplicas: return kReplicate;
     case ActionType::kReduceTied: return kEmbedding;
     case ActionType::kSumPartial: return kPartial;
-    case ActionType::kNorm: return kWorld;
+    case ActionType::kNorm: return kStep;
     default: return {};
   }
 }

@@ -26,7 +26,7 @@ enum class ActionType : uint8_t {
   kReduceTied,      ///< REDUCE_TIED: start the all-reduce of the tied embedding's owned gradient shard over `embedding`, once a step
   kWaitGrads,       ///< WAIT_GRADS: wait for the reduction of a unit's gradient that is in flight; the owned shard then holds its sum
   kSumPartial,      ///< SUM_PARTIAL: all-reduce a stage's owned gradients that are partial over `tensor` or over `kv`, once a step
-  kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the world, and decide clipping and acceptance of the step
+  kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
 };
 const char* name_of(ActionType type);

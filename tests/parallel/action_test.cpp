@@ -19,7 +19,7 @@ TEST_CASE("the groups that each action meets") {
         Row{ActionType::kSendForward, {}}, Row{ActionType::kRecvForward, {}}, Row{ActionType::kSendBackward, {}}, Row{ActionType::kRecvBackward, {}},
         Row{ActionType::kUnshard, {MeshAxis::kShard}}, Row{ActionType::kReshard, {}}, Row{ActionType::kReduceGrads, {MeshAxis::kShard}},
         Row{ActionType::kReduceReplicas, {MeshAxis::kReplicate}}, Row{ActionType::kReduceTied, {MeshAxis::kEmbedding}},
-        Row{ActionType::kWaitGrads, {}}, Row{ActionType::kSumPartial, {MeshAxis::kTensor, MeshAxis::kKv}}, Row{ActionType::kNorm, {MeshAxis::kWorld}},
+        Row{ActionType::kWaitGrads, {}}, Row{ActionType::kSumPartial, {MeshAxis::kTensor, MeshAxis::kKv}}, Row{ActionType::kNorm, {MeshAxis::kStep}},
         Row{ActionType::kUpdate, {}}}) {
     CAPTURE(name_of(row.type));
     CHECK(std::ranges::equal(axes_of({row.type}), row.axes));

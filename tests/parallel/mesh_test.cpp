@@ -14,18 +14,19 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-const MeshAxis kAxes[] = {MeshAxis::kWorld,   MeshAxis::kPipeline, MeshAxis::kData, MeshAxis::kReplicate, MeshAxis::kShard,
-                          MeshAxis::kContext, MeshAxis::kTensor,   MeshAxis::kKv,   MeshAxis::kEmbedding};
+const MeshAxis kAxes[] = {MeshAxis::kWorld, MeshAxis::kStep,    MeshAxis::kIslands, MeshAxis::kPipeline, MeshAxis::kData,     MeshAxis::kReplicate,
+                          MeshAxis::kShard, MeshAxis::kContext, MeshAxis::kTensor,  MeshAxis::kKv,       MeshAxis::kEmbedding};
 
 /// Degrees of up to four each.
-std::vector<MeshShape> shapes_up_to(int world, const Ranks& contexts = {1}) {
+std::vector<MeshShape> shapes_up_to(int world, const Ranks& contexts = {1}, const Ranks& islands = {1}) {
   std::vector<MeshShape> shapes;
   for (int pipeline = 1; pipeline <= 4; ++pipeline)
     for (int replicate = 1; replicate <= 4; ++replicate)
       for (int shard = 1; shard <= 4; ++shard)
         for (int tensor = 1; tensor <= 4; ++tensor)
           for (const int context : contexts)
-            if (const MeshShape shape{pipeline, replicate, shard, tensor, context}; shape.world() <= world) shapes.push_back(shape);
+            for (const int count : islands)
+              if (const MeshShape shape{pipeline, replicate, shard, tensor, context, count}; shape.world() <= world) shapes.push_back(shape);
   return shapes;
 }
 
@@ -40,6 +41,8 @@ Ranks legal_kv_heads(int tensor) {
 int size_of_group(const MeshShape& shape, MeshAxis axis, const MeshCoordinate& at, int kv_heads) {
   switch (axis) {
     case MeshAxis::kWorld: return shape.world();
+    case MeshAxis::kStep: return shape.world() / shape.islands;
+    case MeshAxis::kIslands: return shape.islands;
     case MeshAxis::kPipeline: return shape.pipeline;
     case MeshAxis::kData: return shape.data();
     case MeshAxis::kReplicate: return shape.replicate;
@@ -52,7 +55,7 @@ int size_of_group(const MeshShape& shape, MeshAxis axis, const MeshCoordinate& a
   return 0;
 }
 
-std::string text_of(const MeshShape& s) { return concat(s.pipeline, "x", s.replicate, "x", s.shard, "x", s.context, "x", s.tensor); }
+std::string text_of(const MeshShape& s) { return concat(s.islands, "x", s.pipeline, "x", s.replicate, "x", s.shard, "x", s.context, "x", s.tensor); }
 
 /// Ranks whose coordinates differ from those of `rank` at most on the axes that a group of `axis` spans, in ascending order.
 Ranks members_by_coordinates(const MeshShape& shape, MeshAxis axis, int rank) {
@@ -60,7 +63,9 @@ Ranks members_by_coordinates(const MeshShape& shape, MeshAxis axis, int rank) {
   Ranks members;
   for (int other = 0; other < shape.world(); ++other) {
     MeshCoordinate at = coordinate_of(shape, other);
-    const bool world = axis == MeshAxis::kWorld, data = axis == MeshAxis::kData, shard = axis == MeshAxis::kShard;
+    const bool whole = axis == MeshAxis::kWorld, world = whole || axis == MeshAxis::kStep, data = axis == MeshAxis::kData,
+               shard = axis == MeshAxis::kShard;
+    if (whole || axis == MeshAxis::kIslands) at.island = own.island;
     if (world || axis == MeshAxis::kPipeline) at.pipeline = own.pipeline;
     if (world || axis == MeshAxis::kReplicate || data) at.replicate = own.replicate;
     if (world || shard || data) at.shard = own.shard;
@@ -83,7 +88,9 @@ MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads
   const int per_replica = shape.tensor * shape.shard, per_stage = per_replica * shape.replicate;
   const MeshCoordinate at = four_axes::coordinate_of(shape, rank);
   switch (axis) {
-    case MeshAxis::kWorld: return {0, shape.world(), 1};
+    case MeshAxis::kWorld:
+    case MeshAxis::kStep: return {0, shape.world(), 1};
+    case MeshAxis::kIslands: return {rank, 1, shape.world()};
     case MeshAxis::kPipeline: return {rank - at.pipeline * per_stage, shape.pipeline, per_stage};
     case MeshAxis::kData: return {rank - at.replicate * per_replica - at.shard * shape.tensor, shape.replicate * shape.shard, shape.tensor};
     case MeshAxis::kReplicate: return {rank - at.replicate * per_replica, shape.replicate, per_replica};
@@ -136,7 +143,7 @@ TEST_CASE("context ranks lie between shards and tensor ranks, and divide paramet
 }
 
 TEST_CASE("a group has the ranks that differ on its axes alone, at the stride of its innermost axis") {
-  for (const MeshShape& shape : shapes_up_to(48, {1, 2, 3})) {
+  for (const MeshShape& shape : shapes_up_to(48, {1, 2, 3}, {1, 2, 3})) {
     CAPTURE(text_of(shape));
     bool right = true;
     for (const MeshAxis axis : kAxes) {
@@ -153,6 +160,18 @@ TEST_CASE("a group has the ranks that differ on its axes alone, at the stride of
   }
 }
 
+TEST_CASE("islands are outermost, and all other groups lie within one") {
+  const MeshShape shape{
+      .pipeline = 2, .replicate = 2, .shard = 1, .tensor = 2, .islands = 3};  // rank 13 = island 1, pipeline 1, replicate 0, tensor 1
+  CHECK(coordinate_of(shape, 13) == MeshCoordinate{.pipeline = 1, .tensor = 1, .island = 1});
+  CHECK(group_members(shape, MeshAxis::kIslands, 13, 2) == Ranks{5, 13, 21});
+  CHECK(group_members(shape, MeshAxis::kStep, 13, 2) == Ranks{8, 9, 10, 11, 12, 13, 14, 15});
+  CHECK(group_members(shape, MeshAxis::kPipeline, 13, 2) == Ranks{9, 13});
+  CHECK(group_members(shape, MeshAxis::kData, 13, 2) == Ranks{13, 15});
+  CHECK(group_members(shape, MeshAxis::kEmbedding, 13, 2) == Ranks{9, 13});
+  CHECK(device_groups(shape, 13, 2) == 6);  // world, step, islands, pipeline with embedding, replicate, tensor
+}
+
 TEST_CASE("texts name the context axis only where a sequence is divided") {
   const auto names = [](const MeshShape& shape) {
     std::string text;
@@ -160,18 +179,19 @@ TEST_CASE("texts name the context axis only where a sequence is divided") {
     return text;
   };
   CHECK(names({2, 1, 3, 4}) == "pipeline 2 replicate 1 shard 3 tensor 4 ");
+  CHECK(names({2, 1, 3, 4, 1, 2}) == "islands 2 pipeline 2 replicate 1 shard 3 tensor 4 ");
   CHECK(names({2, 1, 3, 4, 2}) == "pipeline 2 replicate 1 shard 3 context 2 tensor 4 ");
 }
 
 TEST_CASE("rank and coordinate are inverse, tensor innermost") {
-  for (const MeshShape& shape : shapes_up_to(64, {1, 2})) {
+  for (const MeshShape& shape : shapes_up_to(64, {1, 2}, {1, 2})) {
     std::set<std::vector<int>> seen;
     for (int rank = 0; rank < shape.world(); ++rank) {
       const MeshCoordinate at = coordinate_of(shape, rank);
       CHECK(rank_of(shape, at) == rank);
       CHECK((at.pipeline < shape.pipeline && at.replicate < shape.replicate && at.shard < shape.shard && at.context < shape.context &&
-             at.tensor < shape.tensor));
-      seen.insert({at.pipeline, at.replicate, at.shard, at.context, at.tensor});
+             at.tensor < shape.tensor && at.island < shape.islands));
+      seen.insert({at.island, at.pipeline, at.replicate, at.shard, at.context, at.tensor});
     }
     CHECK(static_cast<int>(seen.size()) == shape.world());
   }
@@ -228,7 +248,7 @@ TEST_CASE("the embedding group joins first and last stage") {
 }
 
 TEST_CASE("the groups of an axis divide the world") {
-  for (const MeshShape& shape : shapes_up_to(24, {1, 2})) {
+  for (const MeshShape& shape : shapes_up_to(24, {1, 2}, {1, 2})) {
     for (const int kv_heads : legal_kv_heads(shape.tensor)) {
       for (const MeshAxis axis : kAxes) {
         for (int rank = 0; rank < shape.world(); ++rank) {
@@ -247,7 +267,7 @@ TEST_CASE("the groups of an axis divide the world") {
 }
 
 TEST_CASE("a mesh of threads reaches exactly its members") {
-  for (const MeshShape& shape : shapes_up_to(8, {1, 2}))
+  for (const MeshShape& shape : shapes_up_to(8, {1, 2}, {1, 2}))
     for (const int kv_heads : legal_kv_heads(shape.tensor))
       CHECK_NOTHROW(run_ranks(shape.world(), [&](Communicator& world) { check_mesh(world, shape, kv_heads); }));
 }
@@ -255,7 +275,7 @@ TEST_CASE("a mesh of threads reaches exactly its members") {
 TEST_CASE("groups of one rank are self communicators") {
   run_ranks(2, [](Communicator& world) {
     const Mesh mesh(world, {1, 1, 1, 2}, 2);
-    for (const auto* group : {&mesh.pipeline, &mesh.data, &mesh.replicate, &mesh.shard, &mesh.context, &mesh.kv, &mesh.embedding})
+    for (const auto* group : {&mesh.islands, &mesh.pipeline, &mesh.data, &mesh.replicate, &mesh.shard, &mesh.context, &mesh.kv, &mesh.embedding})
       TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(group->get()) != nullptr, (*group)->name());
     TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(mesh.tensor.get()) == nullptr, "tensor");
   });

@@ -268,7 +268,7 @@ TEST_CASE("waits, norm and updates that are missing, duplicate or too early are 
   // NORM meets the world, SUM_PARTIAL the tensor group: one rank that skips it leaves the others waiting.
   World one_skips;
   std::erase_if(one_skips.lists[5], is(ActionType::kNorm));
-  check_found(one_skips.validated(), "rank 0 waits at NORM for the world group of rank 0, which rank 5 has not joined");
+  check_found(one_skips.validated(), "rank 0 waits at NORM for the step group of rank 0, which rank 5 has not joined");
   World partial;
   std::erase_if(partial.lists[2], is(ActionType::kSumPartial));
   check_found(partial.validated(), "rank 3 waits at 0SUM_PARTIAL for the tensor group of rank 2, which rank 2 has not joined");

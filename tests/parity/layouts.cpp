@@ -88,8 +88,9 @@ enum Option {
   kAverage,
   kWindow,
   kCollectives,
+  kIslands,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -274,6 +275,7 @@ ParityCase case_of(const Choice& choice) {
   layout.window = choice[kWindow] > 0 ? 4 : 0;   // of 12 tokens
   layout.window_on_all = choice[kWindow] != 2;
   layout.collectives = static_cast<Collectives>(choice[kCollectives]);
+  layout.islands = 1 + choice[kIslands];
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

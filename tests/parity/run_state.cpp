@@ -9,7 +9,7 @@
 
 namespace trireme::test {
 
-int world_of(const Config& config) { return static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data); }
+int world_of(const Config& config) { return mesh_shape(config.parallel).world(); }
 
 void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {
   Communicator& world = trainer.mesh().world;
@@ -17,6 +17,7 @@ void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step
   CheckpointDescription about;
   about.step = step;
   about.optimizer_steps = trainer.accepted_steps();
+  about.island_steps = island_steps(trainer);
   if (scales_loss(trainer.config().training)) about.loss_scale = trainer.loss_scale();
   Config config = with_derived_sizes(trainer.config());  // with the required keys that these tests do not use
   config.data.tokenizer = "none";
@@ -54,7 +55,7 @@ void GatheredState::add(Trainer& trainer) {
     }
   };
   for (const OwnedBox& owned : trainer.owned_boxes()) {
-    for (const auto& [kind, tensor] : owned.kept()) put(kind, owned, tensor);
+    for (const auto& [kind, tensor] : owned.kept()) put(saved_kind(kind, trainer.mesh().at.island), owned, tensor);
   }
 }
 

@@ -334,6 +334,8 @@ void check_mesh(Communicator& world, const MeshShape& shape, int kv_heads) {
     for (size_t i = 0; i < members.size(); ++i) TRIREME_CHECK(found[i] == std::to_string(members[i]), name_of(axis), " reaches rank ", found[i]);
   };
   TRIREME_CHECK(rank_of(shape, mesh.at) == world.rank(), "coordinate");
+  check(shape.islands > 1 ? MeshAxis::kStep : MeshAxis::kWorld, mesh.step);
+  check(MeshAxis::kIslands, *mesh.islands);
   check(MeshAxis::kPipeline, *mesh.pipeline);
   check(MeshAxis::kData, *mesh.data);
   check(MeshAxis::kReplicate, *mesh.replicate);

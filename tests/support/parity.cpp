@@ -19,6 +19,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   one.ema = ema;
   one.window = window;
   one.window_on_all = window_on_all;
+  one.islands = islands;
   return one;
 }
 
@@ -42,6 +43,7 @@ std::string ParityLayout::str() const {
   if (ema > 0) out << " ema=" << ema;
   if (window > 0) out << " window=" << window << (window_on_all ? "" : " on some layers");
   if (collectives != Collectives::kLibrary) out << " " << trireme::name_of(collectives);
+  if (islands > 1) out << " islands=" << islands;
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -60,7 +62,8 @@ bool is_legal(ParityModel model, const ParityLayout& layout) {
   const int heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   const int kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
   if (heads % layout.tensor != 0 || (kv_heads % layout.tensor != 0 && layout.tensor % kv_heads != 0)) return false;
-  if (12 % (layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
+  if (layout.islands > 1 && layout.ema > 0) return false;
+  if (12 % (layout.islands * layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
   if (!allows_virtual_stages(layout.schedule, static_cast<int>(layout.stages_per_rank()))) return false;
   return (layout.micro_batch * 12) % layout.tensor == 0 && layout.stages() <= layout.layers;
 }
@@ -97,6 +100,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   p = layout.parallel();
   p.prefetch = layout.prefetch;
   p.collectives = layout.collectives;
+  p.islands = layout.islands;
   p.virtual_stages = layout.stages_per_rank();
   std::vector<int64_t> layers = layout.layers_per_stage;
   const int64_t stages = layout.stages();
@@ -113,6 +117,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   t.recompute_every = layout.recompute_every;
   t.optimizer.name = layout.optimizer;
   if (layout.ema > 0) t.ema.decay = layout.ema;
+  if (layout.islands > 1) t.local.steps = 3;
   t.optimizer.beta2 = traits_of(layout.optimizer).default_beta2;
   t.optimizer.learning_rate = layout.optimizer == Optimizer::kLion ? 5e-4 : 3e-3;
   // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 the bias would move at the
@@ -158,7 +163,7 @@ RunRecord train_on_threads(const Config& config, int steps, Device device, bool 
     options.collectives = stepwise_options(config.parallel.collectives.value(), resolve_cluster(cluster));
   }
   run_ranks(
-      static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data),
+      mesh_shape(config.parallel).world(),
       [&](Communicator& world) {
         RunRecord mine = train(world, config, steps, device);
         if (world.rank() != 0) return;

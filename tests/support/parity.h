@@ -23,11 +23,12 @@ struct ParityLayout : Layout {
   int window = 0;             ///< model.window; 0: none
   bool window_on_all = true;  ///< false: on two layers of three
   Collectives collectives = Collectives::kLibrary;
+  int islands = 1;  ///< several: training.local with rounds of three steps
 
-  int world() const { return static_cast<int>(Layout::world()); }
+  int world() const { return islands * static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers
-  ParityLayout on_one_rank() const;                                              ///< one rank that trains the same model with the same updates
-  std::string str() const;                                                       ///< "tp2pp2dp2z3 sp gpipe mb2"
+  ParityLayout on_one_rank() const;  ///< one rank for each island, with the same updates of the same model
+  std::string str() const;           ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
 /// Prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.

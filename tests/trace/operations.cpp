@@ -10,6 +10,7 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/optimizer.h"
+#include "kernels/ops/outer_step.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/update.h"
 #include "tests/kernels/documents.h"
@@ -159,6 +160,9 @@ void add_optimizer(std::vector<Case>& cases) {
          update_step(c, Optimizer::kLion, {}, t[0], {&slice, 1});
        }});
   add({"average_step", {scalars, g, in_place("e", {kCount})}, [](Context& c, const Tensors& t) { average_step(c, 0.99, t[0], t[1], t[2]); }});
+  add({"outer_step", {in_place("sum", {kCount}), w, in_place("theta", {kCount}), m}, [](Context& c, const Tensors& t) {
+         outer_step(c, {}, t[0], t[1], t[2], t[3]);
+       }});
   add({"sum_of_squares", {always_f64(added_to("sum", {1})), g}, [](Context& c, const Tensors& t) { sum_of_squares(c, {&t[1], 1}, t[0]); }});
   add({"finalize_step_scalars",
        {always_f64(input("sums", {kStepSums}, {2, 2, 0})), always_f64(assigned("norm", {1})), always_f64(in_place("scalars", {kStepScalars}))},

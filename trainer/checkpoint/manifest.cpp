@@ -146,6 +146,17 @@ std::vector<StepFigures> parse_anomaly_window(const json& object, const std::str
   return window;
 }
 
+std::vector<int64_t> parse_island_steps(const json& object, const CheckpointDescription& about, const std::string& where) {
+  const std::string at = where + ": \"island_steps\"";
+  std::vector<int64_t> steps;
+  for (const json& value : array_member(object, "island_steps", where)) {
+    steps.push_back(integer(value, at));
+    if (steps.back() < 0 || steps.back() > about.step) throw DataError(at + ": contains a number of steps that the run has not taken");
+  }
+  if (steps.size() < 2 || steps.front() != about.optimizer_steps) throw DataError(at + ": does not begin with optimizer_steps, or has one island");
+  return steps;
+}
+
 StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
   const json& value = object_member(object, "tokenizer", where);
   const std::string at = where + ": \"tokenizer\"";
@@ -249,6 +260,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"layout", about.layout}});
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
+  if (!about.island_steps.empty()) result["island_steps"] = about.island_steps;
   if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
   for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
@@ -272,10 +284,10 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
-  require_known_keys(object, {"digest",          "format",     "version",        "step",   "tokens",         "samples",
-                              "optimizer_steps", "seed",       "config",         "model",  "tokenizer",      "training_data",
-                              "layout",          "loss_scale", "rejected_steps", "branch", "early_stopping", "product_algorithms",
-                              "tensors",         "files",      "anomaly_window"},
+  require_known_keys(object, {"digest",          "format",     "version",        "step",        "tokens",         "samples",
+                              "optimizer_steps", "seed",       "config",         "model",       "tokenizer",      "training_data",
+                              "layout",          "loss_scale", "rejected_steps", "branch",      "early_stopping", "product_algorithms",
+                              "tensors",         "files",      "anomaly_window", "island_steps"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -291,6 +303,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   about.layout = object_member(object, "layout", where);
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
+  if (object.contains("island_steps")) about.island_steps = parse_island_steps(object, about, where);
   if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
   if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);
   if (object.contains("anomaly_window")) about.anomaly_window = parse_anomaly_window(object, where);

@@ -69,6 +69,11 @@ struct CheckpointDescription {
   std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
   /// Those that the step uses; empty without kernels.tuning_file.
   AlgorithmsByGpu product_algorithms = {};
+  std::vector<int64_t> island_steps = {};  ///< with several islands, the optimizer_steps of each
+
+  int64_t steps_of_island(int64_t island) const {
+    return island < std::ssize(island_steps) ? island_steps[static_cast<size_t>(island)] : optimizer_steps;
+  }
 };
 
 struct StoredBox {

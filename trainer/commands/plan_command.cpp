@@ -185,6 +185,9 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
   if (loaded.config.parallel.schedule == "file") inputs.push_back(loaded.config.parallel.schedule_file);
   check_outputs(outputs_of(arguments), inputs);
   if (arguments.analyse) training_tokens(loaded.config, arguments.tokens);
+  const int64_t islands = loaded.config.parallel.islands;
+  if (islands > 1 && (arguments.search || arguments.analyse))
+    throw ConfigError(concat("parallel.islands=", islands, ": ", arguments.search ? "--search" : "--analyse", " knows one island; allowed 1"));
   if (loaded.config.run.ranks_per_gpu > 1)
     throw ConfigError(concat("run.ranks_per_gpu=", loaded.config.run.ranks_per_gpu, ": ranks that share a GPU cannot be forecast; allowed 1"));
 }
@@ -220,7 +223,7 @@ void plan(const PlanArguments& arguments) {
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);
   Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
-  resolve_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
+  resolve_nodes(place, arguments.nodes, p.data ? std::optional(p.islands * p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
   set_device(loaded.config, place.cluster);
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);

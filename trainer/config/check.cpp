@@ -123,11 +123,13 @@ void check_pipeline(Rules& rules, const Config& c) {
 
 void check_data_axis(Rules& rules, const Config& c) {
   const ParallelConfig& p = c.parallel;
-  if (p.data && rules.apply({"parallel.tensor", "parallel.pipeline", "parallel.data"})) {
+  if (p.data && rules.apply({"parallel.islands", "parallel.tensor", "parallel.pipeline", "parallel.data"})) {
     int64_t world = 0;
-    const bool overflow = __builtin_mul_overflow(p.tensor, p.pipeline, &world) || __builtin_mul_overflow(world, *p.data, &world);
+    const bool overflow = __builtin_mul_overflow(p.tensor, p.pipeline, &world) || __builtin_mul_overflow(world, *p.data, &world) ||
+                          __builtin_mul_overflow(world, p.islands, &world);
     if (overflow || world > static_cast<int64_t>(kMaxExtent))
-      rules.broken("parallel.data", concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " ranks do not fit 32 bits"),
+      rules.broken("parallel.data",
+                   concat(islands_text(p), "tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " ranks do not fit 32 bits"),
                    "a product up to 2147483647");
   }
   const bool sound = p.data && rules.apply({"parallel.data", "parallel.replicate"});
@@ -168,11 +170,13 @@ void check_batch(Rules& rules, const Config& c) {
                    "false, or a multiple of tensor",
                    concat("sequence_length ", nearest(t.sequence_length, 1, t.sequence_length + p.tensor, divides)));
   }
-  if (!p.data || !rules.apply({"training.global_batch_size", "training.micro_batch_size", "parallel.data"})) return;
-  const int64_t unit = t.micro_batch_size * *p.data;  // both fit 32 bits
+  if (!p.data || !rules.apply({"training.global_batch_size", "training.micro_batch_size", "parallel.data", "parallel.islands"})) return;
+  int64_t unit = 0;
+  if (__builtin_mul_overflow(t.micro_batch_size * *p.data, p.islands, &unit)) return;  // too many ranks, which has a rule of its own
   const int64_t below = t.global_batch_size / unit * unit;
   if (t.global_batch_size % unit != 0)
-    rules.broken("training.global_batch_size", concat("not a multiple of micro_batch_size ", t.micro_batch_size, " x data ", *p.data, " = ", unit),
+    rules.broken("training.global_batch_size",
+                 concat("not a multiple of micro_batch_size ", t.micro_batch_size, " x ", islands_text(p), "data ", *p.data, " = ", unit),
                  concat("multiples of ", unit), below > 0 ? concat(below, " or ", below + unit) : std::to_string(unit));
   if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
   const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
@@ -322,6 +326,38 @@ void check_compression(Rules& rules, const Config& c) {
                  "data");
 }
 
+/// Local updates, and what does not go with them. State and decisions that would differ between islands are refused, not approximated.
+void check_local(Rules& rules, const Config& c) {
+  const TrainingConfig& t = c.training;
+  const bool local = t.local.steps.has_value();
+  if (!rules.apply({"parallel.islands", "training.local.steps"})) return;
+  if (!local && c.parallel.islands > 1)
+    rules.broken("parallel.islands", "training.local.steps is not set, so the islands would never synchronise", "1, or a training.local.steps from 1",
+                 "1");
+  if (!local) return;
+  if (rules.apply({"training.compression.method"}) && t.compression.method != Encoding::kNone)
+    rules.broken("training.compression.method", "training.local saves no errors of compression for each island", "none, or training.local.steps null",
+                 "none");
+  if (rules.apply({"training.ema.decay"}) && t.ema.decay)
+    rules.broken("training.ema.decay", "between outer steps of training.local the weights of islands differ, and so would their averages",
+                 "null, or training.local.steps null", "null");
+  if (rules.apply({"training.precision"}) && t.precision == "fp16")
+    rules.broken("training.precision", "with training.local each island would have a loss scale of its own",
+                 "fp64 | fp32 | bf16, or training.local.steps null", "bf16");
+  if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy != AnomalyPolicy::kWarn)
+    rules.broken("observe.anomalies.policy", "with training.local the islands would not agree on an anomalous step",
+                 "warn, or training.local.steps null", "warn");
+  const auto whole_rounds = [&](const char* key, int64_t every) {
+    if (every % *t.local.steps == 0 || !rules.apply({key})) return;
+    rules.broken(key, concat("not a multiple of training.local.steps ", *t.local.steps, ": only after a round the islands have the same weights"),
+                 concat("0, or multiples of ", *t.local.steps),
+                 nearest(every, *t.local.steps, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % *t.local.steps == 0; }));
+  };
+  whole_rounds("checkpoint.every", c.checkpoint.every);
+  whole_rounds("training.evaluate.every", t.evaluate.every);
+  whole_rounds("observe.samples.every", c.observe.samples.every);
+}
+
 void check_attention(Rules& rules, const Config& c) {
   if (c.kernels.attention != "cudnn" || !rules.apply({"kernels.attention"})) return;
   if (rules.apply({"run.device"}) && c.run.device == "cpu")
@@ -436,6 +472,8 @@ struct Clamp {
 
 }  // namespace
 
+std::string islands_text(const ParallelConfig& p) { return p.islands > 1 ? concat("islands ", p.islands, " x ") : ""; }
+
 void check(const Config& config, const Sources& sources, Violations& violations) {
   check_fields(table_of(config), sources, violations);
   Rules rules(config, sources, violations);
@@ -455,6 +493,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_data(rules, sound);
   check_precision(rules, sound);
   check_compression(rules, sound);
+  check_local(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_samples_memory(rules, sound);

@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "trainer/config/config.h"
 #include "trainer/config/report.h"
 
@@ -11,5 +13,8 @@ void check(const Config& config, const Sources& sources, Violations& violations)
 /// Maximum of micro-batches x stages per step. Every rank keeps the lists of the whole pipeline in memory: two or more actions for each pair.
 constexpr int64_t kMaxActionPairs = 20'000'000;
 inline bool fits_action_limit(int64_t stages, int64_t microbatches) { return microbatches <= kMaxActionPairs / stages; }
+
+/// The first factor of the number of ranks in a text: "islands 2 x ", or "" with one island, which texts need not name.
+std::string islands_text(const ParallelConfig& parallel);
 
 }  // namespace trireme

@@ -79,7 +79,8 @@ inline constexpr std::array kNames<Collectives>{"library", "ring", "recursive_do
 struct ParallelConfig {
   int64_t tensor = 1;
   int64_t pipeline = 1;
-  Auto<int64_t> data = 1;  ///< auto: remaining ranks; 1 outside mpirun and srun
+  int64_t islands = 1;     ///< copies of the model that take steps alone, each on tensor x pipeline x data ranks
+  Auto<int64_t> data = 1;  ///< of one island. auto: remaining ranks; 1 outside mpirun and srun
   int64_t zero_stage = 0;
   int64_t replicate = 1;  ///< divides data; ignored by ZeRO-0, where every data rank is a replica
   bool sequence_parallel = false;
@@ -178,6 +179,13 @@ struct CompressionConfig {
   bool operator==(const CompressionConfig&) const = default;
 };
 
+struct LocalConfig {
+  std::optional<int64_t> steps;  ///< of a round, after which islands synchronise; unset: no local updates
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
+  bool operator==(const LocalConfig&) const = default;
+};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
@@ -198,6 +206,7 @@ struct TrainingConfig {
   ScheduleConfig schedule;
   EmaConfig ema;
   CompressionConfig compression;
+  LocalConfig local;
   EvaluateConfig evaluate;
   StopConfig stop;
   bool operator==(const TrainingConfig&) const = default;

@@ -38,11 +38,17 @@ void visit(V& v, ParallelConfig& c) {
   v(layout_key(
         {.key = "pipeline", .doc = "Pipeline-parallel degree: number of ranks that split the layers into stages.", .min = 1, .max = kMaxExtent}),
     c.pipeline);
+  v(Field{.key = "islands",
+          .doc = "Number of copies of the model that take steps alone and synchronise after training.local.steps steps. Each has tensor x pipeline x "
+                 "data ranks and its own part of the global batch.",
+          .min = 1,
+          .max = kMaxExtent},
+    c.islands);
   v(layout_key({.key = "data",
-                .doc = "Data-parallel degree: number of ranks that split the global batch, replicas x shards.",
+                .doc = "Data-parallel degree: number of ranks of an island that split its part of the global batch, replicas x shards.",
                 .min = 1,
                 .max = kMaxExtent,
-                .auto_rule = "remaining ranks, world size / (tensor x pipeline); 1 outside mpirun and srun"}),
+                .auto_rule = "remaining ranks, world size / (islands x tensor x pipeline); 1 outside mpirun and srun"}),
     c.data);
   v(layout_key({.key = "zero_stage",
                 .doc = "ZeRO stage. Sharded over the data ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.",

@@ -181,9 +181,34 @@ void visit(V& v, CompressionConfig& c) {
 }
 
 template <class V>
+void visit(V& v, LocalConfig& c) {
+  const char* const off = c.steps ? nullptr : "local.steps is not set";
+  v(Field{.key = "steps",
+          .doc =
+              "Number of steps of a round: after it, and after the last step, the islands synchronise by an outer step on their mean weights. 1 to "
+              "100 steps of local SGD, about 500 of DiLoCo. null: no local updates.",
+          .min = 1,
+          .max = kMaxExtent,
+          .or_null = true},
+    c.steps);
+  v(Field{.key = "outer_learning_rate",
+          .doc =
+              "Learning rate of the outer step, SGD with Nesterov momentum, on the mean change of the weights in a round. 1 with outer_momentum 0 is "
+              "local SGD, which averages the weights.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = off},
+    c.outer_learning_rate);
+  v(Field{.key = "outer_momentum", .doc = "Momentum of the outer step.", .min = 0, .max = 1, .below_max = true, .without_effect = off},
+    c.outer_momentum);
+}
+
+template <class V>
 void visit(V& v, TrainingConfig& c) {
-  // A constant schedule does not depend on the end of training: training longer does not change earlier steps.
-  const Aspect length = c.schedule.name == LearningRateSchedule::kConstant ? Aspect::kOperation : Aspect::kMathematics;
+  // A constant schedule does not depend on the end of training: training longer does not change earlier steps, unless the last one ended a round of
+  // local updates.
+  const bool open_ended = c.schedule.name == LearningRateSchedule::kConstant && !c.local.steps;
+  const Aspect length = open_ended ? Aspect::kOperation : Aspect::kMathematics;
   v(Field{.key = "steps",
           .doc = "Number of optimizer steps of the run. Give either steps or epochs.",
           .min = 1,
@@ -252,6 +277,7 @@ void visit(V& v, TrainingConfig& c) {
   v.section("schedule", "Learning rate schedule.", c.schedule);
   v.section("ema", "Exponential moving average of the weights.", c.ema);
   v.section("compression", "Compression of gradients between data ranks.", c.compression);
+  v.section("local", "Local updates: islands take steps alone and synchronise at the end of each round.", c.local);
   v.section("evaluate", "Validation loss during training.", c.evaluate);
   v.section("stop", "Early stopping by the validation loss.", c.stop);
 }

@@ -16,8 +16,14 @@ namespace trireme {
 
 MeshShape mesh_shape(const ParallelConfig& parallel) {
   const ZeroPolicy policy = zero_policy(parallel);
-  return {static_cast<int>(parallel.pipeline), policy.replicate, policy.shard, static_cast<int>(parallel.tensor)};
+  return {.pipeline = static_cast<int>(parallel.pipeline),
+          .replicate = policy.replicate,
+          .shard = policy.shard,
+          .tensor = static_cast<int>(parallel.tensor),
+          .islands = static_cast<int>(parallel.islands)};
 }
+
+int64_t data_ranks(const ParallelConfig& parallel) { return parallel.islands * parallel.data.value(); }
 
 ZeroPolicy zero_policy(const ParallelConfig& parallel) {
   return zero_policy(static_cast<int>(parallel.zero_stage), static_cast<int>(parallel.data.value()), static_cast<int>(parallel.replicate),
@@ -54,8 +60,13 @@ std::vector<std::string> state_names(const TrainingConfig& training) {
   return names;
 }
 
+int64_t saved_states(const Config& config) {
+  const auto states = static_cast<int64_t>(state_names(config.training).size());
+  return 1 + config.parallel.islands * states + (config.training.local.steps ? 1 : 0);
+}
+
 int microbatches_of(const Config& config) {
-  return static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * config.parallel.data.value()));
+  return static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * data_ranks(config.parallel)));
 }
 
 /// Default: the largest power of two of rows whose logits fit in 64 MiB. A power of two divides most batches; products with an odd number of rows

@@ -11,6 +11,8 @@
 namespace trireme {
 
 MeshShape mesh_shape(const ParallelConfig& parallel);
+/// Number of ranks that split the global batch: parallel.data of each island. `data` is resolved.
+int64_t data_ranks(const ParallelConfig& parallel);
 ZeroPolicy zero_policy(const ParallelConfig& parallel);
 Precision precision_of(const TrainingConfig& training);
 /// The Reducer's options; encoding none means that sums are plain.
@@ -19,6 +21,10 @@ CompressionOptions compression_of(const Config& config);
 bool needs_full_gradients(const CompressionConfig& compression);
 /// Names of the state kept per weight in the dtype of the master weights: the optimizer's state, then the moving average if training.ema is set.
 std::vector<std::string> state_names(const TrainingConfig& training);
+
+/// Number of tensors that a checkpoint has for each parameter, without what a Reducer keeps: the weight, state_names() of each island and, with
+/// training.local, the momentum of the outer step.
+int64_t saved_states(const Config& config);
 
 /// Micro-batches per step and data rank.
 int microbatches_of(const Config& config);

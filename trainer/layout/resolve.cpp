@@ -25,6 +25,8 @@ std::string nearest_layouts(const Config& config, int64_t world) {
   };
   const auto change = [](int64_t from, int64_t to) { return std::abs(std::log(static_cast<double>(to) / static_cast<double>(from))); };
   std::vector<Degrees> layouts;
+  if (world % config.parallel.islands != 0) return "";
+  world /= config.parallel.islands;
   for (int64_t tensor = 1; tensor <= std::min(world, config.model.heads); ++tensor)
     for (int64_t pipeline = 1; world % tensor == 0 && pipeline <= std::min(world / tensor, config.model.layers); ++pipeline) {
       if (world / tensor % pipeline != 0) continue;
@@ -49,21 +51,22 @@ std::string nearest_layouts(const Config& config, int64_t world) {
   std::stable_sort(layouts.begin(), layouts.end(), [](const Degrees& a, const Degrees& b) { return a.distance < b.distance; });
   std::string out;
   for (size_t i = 0; i < std::min(kShown, layouts.size()); ++i)
-    out += concat(i > 0 ? " or " : "", "tensor ", layouts[i].tensor, " x pipeline ", layouts[i].pipeline, " x data ", layouts[i].data);
+    out += concat(i > 0 ? " or " : "", islands_text(config.parallel), "tensor ", layouts[i].tensor, " x pipeline ", layouts[i].pipeline, " x data ",
+                  layouts[i].data);
   return out;
 }
 
 void resolve_data(Config& config, std::optional<int64_t> world, const Sources& sources) {
   TRIREME_CHECK(!world || *world > 0, *world);
   ParallelConfig& p = config.parallel;
-  const int64_t model_ranks = p.tensor * p.pipeline;  // check() has limited them to heads and layers
+  const int64_t model_ranks = p.islands * p.tensor * p.pipeline;  // check() has limited them to heads and layers
   const std::string shown = shown_value(table_of(config).at("parallel.data"));
   if (!p.data) p.data = world && *world % model_ranks == 0 ? *world / model_ranks : 1;
   if (!world || *world == model_ranks * *p.data) return;
   Violations violations;
   violations.add({sources.locate("parallel.data"), "parallel.data", shown,
-                  concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ", counted(model_ranks * *p.data, "rank"),
-                         ", but ", *world, *world == 1 ? " was started" : " were started"),
+                  concat(islands_text(p), "tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ",
+                         counted(model_ranks * *p.data, "rank"), ", but ", *world, *world == 1 ? " was started" : " were started"),
                   concat("a product of ", *world, ", or starting ", counted(model_ranks * *p.data, "rank")), nearest_layouts(config, *world)});
   violations.raise(sources);
 }

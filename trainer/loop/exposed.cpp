@@ -64,7 +64,7 @@ std::vector<Blocked> blocked(const StepTrace& trace) {
     });
     if (cause == Cause::kOther && updating) cause = Cause::kOptimizer;
     const bool for_pipeline = cause == Cause::kPipelineTransfer || operation.group == name_of(MeshAxis::kEmbedding) ||
-                              (updating && operation.group == name_of(MeshAxis::kWorld));
+                              (updating && (operation.group == name_of(MeshAxis::kWorld) || operation.group == name_of(MeshAxis::kStep)));
     all.push_back({cause, for_pipeline, operation.begin, operation.started});
     all.push_back({cause, for_pipeline, operation.wait, operation.end});
   }

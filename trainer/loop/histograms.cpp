@@ -102,7 +102,7 @@ std::vector<Histogram> parameter_histograms(Trainer& trainer, double loss_scale)
   }
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
-  trainer.mesh().world.all_reduce(host, counts, ReduceOp::kSum).wait(host);
+  trainer.mesh().step.all_reduce(host, counts, ReduceOp::kSum).wait(host);
   std::vector<Histogram> histograms;
   for (size_t kind = 0; kind < kKinds; ++kind) {
     for (size_t group = 0; group < groups.size(); ++group) {

@@ -70,6 +70,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   trainer.step(data, 2, config.training.optimizer.learning_rate);
   RankMemory forecast = measured_memory(arena);
   forecast.reduced_bytes = reduced_bytes(trainer, config);
+  forecast.outer_bytes = trainer.outer_bytes();
   return forecast;
 }
 
@@ -97,6 +98,7 @@ std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshS
     for (size_t p = 0; p < kMemoryPhases; ++p) raise(row.phases[p], its.phases[p]);
     row.arena_bytes = std::max(row.arena_bytes, its.arena_bytes);
     row.reduced_bytes = std::max(row.reduced_bytes, its.reduced_bytes);
+    row.outer_bytes = std::max(row.outer_bytes, its.outer_bytes);
   }
   return most;
 }

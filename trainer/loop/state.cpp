@@ -15,10 +15,14 @@
 namespace trireme {
 namespace {
 
-/// The kinds of tensors that are saved for each parameter.
+/// True if all islands have the same tensor of this kind after an outer step.
+bool is_common(const std::string& kind) { return kind == "weight" || kind == kOuterMomentumName; }
+
+/// The kinds of tensors that a checkpoint of this configuration may have for each parameter.
 std::vector<std::string> kinds_of(const Config& config) {
-  std::vector<std::string> kinds = state_names(config.training);
-  kinds.insert(kinds.begin(), "weight");
+  std::vector<std::string> kinds{"weight", kOuterMomentumName};
+  for (int64_t island = 0; island < config.parallel.islands; ++island)
+    for (const std::string& name : state_names(config.training)) kinds.push_back(saved_kind(name, island));
   return kinds;
 }
 
@@ -60,13 +64,25 @@ void check_names(const std::set<std::string>& known, const std::vector<std::stri
 
 }  // namespace
 
+std::string saved_kind(const std::string& kind, int64_t island) { return island == 0 || is_common(kind) ? kind : concat(kind, ".", island); }
+
+std::vector<int64_t> island_steps(Trainer& trainer) {
+  std::vector<int64_t> steps;
+  const auto islands = static_cast<size_t>(trainer.mesh().shape.islands);
+  if (islands == 1) return steps;
+  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, std::to_string(trainer.accepted_steps()));
+  for (size_t island = 0; island < islands; ++island) steps.push_back(std::stoll(all[island * all.size() / islands]));  // the outermost axis
+  return steps;
+}
+
 int64_t state_bytes(const Config& config) {
-  return std::ssize(kinds_of(config)) * parameter_count(config.model) * size_of(precision_of(config.training).master) + reducer_bytes(config);
+  return saved_states(config) * parameter_count(config.model) * size_of(precision_of(config.training).master) + reducer_bytes(config);
 }
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {
   std::vector<StateTensor> tensors = reducer_tensors(trainer);
   if (!trainer.counts_shard()) return tensors;
+  const int64_t island = trainer.mesh().at.island;
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     const ParamSpec& spec = *owned.spec;
     if (!spec.is_primary_copy) continue;
@@ -75,7 +91,8 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
       const bool copied = host.raw() != tensor.raw();
       tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, host.raw(), copied ? host : Tensor()});
     };
-    for (const auto& [kind, tensor] : owned.kept()) add(kind, tensor);
+    for (const auto& [kind, tensor] : owned.kept())
+      if (island == 0 || !is_common(kind)) add(saved_kind(kind, island), tensor);
   }
   return tensors;
 }
@@ -97,7 +114,7 @@ void load_weights(Trainer& trainer, WeightSource& source) {
 
 NonFinite non_finite_weights(Trainer& trainer) {
   std::string mine;
-  if (trainer.counts_shard()) {
+  if (trainer.represents_shard()) {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       const Tensor host = to_host(trainer.context(), owned.weight);
       const int64_t count = owned.spec->is_primary_copy ? count_non_finite(host.dtype(), host.raw(), host.numel()) : 0;
@@ -115,23 +132,34 @@ NonFinite non_finite_weights(Trainer& trainer) {
 
 std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale) {
   const bool scales = scales_loss(trainer.config().training) && !new_loss_scale, has_average = reader.has_kind(kAverageName);
+  const bool has_momentum = reader.has_kind(kOuterMomentumName);
+  const auto is_stored = [&](const std::string& kind) {
+    return (has_average || kind != kAverageName) && (has_momentum || kind != kOuterMomentumName);
+  };
+  const int64_t island = trainer.mesh().at.island;
   const std::set<std::string> known = parameter_names(trainer);
   collectively(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: contains no loss scale, which training.precision fp16 needs");
     check_names(known, kinds_of(trainer.config()), reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       for (const auto& [kind, tensor] : owned.kept())
-        if (has_average || kind != std::string(kAverageName)) read_state(trainer.context(), reader, kind, owned, tensor);
+        if (is_stored(kind)) read_state(trainer.context(), reader, saved_kind(kind, island), owned, tensor);
     }
   });
   if (has_average) {
     trainer.weights_changed();
+  } else if (has_momentum) {
+    trainer.weights_changed();
+    trainer.start_round();
   } else {
     trainer.weights_replaced();  // the moving average starts from the loaded weights
   }
-  trainer.set_accepted_steps(reader.description().optimizer_steps);
+  trainer.set_accepted_steps(reader.description().steps_of_island(island));
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
-  return load_reducer_state(trainer, reader);
+  const std::string note = load_reducer_state(trainer, reader);
+  if (has_momentum == trainer.config().training.local.steps.has_value()) return note;
+  return has_momentum ? "the momentum of the outer step in the checkpoint is dropped: this run has no training.local"
+                      : "the checkpoint has no momentum of the outer step, which starts at zero";
 }
 
 }  // namespace trireme

@@ -93,9 +93,10 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   const int64_t rows = config.training.micro_batch_size, tokens = rows * config.training.sequence_length;
   const auto indices = [&] { return Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData); };
   for (int k = 0; k < microbatches_; ++k) {
-    batch_.push_back({indices(), indices(), (mesh_.data->rank() * microbatches_ + k) * rows});
+    batch_.push_back({indices(), indices(), 0});
     if (config.data.document_mask) batch_.back().documents = {indices(), indices()};
   }
+  rotate_data(0);
   if (!for_training) return;
   training_list_ = schedule.training[static_cast<size_t>(mesh_.at.pipeline)];
   make_optimizers();
@@ -115,6 +116,8 @@ void Trainer::make_optimizers() {
   const Optimizer kind = optimizer.name.value();
   hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
   for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
+  rounds_ = rounds_of(config_.training, config_.training.steps.value_or(0));
+  if (config_.training.local.steps) local_ = std::make_unique<LocalUpdates>(ctx_, mesh_, stages_, config_.training.local, precision_.master);
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -180,7 +183,7 @@ Sampler Trainer::sampler(const Dataset& data) const {
 }
 
 void Trainer::rotate_data(int by) {
-  const int64_t rank = (mesh_.data->rank() + by) % mesh_.data->size();
+  const int64_t ranks = mesh_.data->size(), rank = mesh_.at.island * ranks + (mesh_.data->rank() + by) % ranks;
   for (size_t k = 0; k < batch_.size(); ++k)
     batch_[k].first_sample = (rank * microbatches_ + static_cast<int64_t>(k)) * config_.training.micro_batch_size;
 }
@@ -232,7 +235,15 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
-  return {ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_};
+  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_};
+  islands_agree_ = rounds_.ends_after(step + 1);
+  if (local_ && (islands_agree_ || ctx_.device == Device::kMeta)) {  // a forecast of memory runs few steps
+    note("outer step after step ", step + 1);
+    ctx_.arena->set_phase(MemoryPhase::kOptimizer);
+    local_->synchronise(ctx_, counts_shard());
+    started.outer = ScalarReadback(ctx_, local_->figures());
+  }
+  return started;
 }
 
 void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step) {
@@ -295,6 +306,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   if (progress_ != nullptr) waiting.emplace(*progress_, Progress::Wait{"the device", {}, 0, {}});
   for (; !step.scalars.ready(); std::this_thread::sleep_for(std::chrono::microseconds(100))) mesh_.world.raise_errors();
   const std::vector<double> values = step.scalars.wait();
+  const std::vector<double> outer = step.outer ? step.outer->wait() : std::vector<double>();
   waiting.reset();
   if (ctx_.device != Device::kMeta) {
     std::vector<double> shared = {values[Readback::kLossSum], values[Readback::kGradNorm], values[Readback::kAcceptedFlag],
@@ -312,6 +324,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.local_targets = step.local_targets;
   result.stands_out = values[Readback::kStandsOut] != 0;
   result.outliers = static_cast<int64_t>(values[Readback::kOutlierCount]);
+  if (step.outer) result.outer = local_->result(outer);
   result.accepted = ctx_.device == Device::kMeta || values[Readback::kAcceptedFlag] != 0;
   if (result.accepted) {
     ++accepted_steps_;
@@ -358,7 +371,7 @@ std::vector<std::pair<std::string, double>> Trainer::activation_maxima() {
   }
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
-  for (const Tensor& each : {maxima, nans}) mesh_.world.all_reduce(host, each, ReduceOp::kMax).wait(host);
+  for (const Tensor& each : {maxima, nans}) mesh_.step.all_reduce(host, each, ReduceOp::kMax).wait(host);
   std::vector<std::pair<std::string, double>> named;
   for (int64_t i = 0; i <= blocks; ++i)
     named.emplace_back(i == 0 ? "embedding" : concat("blocks.", i - 1),
@@ -403,6 +416,7 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
         OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}};
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
           for (const auto& [name, shard_tensor] : optimizer->state(unit)) box.state.push_back({name, slice(shard_tensor)});
+          if (local_) box.state.push_back({kOuterMomentumName, slice(local_->momentum(s, u))});
           box.gradient = slice(stages_[s]->grads().shard(unit));
         }
         boxes.push_back(std::move(box));
@@ -457,6 +471,13 @@ void Trainer::weights_replaced() {
   weights_changed();
   for (const auto& stage : stages_)
     if (stage->optimizer() != nullptr) stage->start_average(ctx_);
+  if (local_) local_->start_run(ctx_);
+  islands_agree_ = true;
+}
+
+void Trainer::start_round() {
+  if (local_) local_->start_round(ctx_);
+  islands_agree_ = true;
 }
 
 }  // namespace trireme

@@ -19,6 +19,7 @@
 #include "trainer/data/sampler.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/layer_gradients.h"
+#include "trainer/loop/local_updates.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -40,6 +41,7 @@ struct StepLimits {
   bool operator==(const StepLimits&) const = default;
 };
 
+/// With several islands, of the step of this rank's island.
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
   double grad_norm = 0;  ///< before clipping
@@ -54,9 +56,10 @@ struct StepResult {
   /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
-  int64_t local_targets = 0;  ///< valid tokens of the samples of this rank's data coordinate
-  bool stands_out = false;    ///< this rank, by StepLimits
-  int64_t outliers = 0;       ///< number of ranks that stand out
+  int64_t local_targets = 0;         ///< valid tokens of the samples of this rank's data coordinate
+  bool stands_out = false;           ///< this rank, by StepLimits
+  int64_t outliers = 0;              ///< number of ranks that stand out
+  std::optional<OuterResult> outer;  ///< if an outer step followed, with training.local
 };
 
 /// A rectangle of a parameter that this rank owns, with its optimizer state. Checkpoints, tests and replica checks read and write it.
@@ -102,7 +105,13 @@ class Trainer {
 
   /// Sets where the training data begin: {0, 0} unless a resumed run has changed them. Set the same value on all ranks.
   void set_data_start(DataStart start) { data_start_ = start; }
-  /// Trains on the global batch of `step` (from 0).
+  /// Sets the run's last step (from 1), after which a round of training.local ends, too. Set the same value on all ranks.
+  void set_last_step(int64_t last) { rounds_.last = last; }
+  /// With training.local, the rounds of steps; else each step is a round.
+  const Rounds& rounds() const { return rounds_; }
+  /// Bytes that this rank sends in an outer step of training.local; 0 without it.
+  double outer_bytes() const { return local_ ? local_->sent_bytes() : 0; }
+  /// Trains on the global batch of `step` (from 0), or with several islands on this island's part of it.
   StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
   /// most one further step may be started before a step is finished. The ranks compare the results that `finish` reads, because each acts on its own
@@ -114,7 +123,8 @@ class Trainer {
     int64_t step = 0;        ///< from 0
     double loss_factor = 0;  ///< mean loss = summed loss * loss_factor
     double learning_rate = 0;
-    int64_t targets = 0, local_targets = 0;  ///< valid tokens of the global batch, and of this data rank
+    int64_t targets = 0, local_targets = 0;    ///< valid tokens of the global batch, and of this data rank
+    std::optional<ScalarReadback> outer = {};  ///< figures of the outer step that ends the round
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
@@ -170,8 +180,10 @@ class Trainer {
   std::vector<ReducerMatrix> reducer_matrices() const;
   /// Call after modifying weights in place: marks gathered copies stale.
   void weights_changed();
-  /// Call after replacing all weights: weights_changed(), and the moving average restarts from them.
+  /// Call after replacing all weights: weights_changed(), the moving average restarts from them, and so does training.local.
   void weights_replaced();
+  /// With training.local: the state between two rounds has been loaded, and the next round starts from the current weights.
+  void start_round();
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);
@@ -192,10 +204,14 @@ class Trainer {
   /// Whether replicas are equal or may diverge. All current configurations keep them equal. Set the same value on all ranks.
   ReplicaContract replica_contract() const { return replica_contract_; }
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
-  /// True if, by the contract, this rank's shard enters sums over the world and checkpoints.
+  /// True if, by the contract, this rank's shard enters sums over the ranks of the step.
   bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
   /// True if this rank has a part of the loss in StepResult::local_loss.
   bool counts_loss() const { return last_ != nullptr && mesh_.at.tensor == 0; }
+  /// True if it also enters sums over the world, and checkpoints have its weights, which are those of all islands after an outer step.
+  bool represents_shard() const { return counts_shard() && mesh_.at.island == 0; }
+  /// True if all islands have the same weights: before the first step of a round.
+  bool islands_agree() const { return islands_agree_; }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
@@ -239,6 +255,9 @@ class Trainer {
   StepTrace* trace_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool records_activations_ = false;
+  std::unique_ptr<LocalUpdates> local_;  ///< with training.local
+  Rounds rounds_;
+  bool islands_agree_ = true;
   ActionList training_list_, evaluation_list_, text_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: [kStepSums], [1], [kStepScalars]
   Tensor local_sums_;                        ///< sums_ before the sum over the ranks

@@ -21,6 +21,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches, cons
     executor_->run(ctx_, evaluation_list_);
     if (last_ != nullptr && mesh_.at.tensor == 0) loss += read_scalar(ctx_, last_->loss_sum());
   }
+  result.tokens = all_reduce_count(*mesh_.islands, result.tokens);
   result.nats = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum);
   result.loss = result.nats / static_cast<double>(std::max<int64_t>(result.tokens, 1));
   return result;

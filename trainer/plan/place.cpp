@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "trainer/config/check.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
@@ -12,7 +13,7 @@
 namespace trireme {
 namespace {
 
-int64_t world_of(const Config& config) { return config.parallel.tensor * config.parallel.pipeline * *config.parallel.data; }
+int64_t world_of(const Config& config) { return config.parallel.tensor * config.parallel.pipeline * data_ranks(config.parallel); }
 
 bool sets_key(const std::vector<std::string>& sets, const std::string& key) {
   return std::ranges::any_of(sets, [&](const std::string& set) { return set.starts_with(key + "="); });
@@ -79,14 +80,14 @@ void set_device(Config& config, const ClusterConfig& cluster) {
 std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed) {
   const int64_t devices = place.cluster.devices();
   const ParallelConfig& p = loaded.config.parallel;
-  const int64_t model_ranks = p.tensor * p.pipeline;
+  const int64_t model_ranks = p.islands * p.tensor * p.pipeline;
   if (!p.data && devices % model_ranks == 0) return resolve(loaded, devices);
   const Config config = resolve(loaded);
   if (p.data && world_of(config) == devices) return config;
   if (!needed) return std::nullopt;
-  throw ConfigError(concat(loaded.sources.file, " parallel: tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *config.parallel.data, " = ",
-                           counted(world_of(config), "rank"), ", but the cluster (", place.source, ") has ", counted(devices, "device"), ": ",
-                           counted(place.cluster.nodes, "node"), " of ", place.cluster.devices_per_node,
+  throw ConfigError(concat(loaded.sources.file, " parallel: ", islands_text(p), "tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ",
+                           *config.parallel.data, " = ", counted(world_of(config), "rank"), ", but the cluster (", place.source, ") has ",
+                           counted(devices, "device"), ": ", counted(place.cluster.nodes, "node"), " of ", place.cluster.devices_per_node,
                            "; change nodes, or give --nodes auto, or --search"));
 }
 

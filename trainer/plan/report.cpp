@@ -120,6 +120,22 @@ std::string memory_text(const RankedLayout& plan) {
   return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
+/// Bytes that a rank sends at most in an outer step of training.local; 0 without it, or if memory is computed by formula.
+double outer_bytes(const Forecast& f) {
+  double most = 0;
+  for (const RankBytes& rank : f.memory)
+    if (rank.counted) most = std::max(most, rank.counted->outer_bytes);
+  return most;
+}
+
+std::string local_text(const RankedLayout& plan) {
+  const std::optional<int64_t>& round = plan.config.training.local.steps;
+  if (!round) return "";
+  const double bytes = outer_bytes(plan.forecast);
+  return concat("training.local: a rank sends up to ", binary_bytes_text(bytes), " in the outer step of each round of ", counted(*round, "step"),
+                ", ", binary_bytes_text(bytes / static_cast<double>(*round)), " per step\n");
+}
+
 std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
   std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
@@ -161,7 +177,7 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
   text += concat(plan.layout, " on ", cluster_text(cluster), ", ", counted(microbatches_of(c), "micro-batch", "micro-batches"), " of ",
                  t.micro_batch_size, ", recompute ", t.recompute,
                  stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
-  text += memory_text(plan) + "\n" + time_text(plan.forecast) + "\n" + utilisation_text(plan, cluster);
+  text += memory_text(plan) + "\n" + time_text(plan.forecast) + local_text(plan) + "\n" + utilisation_text(plan, cluster);
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
   return text;
 }
@@ -193,6 +209,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"memory", memory},
                        {"memory_limit_bytes", std::llround(f.memory_limit)},
                        {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)}};
+  if (const auto& round = plan.config.training.local.steps)
+    json["local"] = {{"steps", *round}, {"outer_bytes", outer_bytes(f)}, {"bytes_per_step", outer_bytes(f) / static_cast<double>(*round)}};
   if (tokens) {
     const TrainingCost bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
     json["training"] = {{"tokens", bill.tokens},

@@ -216,6 +216,20 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   return visible(reduced, last_backward) + visible(gathered, first_forward);
 }
 
+/// The outer step of training.local on a rank that owns `owned` weights, divided among the steps of a round.
+struct OuterSeconds {
+  double all_reduce = 0, traffic = 0;
+};
+OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
+  constexpr double kAccesses = 15;  // two copies, four tensors that are read and written, three sums of squares
+  if (!config.training.local.steps) return {};
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
+  const double bytes = owned * static_cast<double>(size_of(precision_of(config.training).master));
+  const auto round = static_cast<double>(*config.training.local.steps);
+  return {all_reduce_seconds(islands, bytes, cluster) / round, traffic_seconds(kAccesses * bytes, 1, cluster) / round};
+}
+
 }  // namespace
 
 Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
@@ -324,8 +338,10 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
                                                                 : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
-    costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0));
-    costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster));
+    const OuterSeconds outer = outer_seconds(config, cluster, elements[rank] / shards);
+    costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0) +
+                           outer.all_reduce);
+    costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster) + outer.traffic);
   }
   costs.host = stack.host_seconds;
   std::vector<double> compute(elements.size());

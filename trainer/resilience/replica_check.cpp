@@ -41,6 +41,11 @@ std::string tied_parameter(Trainer& trainer) {
   return "";
 }
 
+/// Whether all islands have a tensor of this name after an outer step: the moments of an optimizer are each island's own.
+bool is_common_to_islands(const std::string& name) {
+  return name.starts_with("weight/") || name.starts_with("full copy of weight/") || name.starts_with(concat(kOuterMomentumName, "/"));
+}
+
 /// Lists the replicated tensors of this rank, in the same order on all ranks of each group.
 class Holdings {
  public:
@@ -67,6 +72,7 @@ class Holdings {
     } else if (spec.box.extent == spec.shape) {
       groups.push_back(mesh_.tensor.get());
     }
+    if (is_common_to_islands(name) && trainer_.islands_agree()) groups.push_back(mesh_.islands.get());
     if (spec.name == tied_) groups.push_back(mesh_.embedding.get());
     std::erase_if(groups, [](const Communicator* group) { return group->size() == 1; });
     if (!groups.empty()) replicas_.push_back({name, short_digest(trainer_.context(), tensor), groups});
@@ -145,7 +151,8 @@ std::string replica_differences(Trainer& trainer) {
   Mesh& mesh = trainer.mesh();
   const Holdings mine(trainer);
   std::set<std::string> differing;
-  for (Communicator* group : {mesh.replicate.get(), mesh.data.get(), mesh.shard.get(), mesh.tensor.get(), mesh.kv.get(), mesh.embedding.get()})
+  for (Communicator* group :
+       {mesh.islands.get(), mesh.replicate.get(), mesh.data.get(), mesh.shard.get(), mesh.tensor.get(), mesh.kv.get(), mesh.embedding.get()})
     compare(*group, mine.all(), differing);
   const std::set<std::string> names = first_of_all(mesh.world, differing);
   if (names.empty()) return "";

@@ -61,8 +61,9 @@ class Run {
   void open_samples();
   void sample(int64_t step);
   std::vector<int32_t> continue_text(std::vector<int32_t> text);
-  nlohmann::ordered_json more_figures(int64_t step);
+  nlohmann::ordered_json more_figures(int64_t step, const StepResult& result);
   void end_if_diverged();
+  void share_rejections();
   std::string checkpoint_before_rejections() const;
   /// Those that the device applies to the next step.
   StepLimits step_limits() const { return rank_window_.add_to(judges_before_update() ? window_.limits() : StepLimits()); }
@@ -86,7 +87,9 @@ class Run {
   bool finished() const { return evaluated_ && (done_ >= last_step() || stopper_.reached()); }
   bool evaluates_at(int64_t step) const;
   std::filesystem::path directory() const { return config_.run.directory; }
-  int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
+  /// The last step of this job. With training.local a round is not cut short: only after it a state can be saved.
+  int64_t last_step() const { return rounds().end_of(std::min(total_, options_.max_steps.value_or(total_))); }
+  Rounds rounds() const { return rounds_of(config_.training, total_); }
   bool reports() const { return world_.rank() == 0; }
 
   Context& ctx_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/counted.h"
+#include "trainer/config/check.h"
 #include "trainer/files/table.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
@@ -31,9 +32,10 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
                          {"forecast", forecast ? forecast_json(*forecast) : ordered_json()}};
   if (!discarded.until.empty()) fields["discarded"] = {{"steps", discarded.steps}, {"until", discarded.until}};
   event("start", history.step, fields,
-        concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor, " x pipeline ",
-               config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ", config.training.precision,
-               "; ", counted(steps, "step"), " of ", config.training.global_batch_size, " x ", config.training.sequence_length, " tokens"));
+        concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, ", islands_text(config.parallel), "tensor ",
+               config.parallel.tensor, " x pipeline ", config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-",
+               config.parallel.zero_stage, ", ", config.training.precision, "; ", counted(steps, "step"), " of ", config.training.global_batch_size,
+               " x ", config.training.sequence_length, " tokens"));
   for (const std::string& warning : warnings) message(warning);
 }
 

@@ -34,6 +34,7 @@ void Run::start_step(int64_t step) {
   trainer_->record_activations(records_activations(step));
   const bool may_repeat = config_.observe.anomalies.policy == AnomalyPolicy::kRerun;
   const LossScale before = trainer_->loss_scale();
+  if (config_.parallel.islands > 1 && rounds().ends_after(step)) progress_.set_timeout(state_timeout(config_));  // waits for the slowest island
   if (may_repeat) {
     trainer_->weights_changed();  // as in execute()
     exchanges_.start();
@@ -124,8 +125,10 @@ bool Run::makes_histograms(int64_t step) const { return is_multiple(step, config
 bool Run::samples_at(int64_t step) const { return is_multiple(step, config_.observe.samples.every); }
 
 /// The fields of a step's line besides its results. Collective.
-nlohmann::ordered_json Run::more_figures(int64_t step) {
+nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result) {
   nlohmann::ordered_json fields = tokens_by_set(step);
+  if (result.outer)
+    fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
   return fields;
@@ -164,6 +167,13 @@ std::string Run::checkpoint_before_rejections() const {
   } catch (const Error&) {  // the path is only advice
   }
   return "";
+}
+
+/// Within a round islands count rejected steps by themselves. Collective.
+void Run::share_rejections() {
+  if (config_.parallel.islands == 1) return;
+  finish_step();
+  rejected_.raise_to(static_cast<int64_t>(all_reduce_scalar(world_, static_cast<double>(rejected_.count()), ReduceOp::kMax)));
 }
 
 /// Called before a save: a diverged state must not be saved, as it would displace a good checkpoint.
@@ -253,6 +263,9 @@ ExitCode Run::loop() {
   for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
     start_step(step);
     end_if_anomalous(step);
+    done_ = step;
+    if (!rounds().ends_after(step)) continue;  // what follows concerns all islands, which exchange nothing within a round
+    share_rejections();
     constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
     const double request = stop_.requested() ? kStop : !reports() ? 0 : save_request_.requested() ? kSave : figures_->due() ? kGather : 0;
@@ -265,7 +278,7 @@ ExitCode Run::loop() {
     if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || news == kStop || news == kSave;
-    const bool checks = check > 0 && step % check == 0;
+    const bool checks = rounds().is_due(step, check);
     if (checks || saves || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
     if (checks && !saves) check_replicas(step);
@@ -277,7 +290,6 @@ ExitCode Run::loop() {
     if (!saves && (stopped || stopper_.reached())) save(step);
     if (checks || saves || samples_at(step) || evaluates_at(step)) continue_training();
     if (checks || saves || samples_at(step)) set_timeout();
-    done_ = step;
   }
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));

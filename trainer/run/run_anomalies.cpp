@@ -22,15 +22,15 @@ struct RankResult {
   bool stands_out = false;
 };
 
-/// The results of every rank, on every rank. Collective.
+/// The results of every rank of the step, on all of them. Collective.
 std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& result, const StepLimits& limits) {
   const auto bits = [](double value) { return std::to_string(std::bit_cast<uint64_t>(value)); };
   const bool has_loss = trainer.counts_loss() && result.local_targets > 0;
   const double loss = result.local_loss / static_cast<double>(std::max<int64_t>(result.local_targets, 1));
   const double norm = std::sqrt(result.local_squares) / static_cast<double>(result.loss_scale.value_or(1));
   std::vector<RankResult> all;
-  for (const std::string& text : all_gather_strings(trainer.mesh().world, concat(has_loss, " ", bits(loss), " ", bits(norm), " ",
-                                                                                 bits(limits.rank_loss), " ", result.stands_out, " ", host_name()))) {
+  for (const std::string& text : all_gather_strings(trainer.mesh().step, concat(has_loss, " ", bits(loss), " ", bits(norm), " ",
+                                                                                bits(limits.rank_loss), " ", result.stands_out, " ", host_name()))) {
     std::istringstream words(text);
     bool known = false;
     uint64_t loss_bits = 0, norm_bits = 0, limit_bits = 0;
@@ -104,7 +104,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
   const StepLimits limits = rank_window_.add_to(window_.limits());
   const Anomaly anomaly = anomaly_in(result, limits);
   if (!anomaly) {
-    reporter_.step(step, result, seconds, more_figures(step));
+    reporter_.step(step, result, seconds, more_figures(step, result));
     return count_step(step, result);
   }
   const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result, finished_.limits);
@@ -117,7 +117,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     result = verdict->result;
     fields.update({{"verdict", name_of(verdict->cause)}, {"ranks", verdict->ranks}, {"samples", verdict->samples}, {"accepted", result.accepted}});
   }
-  reporter_.step(step, result, seconds, more_figures(step));
+  reporter_.step(step, result, seconds, more_figures(step, result));
   const bool stops = policy == AnomalyPolicy::kStop && !first.accepted;
   const char* const action = verdict ? "rerun" : stops ? "stop" : first.accepted ? "warn" : "skip";
   const bool clean = verdict && verdict->cause == RerunVerdict::Cause::kHardware;

@@ -95,6 +95,7 @@ void Run::make_trainer() {
   collectively(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, schedule); });
   if (ctx_.device == Device::kCuda) register_memory(world_);
   trainer_->watch(progress_);
+  trainer_->set_last_step(total_);
 }
 
 /// A run that was stopped before its last evaluation still rehearses a step, because the evaluation uses the step's algorithms.

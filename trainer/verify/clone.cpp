@@ -45,6 +45,7 @@ void check_against(const Config& config, const Layout& layout) {
   candidate.training.reduce_dtype = "auto";
   candidate.training.loss_scale = {};
   candidate.training.compression = {};
+  candidate.training.local = {};
   // Sequence parallelism must divide micro_batch_size x sequence_length, and the layout sets its own micro-batch size.
   if (layout.sequence_parallel)
     candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
@@ -152,6 +153,7 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   if (t.gradient_clip > 0) t.gradient_clip = std::min(t.gradient_clip, 0.5);  // low enough to clip
   t.loss_scale = {};
   t.compression = {};              // what a message contains depends on the layout
+  t.local = {};                    // the layouts are those of one island
   constexpr double kDecay = 0.15;  // low enough to take effect within three steps, despite the warm-up
   if (t.ema.decay) t.ema.decay = std::min(*t.ema.decay, kDecay);
   OptimizerConfig& o = t.optimizer;
@@ -200,6 +202,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   shrink_training(c.training, sequence, layouts);
   c.run.seed = seed;
   c.run.device = "cpu";
+  c.parallel.islands = 1;
   c.parallel.virtual_stages = 1;
   if (config.parallel.zero_stage == 0) c.parallel.prefetch = ParallelConfig{}.prefetch;
   c.parallel.bucket_size.reset();

@@ -8,6 +8,7 @@
 #include "parallel/comm/poison.h"
 #include "parallel/comm/thread.h"
 #include "parallel/comm/watched.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectives.h"
 
 namespace trireme {
@@ -103,7 +104,7 @@ std::string act_of(const Progress& progress) {
 
 LayoutRun run_layout(const Config& config, std::shared_ptr<const Dataset> data, std::shared_ptr<const Dataset> validation,
                      const LayoutRunOptions& options) {
-  const int ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
+  const int ranks = mesh_shape(config.parallel).world();
   const auto shared = std::make_shared<Shared>(config, ranks, std::move(data), std::move(validation), options.record);
   std::vector<std::thread> threads;
   try {

@@ -151,7 +151,7 @@ bool RunRecord::operator==(const RunRecord& other) const {
 
 GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunRecord& record) {
   Assembly assembly;
-  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, packed_boxes(trainer, what, 1 / loss_scale));
+  const std::vector<std::string> all = all_gather_strings(trainer.mesh().step, packed_boxes(trainer, what, 1 / loss_scale));
   for (size_t rank = 0; rank < all.size(); ++rank) assembly.add(static_cast<int>(rank), all[rank]);
   return assembly.finish(record);
 }

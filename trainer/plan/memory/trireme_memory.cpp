@@ -226,10 +226,10 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
-  const auto states = static_cast<double>(state_names(training).size());
+  const auto states = static_cast<double>(state_names(training).size()) + (training.local.steps ? 2 : 0);
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
-  bytes.other =
-      static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.global_batch_size / *config_.parallel.data * training.sequence_length));
+  bytes.other = static_cast<double>(2 * sizeof(int32_t) *
+                                    static_cast<size_t>(training.global_batch_size / data_ranks(config_.parallel) * training.sequence_length));
   if (config_.model.architecture != "gpt2")
     bytes.other += static_cast<double>(local * *config_.model.max_positions * *config_.model.head_size * size_of(accumulator_of(precision_.compute)));
 
@@ -312,7 +312,7 @@ ActionLists steady_schedule(const Config& config) {
   Config fewer = config;
   if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
     fewer.training.global_batch_size =
-        config.training.micro_batch_size * *config.parallel.data * steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
+        config.training.micro_batch_size * data_ranks(config.parallel) * steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
   return training_schedule(fewer);
 }
 

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Final validation losses of the quickstart's model trained by two islands with local updates, beside those of plain data parallel training.
+
+  scripts/bench/local_updates.py [STEPS [SEEDS]]      300 steps and three seeds by default; about 10 minutes on two idle cores
+
+Trains on two ranks, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each setting the mean ratio of its
+validation loss to that of plain training with the same seed, tokens and global batch, and the smallest and largest. Exit code 1 if a mean is more than
+2 % above plain training.
+"""
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 0.02
+SETTINGS = {  # steps of a round, outer learning rate, outer momentum
+    "local SGD, 8": (8, 1.0, 0.0),
+    "DiLoCo, 50": (50, 0.7, 0.9),
+    "DiLoCo, 100": (100, 0.7, 0.9),
+}
+
+
+def loss_of(directory, seed, steps, setting):
+    sets = {
+        "run.directory": directory, "run.seed": seed, "parallel.tensor": 1, "parallel.pipeline": 1, "parallel.sequence_parallel": "false",
+        "parallel.zero_stage": 0, "training.steps": steps, "training.schedule.warmup_steps": 20, "training.evaluate.every": 0, "checkpoint.every": 0,
+        "parallel.data": 1 if setting else 2, "resilience.hang_seconds": 300,
+    }
+    if setting:
+        sets |= {"parallel.islands": 2, "training.local.steps": setting[0], "training.local.outer_learning_rate": setting[1],
+                 "training.local.outer_momentum": setting[2]}
+    command = ["build/trireme", "train", "configs/quickstart.yaml"]
+    for key, value in sets.items():
+        command += ["--set", f"{key}={value}"]
+    subprocess.run(command, check=True, capture_output=True)
+    lines = [json.loads(line) for line in (pathlib.Path(directory) / "metrics.jsonl").read_text().splitlines()]
+    return [line["validation_loss"] for line in lines if "validation_loss" in line][-1]
+
+
+def main(arguments):
+    steps, seeds = (int(arguments[i]) if len(arguments) > i else default for i, default in enumerate((300, 3)))
+    good = True
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = [loss_of(f"{scratch}/plain-{seed}", seed, steps, None) for seed in range(1, seeds + 1)]
+        print("plain", " ".join(f"{loss:.4f}" for loss in plain), flush=True)
+        for name, setting in SETTINGS.items():
+            ratios = [loss_of(f"{scratch}/{name}-{seed}", seed, steps, setting) / loss for seed, loss in enumerate(plain, 1)]
+            mean = statistics.fmean(ratios) - 1
+            good = good and mean <= LIMIT
+            print(f"{name:14} {100 * mean:+7.2f} %  ({100 * (min(ratios) - 1):+.2f} to {100 * (max(ratios) - 1):+.2f}), limit {100 * LIMIT:.0f} %", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,441 @@
+// Local updates: islands that take steps alone equal trainers on one rank that are averaged by hand, in any layout of an island, saved and resumed.
+#include "trainer/loop/local_updates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "parallel/comm/timed.h"
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/loop/memory.h"
+#include "trainer/resilience/replica_check.h"
+
+namespace trireme::test {
+namespace {
+
+const RaggedDataset kIslandData(150, 12, 61);
+constexpr double kIslandRate = 3e-3;
+
+struct Outer {
+  int islands = 2;
+  int round = 3;
+  double learning_rate = 0.7;
+  double momentum = 0.9;
+};
+constexpr Outer kMean{.islands = 1, .round = 3, .learning_rate = 1, .momentum = 0};
+
+Config islands_of(ParityModel model, const std::string& spec, const Outer& outer, const std::string& precision = "fp64") {
+  ParityLayout layout;
+  static_cast<Layout&>(layout) = parse_layout(spec);
+  Config config = parity_config(model, layout, precision);
+  config.parallel.islands = outer.islands;
+  config.training.global_batch_size = 24;
+  config.training.gradient_clip = 0.5;  // low enough to clip
+  config.training.local = {outer.round, outer.learning_rate, outer.momentum};
+  return config;
+}
+
+/// The data of one island: all targets of samples that are not its own in this step are masked.
+class IslandView final : public Dataset {
+ public:
+  int64_t sequences() const override { return kIslandData.sequences(); }
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    kIslandData.read(sample, tokens, targets, segments);
+    if (!own.contains(sample)) std::fill_n(targets, 12, -1);
+  }
+  std::set<int64_t> own;
+};
+
+using Named = std::map<std::string, std::vector<double>>;
+
+Named weights_of(const Trainer& trainer) {
+  Named weights;
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    const double* const from = owned.weight.data<double>();
+    std::vector<double>& all = weights[owned.spec->name];
+    all.insert(all.end(), from, from + owned.weight.numel());
+  }
+  return weights;
+}
+
+void set_weights(Trainer& trainer, const Named& weights) {
+  std::map<std::string, size_t> begin;
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    size_t& at = begin[owned.spec->name];
+    std::copy_n(weights.at(owned.spec->name).data() + at, owned.weight.numel(), owned.weight.data<double>());
+    at += static_cast<size_t>(owned.weight.numel());
+  }
+  trainer.weights_changed();
+}
+
+struct Emulated {
+  std::vector<double> loss;  ///< of island 0
+  Named weights;
+  double outer_grad_norm = 0, drift = 0;  ///< of the last round
+};
+
+/// Trains one trainer on one rank for each island, on the whole global batch with the samples of other islands masked, and takes the outer steps by
+/// the formulas of DiLoCo.
+Emulated emulate(ParityModel model, const Outer& outer, int steps) {
+  Config config = islands_of(model, "tp1", outer);
+  config.parallel.islands = 1;
+  config.training.local = {};
+  Emulated result;
+  run_ranks(1, [&](Communicator& world) {
+    std::vector<std::unique_ptr<Arena>> arenas;
+    std::vector<Context> contexts;
+    std::vector<std::unique_ptr<Trainer>> trainers;
+    for (int i = 0; i < outer.islands; ++i) {
+      arenas.push_back(std::make_unique<Arena>(Device::kReference));
+      contexts.push_back({Device::kReference, arenas.back().get(), 1});
+    }
+    for (Context& ctx : contexts) {
+      trainers.push_back(std::make_unique<Trainer>(ctx, world, config, true));
+      trainers.back()->initialise();
+    }
+    Named theta = weights_of(*trainers.front()), momentum;
+    for (const auto& [name, values] : theta) momentum[name].assign(values.size(), 0);
+    for (int step = 0; step < steps; ++step) {
+      for (int i = 0; i < outer.islands; ++i) {
+        IslandView view;
+        const int64_t part = config.training.global_batch_size / outer.islands;
+        for (int64_t place = i * part; place < (i + 1) * part; ++place) view.own.insert(trainers.front()->sample(kIslandData, step, place));
+        const StepResult one = trainers[static_cast<size_t>(i)]->step(view, step, kIslandRate);
+        TRIREME_CHECK(one.grad_norm > config.training.gradient_clip, "not clipped");
+        if (i == 0) result.loss.push_back(one.loss);
+      }
+      if ((step + 1) % outer.round != 0) continue;
+      std::vector<Named> all;
+      for (const auto& trainer : trainers) all.push_back(weights_of(*trainer));
+      double squares = 0, drift = 0, size = 0;
+      for (auto& [name, values] : theta) {
+        for (size_t k = 0; k < values.size(); ++k) {
+          double delta = 0;
+          for (const Named& one : all) delta += (values[k] - one.at(name)[k]) / outer.islands;
+          for (const Named& one : all) drift += std::pow(one.at(name)[k] - (values[k] - delta), 2) / outer.islands;
+          double& velocity = momentum[name][k];
+          velocity = outer.momentum * velocity + delta;
+          values[k] -= outer.learning_rate * (delta + outer.momentum * velocity);
+          squares += delta * delta;
+          size += values[k] * values[k];
+        }
+      }
+      result.outer_grad_norm = std::sqrt(squares);
+      result.drift = std::sqrt(drift / size);
+      for (const auto& trainer : trainers) set_weights(*trainer, theta);
+    }
+    result.weights = weights_of(*trainers.front());
+  });
+  return result;
+}
+
+struct Islands {
+  std::vector<double> loss;  ///< of island 0
+  Named weights;
+  OuterResult last;
+};
+
+Islands train_islands(const Config& config, int steps) {
+  Islands result;
+  std::mutex mutex;
+  run_ranks(world_of(config),
+            [&](Communicator& world) {
+              Arena arena(Device::kReference, true);
+              Context ctx{Device::kReference, &arena, 1};
+              Trainer trainer(ctx, world, config, true);
+              trainer.initialise();
+              Islands mine;
+              for (int step = 0; step < steps; ++step) {
+                const StepResult one = trainer.step(kIslandData, step, kIslandRate);
+                TRIREME_CHECK(one.outer.has_value() == ((step + 1) % *config.training.local.steps == 0), "outer step after step ", step + 1);
+                mine.loss.push_back(one.loss);
+                if (one.outer) mine.last = *one.outer;
+              }
+              RunRecord record;
+              for (const auto& [name, tensor] : gather(trainer, Gathered::kWeight, 1, record)) mine.weights[name] = tensor.values;
+              TRIREME_CHECK(!record.disagreement && record.unheld.empty(), "copies differ");
+              const std::string differences = replica_differences(trainer);
+              TRIREME_CHECK(differences.empty(), differences);
+              const std::lock_guard lock(mutex);
+              if (world.rank() == 0) result = std::move(mine);
+            },
+            {.poison = true});
+  return result;
+}
+
+double largest_difference(const Named& a, const Named& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (const auto& [name, values] : a) {
+    const std::vector<double>& other = b.at(name);
+    REQUIRE(values.size() == other.size());
+    for (size_t i = 0; i < values.size(); ++i) worst = std::max(worst, std::abs(values[i] - other[i]));
+  }
+  return worst;
+}
+
+struct LayoutCase {
+  ParityModel model;
+  const char* layout;
+};
+/// Each axis alone, every ZeRO stage, replicas, and all together.
+constexpr LayoutCase kIslandLayouts[] = {{ParityModel::kGpt2Dropout, "tp1"},        {ParityModel::kGpt2Dropout, "tp2"},
+                                         {ParityModel::kGpt2Dropout, "pp2"},        {ParityModel::kGpt2Dropout, "dp2z0"},
+                                         {ParityModel::kGpt2Dropout, "dp2z1"},      {ParityModel::kGpt2Dropout, "dp3z2"},
+                                         {ParityModel::kGpt2Dropout, "dp2z3-mb2"},  {ParityModel::kGpt2Dropout, "dp4rep2z3"},
+                                         {ParityModel::kLlamaGrouped, "tp2sp"},     {ParityModel::kLlamaGrouped, "pp2vpp2-interleaved_1f1b"},
+                                         {ParityModel::kLlamaGrouped, "dp4rep2z1"}, {ParityModel::kLlamaGrouped, "tp2pp2dp2z3sp"}};
+
+}  // namespace
+
+TEST_CASE("local updates: two islands in any layout equal two trainers averaged by hand") {
+  const Outer outer;
+  constexpr int kSteps = 6;
+  for (const ParityModel model : {ParityModel::kGpt2Dropout, ParityModel::kLlamaGrouped}) {
+    const Emulated expected = emulate(model, outer, kSteps);
+    for (const auto& [of, layout] : kIslandLayouts) {
+      if (of != model) continue;
+      INFO(name_of(model) << " " << layout);
+      const Islands actual = train_islands(islands_of(model, layout, outer), kSteps);
+      for (size_t step = 0; step < kSteps; ++step) CHECK(actual.loss[step] == Approx(expected.loss[step]).epsilon(1e-10));
+      CHECK(largest_difference(actual.weights, expected.weights) < 1e-10);
+      CHECK(actual.last.gradient_norm == Approx(expected.outer_grad_norm).epsilon(1e-8));
+      CHECK(actual.last.drift == Approx(expected.drift).epsilon(1e-8));
+    }
+  }
+}
+
+TEST_CASE("local updates: three islands, rounds of one and two steps") {
+  for (const int round : {1, 2}) {
+    const Outer outer{.islands = 3, .round = round, .learning_rate = 0.8, .momentum = 0.5};
+    const Emulated expected = emulate(ParityModel::kLlama, outer, 4);
+    const Islands actual = train_islands(islands_of(ParityModel::kLlama, "dp2z1", outer), 4);
+    CHECK(largest_difference(actual.weights, expected.weights) < 1e-10);
+  }
+}
+
+TEST_CASE("local updates: one island with outer learning rate 1 and no momentum is plain training, to the bit") {
+  struct Case {
+    const char* layout;
+    const char* precision;
+    Optimizer optimizer;
+  };
+  for (const Case& c : {Case{"tp1", "fp64", Optimizer::kAdamW}, Case{"dp2z3", "fp64", Optimizer::kLion}, Case{"tp2", "fp32", Optimizer::kAdamW},
+                        Case{"pp2dp2z1", "bf16", Optimizer::kAdamW}, Case{"dp2z0", "bf16", Optimizer::kLion}}) {
+    INFO(c.layout << " " << c.precision);
+    Config local = islands_of(ParityModel::kGpt2, c.layout, kMean, c.precision);
+    local.training.optimizer.name = c.optimizer;
+    local.training.optimizer.beta2 = traits_of(c.optimizer).default_beta2;
+    Config plain = local;
+    plain.training.local = {};
+    std::map<std::string, std::vector<char>> states[2];
+    std::vector<double> losses[2];
+    for (const bool is_local : {false, true}) {
+      GatheredState state;
+      std::mutex mutex;
+      on_ranks(is_local ? local : plain, [&](Trainer& trainer) {
+        trainer.initialise();
+        std::vector<double> mine;
+        for (int step = 0; step < 7; ++step) mine.push_back(trainer.step(kIslandData, step, kIslandRate).loss);
+        state.add(trainer);
+        const std::lock_guard lock(mutex);
+        losses[is_local] = mine;
+      });
+      states[is_local] = state.whole();
+    }
+    CHECK(losses[0] == losses[1]);
+    for (const auto& [name, bytes] : states[0]) CHECK(states[1].at(name) == bytes);
+    CHECK(states[1].contains("outer_momentum/final_norm.weight"));
+  }
+}
+
+TEST_CASE("local updates: within a round no rank exchanges anything with another island") {
+  const Config config = islands_of(ParityModel::kGpt2, "tp2dp2z3", {.islands = 2, .round = 3});
+  run_ranks(world_of(config), [&](Communicator& world) {
+    CommunicationLog log;
+    const std::unique_ptr<Communicator> measured = timed(world, log);
+    Arena arena(Device::kReference, true);
+    Context ctx{Device::kReference, &arena, 1};
+    Trainer trainer(ctx, *measured, config, true);
+    trainer.initialise();
+    for (int step = 0; step < 6; ++step) {
+      DeviceClock clock(ctx, DeviceClock::Host::now());
+      log.start(clock);
+      trainer.step(kIslandData, step, kIslandRate);
+      std::set<std::string> groups;
+      for (const TimedOperation& operation : log.stop()) groups.insert(operation.group);
+      const bool ends = (step + 1) % 3 == 0;
+      TRIREME_CHECK(groups.contains("step") && groups.contains("shard"), "no norm was recorded");
+      TRIREME_CHECK(groups.contains("islands") == ends && groups.contains("world") == ends, "step ", step + 1);
+    }
+  });
+}
+
+TEST_CASE("local updates: a run that is resumed after a round has the bits of one that was not") {
+  for (const auto& [model, layout] : {LayoutCase{ParityModel::kGpt2Dropout, "tp2dp2z1"}, LayoutCase{ParityModel::kLlamaGrouped, "pp2dp2z3"}}) {
+    INFO(layout);
+    const TemporaryDirectory directory;
+    const Config config = islands_of(model, layout, {.islands = 2, .round = 2});
+    GatheredState through, resumed;
+    on_ranks(config, [&](Trainer& trainer) {
+      trainer.initialise();
+      std::vector<double> all, parts;
+      for (int step = 0; step < 6; ++step) all.push_back(trainer.step(kIslandData, step, kIslandRate).loss);
+      through.add(trainer);
+      for (int first = 0; first < 6; first += 2) {
+        Arena arena(Device::kReference, true);
+        Context ctx{Device::kReference, &arena, 1};
+        Trainer part(ctx, trainer.mesh().world, config, true);
+        if (first == 0) {
+          part.initialise();
+        } else {
+          CheckpointReader reader(directory.path / checkpoint_name(first));
+          TRIREME_CHECK(load_state(part, reader).empty(), "a note");
+        }
+        for (int step = first; step < first + 2; ++step) parts.push_back(part.step(kIslandData, step, kIslandRate).loss);
+        save(part, directory.path, first + 2);
+        if (first == 4) resumed.add(part);
+      }
+      TRIREME_CHECK(all == parts, "losses differ");
+    });
+    CHECK(through.whole() == resumed.whole());
+    CHECK(through.whole() == read_whole(directory.path / checkpoint_name(6)));
+  }
+}
+
+TEST_CASE("local updates: another layout of the islands loads every island's state") {
+  const TemporaryDirectory directory;
+  const Outer outer{.islands = 2, .round = 2};
+  on_ranks(islands_of(ParityModel::kLlamaGrouped, "tp2dp2z3", outer), [&](Trainer& trainer) {
+    trainer.initialise();
+    for (int step = 0; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
+    save(trainer, directory.path, 4);
+  });
+  const auto saved = read_whole(directory.path / checkpoint_name(4));
+  for (const char* const kind : {"weight", "exp_avg", "exp_avg_sq", "exp_avg.1", "exp_avg_sq.1", "outer_momentum"})
+    CHECK(saved.contains(std::string(kind) + "/embedding.weight"));
+  CHECK(saved.at("exp_avg/embedding.weight") != saved.at("exp_avg.1/embedding.weight"));
+  CHECK(!saved.contains("weight.1/embedding.weight"));
+  for (const char* const layout : {"tp1", "pp2", "dp3z1"}) {
+    GatheredState loaded;
+    on_ranks(islands_of(ParityModel::kLlamaGrouped, layout, outer), [&](Trainer& trainer) {
+      CheckpointReader reader(directory.path / checkpoint_name(4));
+      load_state(trainer, reader);
+      loaded.add(trainer);
+    });
+    CHECK(loaded.whole() == saved);
+  }
+}
+
+TEST_CASE("local updates: a checkpoint lacks one island's moments, and the load fails") {
+  const TemporaryDirectory directory;
+  const Config config = islands_of(ParityModel::kGpt2, "tp1", {.islands = 2, .round = 1});
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    trainer.step(kIslandData, 0, kIslandRate);
+    save(trainer, directory.path, 1, [](std::vector<StateTensor>& tensors) {
+      std::erase_if(tensors, [](const StateTensor& one) { return one.name == "exp_avg.1/final_norm.weight"; });
+    });
+    CheckpointReader reader(directory.path / checkpoint_name(1));
+    std::string error;
+    try {
+      load_state(trainer, reader);
+    } catch (const Error& thrown) {
+      error = thrown.what();
+    }
+    TRIREME_CHECK(error.find("exp_avg.1/final_norm.weight") != error.npos, error);
+  });
+}
+
+TEST_CASE("local updates: an island that rejects a step keeps its weights and its count, and the others continue") {
+  const Config config = islands_of(ParityModel::kGpt2, "dp2z1", {.islands = 2, .round = 2});
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    const bool second = trainer.mesh().at.island == 1;
+    const StepResult result = trainer.step(kIslandData, 0, kIslandRate, {.grad_norm = second ? 0 : std::numeric_limits<double>::infinity()});
+    TRIREME_CHECK(result.accepted != second, "accepted ", result.accepted);
+    const StepResult next = trainer.step(kIslandData, 1, kIslandRate);
+    TRIREME_CHECK(next.accepted && next.outer && next.outer->drift > 0, "no outer step");
+    TRIREME_CHECK(island_steps(trainer) == (std::vector<int64_t>{2, 1}), "counts");
+    TRIREME_CHECK(replica_differences(trainer).empty(), "differences");
+  });
+}
+
+TEST_CASE("local updates: after a round the replica check compares islands, too") {
+  const Config config = islands_of(ParityModel::kGpt2, "tp2", {.islands = 2, .round = 1});
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    trainer.step(kIslandData, 0, kIslandRate);
+    TRIREME_CHECK(replica_differences(trainer).empty(), "differences");
+    for (const OwnedBox& owned : trainer.owned_boxes())
+      if (owned.spec->name == "final_norm.weight" && trainer.mesh().at.island == 1) owned.weight.data<double>()[0] += 1;
+    const std::string found = replica_differences(trainer);
+    TRIREME_CHECK(found.find("weight/final_norm.weight") != found.npos && found.find("ranks 2, 3") != found.npos, found);
+  });
+}
+
+TEST_CASE("local updates: islands share an evaluation") {
+  double one_rank = 0;
+  for (const int islands : {1, 2, 3}) {
+    on_ranks(islands_of(ParityModel::kGpt2, islands == 1 ? "tp1" : "pp2", {.islands = islands}), [&](Trainer& trainer) {
+      trainer.initialise();
+      const Trainer::Evaluation all = trainer.evaluate(kIslandData, 0);
+      if (islands == 1) one_rank = all.loss;
+      TRIREME_CHECK(std::abs(all.loss - one_rank) < 1e-12, all.loss, " instead of ", one_rank);
+    });
+  }
+}
+
+TEST_CASE("local updates: the forecast of memory is exact to the byte, and that of bytes sent") {
+  for (const auto& [model, layout] : {LayoutCase{ParityModel::kGpt2Dropout, "dp2z0"}, LayoutCase{ParityModel::kLlamaGrouped, "tp2dp2z3"},
+                                      LayoutCase{ParityModel::kLlama, "pp2dp3z1"}}) {
+    for (const char* const precision : {"fp64", "bf16"}) {
+      const Config config = islands_of(model, layout, {.islands = 2, .round = 2}, precision);
+      std::vector<CommunicationRecord> records;
+      std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
+      run_ranks(world_of(config),
+                [&](Communicator& world) {
+                  Arena arena(Device::kReference, true);
+                  Context ctx{Device::kReference, &arena, 1};
+                  Trainer trainer(ctx, world, config, true);
+                  trainer.initialise();
+                  for (int step = 0; step < 2; ++step) trainer.step(kIslandData, step, kIslandRate);
+                  arena.set_phase(MemoryPhase::kSave);
+                  trainer.evaluate(kIslandData, 1);
+                  trainer.step(kIslandData, 2, kIslandRate);
+                  measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
+                },
+                {.records = &records});
+      for (int rank = 0; rank < world_of(config); ++rank) {
+        INFO(layout << " " << precision << ", rank " << rank);
+        const RankMemory forecast = forecast_memory(config, rank, world_of(config));
+        const RankMemory& real = measured[static_cast<size_t>(rank)];
+        CHECK(forecast.peak == real.peak);
+        CHECK(forecast.peak_total == real.peak_total);
+        CHECK(forecast.arena_bytes == real.arena_bytes);
+        // Besides the weights, an evaluation sends its count of tokens, 8 bytes.
+        CHECK(forecast.outer_bytes == Approx(records[static_cast<size_t>(rank)].entry("islands", "all_reduce").wire_bytes - 8).epsilon(1e-12));
+        CHECK(forecast.outer_bytes > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("local updates: rounds") {
+  const Rounds three{.round = 3, .last = 8}, plain;
+  for (int64_t step = 1; step <= 8; ++step) {
+    CHECK(three.ends_after(step) == (step == 3 || step == 6 || step == 8));
+    CHECK(three.end_of(step) == (step <= 3 ? 3 : step <= 6 ? 6 : 8));
+    CHECK(plain.ends_after(step));
+    CHECK(plain.end_of(step) == step);
+    for (int64_t every = 0; every < 5; ++every) CHECK(plain.is_due(step, every) == (every > 0 && step % every == 0));
+  }
+  CHECK((three.is_due(3, 2) && three.is_due(6, 2) && three.is_due(8, 2) && !three.is_due(4, 2)));
+  CHECK((three.is_due(6, 5) && !three.is_due(3, 5) && !three.is_due(8, 5) && !three.is_due(8, 0)));
+}
+
+}  // namespace trireme::test
