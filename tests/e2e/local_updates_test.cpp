@@ -77,6 +77,14 @@ TEST_CASE("local updates: forecasts that know one island refuse several, and pla
   CHECK(plan["local"]["steps"] == 10);
   CHECK(plan["local"]["outer_bytes"] > 0);
   CHECK(10 * plan["local"]["bytes_per_step"].get<double>() == Approx(plan["local"]["outer_bytes"].get<double>()));
+  // The seconds of the outer step are shared by the steps of a round.
+  const auto step_seconds = [&](const std::string& steps) {
+    const Arguments rounds = islands + sets({"training.local={steps: " + steps + "}"});
+    return nlohmann::json::parse(must(directory, Arguments{"plan", "run.yaml", "--json"} + rounds).out)["step_seconds"].get<double>();
+  };
+  const double every = step_seconds("1"), second = step_seconds("2"), fourth = step_seconds("4");
+  CHECK(every - second == Approx(2 * (second - fourth)).epsilon(1e-6));
+  CHECK(every - second > 1e-6);
   check_error(run(directory, Arguments{"plan", "run.yaml", "--search"} + islands), 64, "parallel.islands=2: --search knows one island; allowed 1");
   check_error(run(directory, Arguments{"plan", "run.yaml", "--analyse"} + islands), 64, "parallel.islands=2: --analyse knows one island");
   check_error(run(directory, Arguments{"bench", "scale", "run.yaml"} + islands), 64, "bench scale: parallel.islands=2");

@@ -150,6 +150,23 @@ TEST_CASE("checkpoint: the state of early stopping is part of the manifest", "[c
   CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"early_stopping\"") && Contains("60"));
 }
 
+TEST_CASE("manifest: the steps of each island, only if there are several") {
+  Manifest manifest;
+  CheckpointDescription& about = manifest.description;
+  about.step = 50;
+  about.optimizer_steps = 49;
+  about.model = about.layout = nlohmann::json::object();
+  CHECK(manifest_text(manifest).find("island_steps") == std::string::npos);
+  CHECK((about.steps_of_island(0) == 49 && about.steps_of_island(1) == 49));
+  about.island_steps = {49, 50};
+  CHECK(parse_manifest(manifest_text(manifest), "m").description.island_steps == about.island_steps);
+  CHECK((about.steps_of_island(0) == 49 && about.steps_of_island(1) == 50));
+  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{{49}, {48, 49}, {49, 51}, {49, -1}}) {
+    about.island_steps = wrong;
+    CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_steps\""));
+  }
+}
+
 TEST_CASE("checkpoint: the window of accepted steps is part of the manifest, to the bit", "[checkpoint]") {
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
