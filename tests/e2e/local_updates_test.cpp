@@ -7,7 +7,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const Arguments kIslands = kTrainOnly + sets({"parallel.islands=2", "training.local={steps: 3}", "training.steps=8", "checkpoint.every=3",
+const Arguments kIslands = kTrainOnly + sets({"parallel.islands=2", "training.local.steps=3", "training.steps=8", "checkpoint.every=3",
                                               "checkpoint.keep=10", "training.schedule.warmup_steps=0"});
 
 std::string last_state(const fs::path& checkpoint, const std::string& run_directory) {
@@ -45,7 +45,7 @@ TEST_CASE("local updates: a run in rounds, stopped and resumed, has the bits of 
 TEST_CASE("local updates: a checkpoint of islands is evaluated and exported as any other") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments evaluated = Arguments{"train", "run.yaml"} + sets({"parallel.islands=2", "training.local={steps: 2}", "training.steps=4",
+  const Arguments evaluated = Arguments{"train", "run.yaml"} + sets({"parallel.islands=2", "training.local.steps=2", "training.steps=4",
                                                                      "training.evaluate.every=2", "checkpoint.every=2"});
   must(directory, evaluated + in("run"));
   const Arguments eval = {"eval", "run.yaml", "--json", "--checkpoint", "run"};
@@ -72,14 +72,14 @@ TEST_CASE("local updates: a resume with another number of islands is refused") {
 TEST_CASE("local updates: forecasts that know one island refuse several, and plan counts the outer step") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments islands = kNoEvaluation + sets({"parallel.islands=2", "training.local={steps: 10}", "checkpoint.every=0"});
+  const Arguments islands = kNoEvaluation + sets({"parallel.islands=2", "training.local.steps=10", "checkpoint.every=0"});
   const nlohmann::json plan = nlohmann::json::parse(must(directory, Arguments{"plan", "run.yaml", "--json"} + islands).out);
   CHECK(plan["local"]["steps"] == 10);
   CHECK(plan["local"]["outer_bytes"] > 0);
   CHECK(10 * plan["local"]["bytes_per_step"].get<double>() == Approx(plan["local"]["outer_bytes"].get<double>()));
   // The seconds of the outer step are shared by the steps of a round.
   const auto step_seconds = [&](const std::string& steps) {
-    const Arguments rounds = islands + sets({"training.local={steps: " + steps + "}"});
+    const Arguments rounds = islands + sets({"training.local.steps=" + steps});
     return nlohmann::json::parse(must(directory, Arguments{"plan", "run.yaml", "--json"} + rounds).out)["step_seconds"].get<double>();
   };
   const double every = step_seconds("1"), second = step_seconds("2"), fourth = step_seconds("4");
