@@ -86,19 +86,23 @@ std::vector<std::string> all_gather_strings(Communicator& comm, const std::strin
 namespace {
 
 template <class T>
-T all_reduce_value(Communicator& comm, T value, ReduceOp op) {
+std::vector<T> all_reduce_values(Communicator& comm, const std::vector<T>& values, ReduceOp op) {
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
-  const Tensor buffer = Tensor::zeros(host, {1}, dtype_of<T>(), MemoryCategory::kCommunication);
-  *buffer.data<T>() = value;
+  const Tensor buffer = Tensor::zeros(host, {static_cast<int64_t>(values.size())}, dtype_of<T>(), MemoryCategory::kCommunication);
+  std::copy(values.begin(), values.end(), buffer.data<T>());
   comm.all_reduce(host, buffer, op).wait(host);
-  return *buffer.data<T>();
+  return {buffer.data<T>(), buffer.data<T>() + values.size()};
 }
 
 }  // namespace
 
-double all_reduce_scalar(Communicator& comm, double value, ReduceOp op) { return all_reduce_value(comm, value, op); }
+double all_reduce_scalar(Communicator& comm, double value, ReduceOp op) { return all_reduce_values<double>(comm, {value}, op)[0]; }
 
-int64_t all_reduce_count(Communicator& comm, int64_t count) { return all_reduce_value(comm, count, ReduceOp::kSum); }
+int64_t all_reduce_count(Communicator& comm, int64_t count) { return all_reduce_values<int64_t>(comm, {count}, ReduceOp::kSum)[0]; }
+
+std::vector<int64_t> all_reduce_counts(Communicator& comm, const std::vector<int64_t>& counts) {
+  return all_reduce_values(comm, counts, ReduceOp::kSum);
+}
 
 }  // namespace trireme

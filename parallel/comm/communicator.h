@@ -119,5 +119,7 @@ std::vector<std::string> all_gather_strings(Communicator& comm, const std::strin
 double all_reduce_scalar(Communicator& comm, double value, ReduceOp op);
 /// Integer sum: exact unless it overflows.
 int64_t all_reduce_count(Communicator& comm, int64_t count);
+/// Sums several counts in one all-reduce, each as all_reduce_count does.
+std::vector<int64_t> all_reduce_counts(Communicator& comm, const std::vector<int64_t>& counts);
 
 }  // namespace trireme

@@ -88,6 +88,80 @@ TEST_CASE("data sets: a blend with a document mask, on eight ranks as on one, st
         std::string::npos);
 }
 
+TEST_CASE("data sets: packed documents, on eight ranks as on one, stopped and resumed") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string text = read_file(directory / "train.txt");
+  std::string lines;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < 70; ++i) {
+    const size_t length = i % 9 == 0 ? 37 : 5 + i % 7;  // sequences have 16 tokens
+    lines += json{{"text", text.substr(i * 31, length)}}.dump() + "\n";
+    tokens += static_cast<int64_t>(length);
+  }
+  write_file(directory / "lines.jsonl", lines);
+  must(directory, {"data", "build", "--output", "lines", "lines.jsonl"});
+  const Arguments packs = sets({"data.document_mask=true", "data.packing=best_fit", "data.packing_window=64"});
+  const Arguments command = kTrain + kNoEvaluation + packs + sets({"data.train=[lines]"});
+  must(directory, command + in("one"));
+  must(directory, command + in("parts") + layout(2, 2, 2, 3) + sets({"parallel.sequence_parallel=true"}) + Arguments{"--max-steps", "3"});
+  must(directory, command + in("parts") + layout(1, 1, 4, 1));
+  int64_t counted = 0;
+  std::vector<double> shares;
+  for (const json& line : metrics(directory / "one")) {
+    if (!line.contains("loss")) continue;
+    const double padding = line["padding"], used = 8 * 16 * (1 - padding);
+    counted += std::llround(used);
+    shares.push_back(padding);
+    CHECK(line["tokens"] == counted);
+    CHECK(line["tokens_per_second"].get<double>() * line["step_seconds"].get<double>() == Approx(used));
+  }
+  REQUIRE(shares.size() == 6);
+  size_t step = 0;
+  for (const json& line : metrics(directory / "parts")) {
+    if (!line.contains("loss")) continue;
+    CHECK(line["padding"] == shares[step]);
+    CHECK(line["loss"].get<double>() == Approx(losses(directory / "one", 6)[step]).epsilon(1e-4));
+    if (++step == 6) CHECK(line["tokens"] == counted);
+  }
+  CHECK(step == 6);
+  // An epoch contains every token once.
+  std::string epoch = kConfig;
+  epoch.replace(epoch.find("steps: 6"), 8, "epochs: 1");
+  write_file(directory / "epoch.yaml", epoch);
+  must(directory, Arguments{"train", "epoch.yaml"} + kNoEvaluation + packs + in("epoch") +
+                      sets({"data.train=[lines]", "training.global_batch_size=1", "checkpoint.every=0"}));
+  for (const json& line : metrics(directory / "epoch"))
+    if (line.contains("loss")) counted = line["tokens"];
+  CHECK(counted == tokens);
+  const json plan =
+      json::parse(must(directory, Arguments{"plan", "run.yaml", "--json", "--cluster", "cpu"} + packs + sets({"data.train=[lines]"})).out);
+  const int64_t sequences = plan["packing"]["sequences"];
+  CHECK(plan["packing"]["padding"].get<double>() == Approx(1 - static_cast<double>(tokens) / static_cast<double>(16 * sequences)));
+  CHECK(must(directory, Arguments{"plan", "run.yaml", "--cluster", "cpu"} + packs + sets({"data.train=[absent]"})).out.find("absent") !=
+        std::string::npos);
+  const Arguments blend = sets({"data.train=[lines, train]", "data.weights=[3, 1]"});
+  must(directory, kTrain + kNoEvaluation + packs + blend + in("blend"));
+  json last;
+  for (const json& line : metrics(directory / "blend"))
+    if (line.contains("loss")) last = line;
+  CHECK(last["data_sequences"]["lines"].get<int64_t>() + last["data_sequences"]["train"].get<int64_t>() == 6 * 8);
+  CHECK_FALSE(last.contains("data_tokens"));
+  // By cost the same batches are trained.
+  const Arguments still = command + layout(1, 2, 4, 2) + sets({"model.dropout=0"});
+  must(directory, still + in("plain"));
+  must(directory, still + in("balanced") + sets({"data.balance=cost"}));
+  for (size_t s = 0; s < 6; ++s) CHECK(losses(directory / "balanced", 6)[s] == Approx(losses(directory / "plain", 6)[s]).epsilon(1e-4));
+  for (const json& line : metrics(directory / "balanced"))
+    if (line.contains("loss")) CHECK((line["cost_imbalance"] >= 0 && line["cost_imbalance"] < 1));
+  for (const json& line : metrics(directory / "plain")) CHECK_FALSE(line.contains("cost_imbalance"));
+  check_error(run(directory, command + in("other") + sets({"data.balance=cost"})), 64, "data.balance=cost: dropout masks");
+  // Other samples make a different run.
+  const Arguments unpacked = kTrain + kNoEvaluation + sets({"data.train=[lines]", "data.document_mask=true", "training.steps=8"});
+  CHECK(says(must(directory, unpacked + in("one"), 64), "data.packing: best_fit"));
+  check_error(run(directory, command + in("other") + sets({"data.document_mask=false"})), 64, "data.packing=best_fit");
+}
+
 TEST_CASE("data sets: named validation sets are reported separately by train and eval") {
   TemporaryDirectory directory;
   prepare_run(directory);

@@ -12,11 +12,13 @@
 #include "tests/support/catch.h"
 #include "tests/support/disturbed_run.h"
 #include "tests/support/run_files.h"
+#include "trainer/data/token_writer.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/rerun.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme::test {
 namespace {
@@ -484,6 +486,29 @@ TEST_CASE("anomalies: stop saves the loss scale from before the step") {
   CHECK_THAT(run_disturbed(config, Fault{kAt, 1, "pipeline", "exchange", true, not_a_number()}), Contains("in step 40 the loss is not finite"));
   CHECK(description_of(scene.run("stopped"), kAt - 1).loss_scale == description_of(scene.run("clean"), kAt - 1).loss_scale);
   CHECK(end_of(scene.run("stopped"), kAt - 1) == end_of(scene.run("clean"), kAt - 1));
+}
+
+TEST_CASE("anomalies: stop saves the count of tokens from before the step, without the padding of packed documents") {
+  const TemporaryDirectory directory;
+  TokenIndex index;
+  index.tokenizer = "bytes";
+  index.tokenizer_digest = Tokenizer::open("bytes").digest();
+  index.vocab_size = 256;
+  TokenWriter writer((directory.path / "tokens").string(), index);
+  for (int32_t d = 0; d < 600; ++d) {  // two in each sequence of 12, behind them two positions of padding
+    writer.append(std::vector<int32_t>{d % 7, d % 11, d % 13, d % 17, d % 19});
+    writer.end_document();
+  }
+  writer.commit();
+  Config config = run_config(pp2dp2z3(), directory.path / "stopped", AnomalyPolicy::kStop);
+  config.data.document_mask = true;
+  config.data.packing = Packing::kBestFit;
+  config.data.packing_window = 100;
+  CHECK_THAT(run_disturbed(config, Fault{kAt, 2, "shard", "reduce_scatter", true, not_a_number()}), Contains("in step 40 the "));
+  CHECK(description_of(directory.path / "stopped", kAt - 1).tokens == (kAt - 1) * 12 * 10);
+  config.observe.anomalies.policy = AnomalyPolicy::kWarn;
+  CHECK(run_disturbed(config, std::nullopt).empty());
+  CHECK(description_of(directory.path / "stopped", kSteps).tokens == kSteps * 12 * 10);
 }
 
 TEST_CASE("anomalies: a rank with another copy of a step's result ends the run on every rank") {

@@ -89,8 +89,9 @@ enum Option {
   kWindow,
   kCollectives,
   kIslands,
+  kBalance,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 2};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 2, 3};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -276,6 +277,8 @@ ParityCase case_of(const Choice& choice) {
   layout.window_on_all = choice[kWindow] != 2;
   layout.collectives = static_cast<Collectives>(choice[kCollectives]);
   layout.islands = 1 + choice[kIslands];
+  layout.documents = choice[kBalance] > 0;
+  layout.balance = choice[kBalance] == 2;
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

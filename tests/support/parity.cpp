@@ -20,6 +20,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   one.window = window;
   one.window_on_all = window_on_all;
   one.islands = islands;
+  one.documents = documents;
   return one;
 }
 
@@ -44,6 +45,7 @@ std::string ParityLayout::str() const {
   if (window > 0) out << " window=" << window << (window_on_all ? "" : " on some layers");
   if (collectives != Collectives::kLibrary) out << " " << trireme::name_of(collectives);
   if (islands > 1) out << " islands=" << islands;
+  if (documents) out << (balance ? " documents balanced" : " documents");
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -62,7 +64,8 @@ bool is_legal(ParityModel model, const ParityLayout& layout) {
   const int heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   const int kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
   if (heads % layout.tensor != 0 || (kv_heads % layout.tensor != 0 && layout.tensor % kv_heads != 0)) return false;
-  if (layout.islands > 1 && layout.ema > 0) return false;
+  if (layout.islands > 1 && (layout.ema > 0 || layout.balance)) return false;
+  if (layout.balance && (!layout.documents || model == ParityModel::kGpt2Dropout)) return false;
   if (12 % (layout.islands * layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
   if (!allows_virtual_stages(layout.schedule, static_cast<int>(layout.stages_per_rank()))) return false;
   return (layout.micro_batch * 12) % layout.tensor == 0 && layout.stages() <= layout.layers;
@@ -106,6 +109,8 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   const int64_t stages = layout.stages();
   for (int64_t s = 0; layers.size() < static_cast<size_t>(stages); ++s) layers.push_back((layout.layers + s) / stages);
   p.layers_per_stage = layers;
+  config.data.document_mask = layout.documents;
+  if (layout.balance) config.data.balance = Balance::kCost;
   TrainingConfig& t = config.training;
   t.steps = 10;
   t.sequence_length = 12;

@@ -23,7 +23,9 @@ struct ParityLayout : Layout {
   int window = 0;             ///< model.window; 0: none
   bool window_on_all = true;  ///< false: on two layers of three
   Collectives collectives = Collectives::kLibrary;
-  int islands = 1;  ///< several: training.local with rounds of three steps
+  int islands = 1;         ///< several: training.local with rounds of three steps
+  bool documents = false;  ///< two in each sequence, kept apart
+  bool balance = false;    ///< data.balance: cost; only with documents and without dropout
 
   int world() const { return islands * static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers

@@ -15,10 +15,16 @@ namespace {
 /// Sections whose keys do not affect what is trained.
 const std::vector<std::string> kNeutralSections = {"run.",  "parallel.", "checkpoint.",        "resilience.",   "kernels.",
                                                    "plan.", "observe.",  "training.evaluate.", "training.stop."};
-const std::set<std::string> kNeutral = {
-    "training.logits_chunk",     "training.recompute",        "training.recompute_every",
-    "training.recompute_budget", "training.micro_batch_size", "training.max_rejected_steps",
-    "training.ema.decay",        "data.validation",           "data.tokenizer"};  // the tokenizer is compared by its digest
+const std::set<std::string> kNeutral = {"training.logits_chunk",
+                                        "training.recompute",
+                                        "training.recompute_every",
+                                        "training.recompute_budget",
+                                        "training.micro_batch_size",
+                                        "training.max_rejected_steps",
+                                        "training.ema.decay",
+                                        "data.validation",
+                                        "data.balance",
+                                        "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {
   if (path == "run.seed") return false;
@@ -117,7 +123,8 @@ TEST_CASE("resume: --change takes exactly the keys that would be refused, except
   }
   CHECK(changeable > 20);
   CHECK(changeable_keys({}).empty());
-  CHECK(changeable_keys({"data"}) == std::set<std::string>{"data.document_mask", "data.train", "data.weights"});
+  CHECK(changeable_keys({"data"}) ==
+        std::set<std::string>{"data.document_mask", "data.packing", "data.packing_window", "data.train", "data.weights"});
   CHECK(changeable_keys({"run"}) == std::set<std::string>{"run.seed"});
   CHECK_FALSE(changeable_keys({"training"}).contains("training.optimizer.name"));
   CHECK_THROWS_WITH(changeable_keys({"trainin.steps"}), "--change trainin.steps: unknown key; did you mean training.steps?");
@@ -146,7 +153,13 @@ TEST_CASE("resume: a change keeps the position in the data if the samples stay t
   CHECK(position([](Config&) {}, false) == 0);
   CHECK(position([](Config& now) { now.data.weights = {1.0}; }) == 0);
   CHECK(position([](Config& now) { now.data.document_mask = true; }) == 0);
+  CHECK(position([](Config& now) { now.data.packing = Packing::kBestFit; }) == 0);
   CHECK(position([](Config& now) { now.training.sequence_length += 1; }) == 0);
+  Config packs = saved;
+  packs.data.packing = Packing::kBestFit;
+  Config wider = packs;
+  wider.data.packing_window *= 2;
+  CHECK(change_of(about, packs, wider, true, all).sample == 0);
 
   about.branch = {{2, 16}, {5, 0}};  // other data from step 5 on
   CHECK(position([](Config& now) { now.training.steps = 200; }) == 40);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
 #include "trainer/files/output_files.h"
@@ -19,8 +20,10 @@
 #include "trainer/plan/place.h"
 #include "trainer/plan/report.h"
 #include "trainer/plan/svg.h"
+#include "trainer/plan/text.h"
 #include "trainer/plan/world_costs.h"
 #include "trainer/plan/world_trace.h"
+#include "trainer/run/run_data.h"
 
 namespace trireme {
 namespace {
@@ -38,6 +41,13 @@ struct PlanArguments {
   bool wants_world() const { return simulate || trace || svg; }
 };
 
+/// What data.packing makes of the training data.
+struct PackedData {
+  int64_t sequences = 0;
+  double padding = 0;        ///< share of the positions
+  std::string unknown = {};  ///< the data that are missing; empty: none
+};
+
 /// Results to print and write.
 struct PlanResults {
   std::optional<RankedLayout> plan;
@@ -45,6 +55,7 @@ struct PlanResults {
   std::optional<SearchResult> found;
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
+  std::optional<PackedData> packed;  ///< with data.packing
   std::string proposal, trace, svg;  ///< contents of the output files
 };
 
@@ -139,6 +150,28 @@ ordered_json empty_plan_json() {
           {"bubble", nullptr}, {"fits", false},           {"memory_bytes", ordered_json::array()}};
 }
 
+/// A configuration is often planned where its data are not, so missing data are a note of the plan.
+std::optional<PackedData> packed_data(const Config& config) {
+  if (config.data.packing == Packing::kNone) return std::nullopt;
+  try {
+    const TokenDataset data = open_training_data(config);
+    return PackedData{data.sequences(), data.padding_share()};
+  } catch (const MissingFileError& error) {
+    return PackedData{.unknown = error.what()};
+  }
+}
+
+ordered_json packing_json(const PackedData& packed) {
+  if (!packed.unknown.empty()) return {{"sequences", nullptr}, {"padding", nullptr}, {"unknown", packed.unknown}};
+  return {{"sequences", packed.sequences}, {"padding", packed.padding}};
+}
+
+std::string packing_text(const PackedData& packed) {
+  if (!packed.unknown.empty()) return concat("packing: the share of padding is unknown: ", packed.unknown, "\n");
+  return concat("packing: ", counted(packed.sequences, "sequence"),
+                trireme::print("; %.2f %% of their positions are padding, which the rates above count as tokens\n", 100 * packed.padding));
+}
+
 void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
   ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
@@ -151,6 +184,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
     for (const RankedLayout& layout : answer.found->too_large) json["too_large"].push_back(of(layout));
     json["advice"] = answer.found->advice.empty() ? ordered_json() : ordered_json(answer.found->advice);
   }
+  if (answer.packed) json["packing"] = packing_json(*answer.packed);
   if (answer.world) json["world"] = world_json(*answer.world);
   if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
   // File names may contain invalid UTF-8.
@@ -163,6 +197,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
     std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
     std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
   }
+  if (answer.packed) std::cout << packing_text(*answer.packed);
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
@@ -213,6 +248,7 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
     config.parallel.gradient_accumulation = loaded.config.parallel.gradient_accumulation;  // auto may become another value
     answer.compressed = compression_gain(config, place.cluster, answer.plan->forecast);
   }
+  if (answer.plan) answer.packed = packed_data(answer.plan->config);
   if (arguments.wants_world()) add_world(arguments, place.cluster, answer);
   if (arguments.analyse) answer.analysis = analysis_of(arguments, *answer.plan, place.cluster);
 }

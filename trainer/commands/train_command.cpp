@@ -132,8 +132,8 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
       ->add_option("--change", arguments->changes,
                    "Keys KEY,KEY... that may differ from the checkpoint that is resumed, such as training.steps, or sections, such as "
                    "training.schedule or data. The change is recorded in metrics.jsonl and in later checkpoints. Training data continue behind the "
-                   "last sample, also with another training.global_batch_size; other data, data.weights, data.document_mask or "
-                   "training.sequence_length begin at sample 0. Keys of model can never change")
+                   "last sample, also with another training.global_batch_size; other data, data.weights, data.document_mask, "
+                   "data.packing, data.packing_window or training.sequence_length begin at sample 0. Keys of model can never change")
       ->delimiter(',')
       ->allow_extra_args(false);
   command->add_option("--max-steps", arguments->options.max_steps, "Save a checkpoint and stop after this step of the run")

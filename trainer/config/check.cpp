@@ -347,6 +347,13 @@ void check_local(Rules& rules, const Config& c) {
   if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy != AnomalyPolicy::kWarn)
     rules.broken("observe.anomalies.policy", "with training.local the islands would not agree on an anomalous step",
                  "warn, or training.local.steps null", "warn");
+  if (c.parallel.islands > 1 && rules.apply({"data.packing"}) && c.data.packing != Packing::kNone)
+    rules.broken("data.packing", "the tokens of a step would be counted over all islands, which exchange nothing within a round of training.local",
+                 "none, or parallel.islands 1", "none");
+  if (c.parallel.islands > 1 && rules.apply({"data.balance"}) && c.data.balance != Balance::kNone)
+    rules.broken("data.balance",
+                 "the sequences of a step would be assigned over all islands, which exchange nothing within a round of training.local",
+                 "none, or parallel.islands 1", "none");
   const auto whole_rounds = [&](const char* key, int64_t every) {
     if (every % *t.local.steps == 0 || !rules.apply({key})) return;
     rules.broken(key, concat("not a multiple of training.local.steps ", *t.local.steps, ": only after a round the islands have the same weights"),
@@ -418,6 +425,14 @@ void check_data(Rules& rules, const Config& c) {
   if (d.weights && c.training.epochs && rules.apply({"data.weights", "training.epochs"}))
     rules.broken("training.epochs", "with data.weights each source is repeated independently, so the blend has no epochs",
                  "training.steps, or data.weights auto", "steps: 1000");
+  if (d.packing != Packing::kNone && !d.document_mask && rules.apply({"data.packing", "data.document_mask"}))
+    rules.broken("data.packing", "documents that are put together have nothing to do with each other, so they must not attend to each other",
+                 "none, or data.document_mask true", "none");
+  if (d.balance != Balance::kNone && !d.document_mask && rules.apply({"data.balance", "data.document_mask"}))
+    rules.broken("data.balance", "without a document mask every sequence costs the same", "none, or data.document_mask true", "none");
+  if (d.balance != Balance::kNone && c.model.dropout > 0 && rules.apply({"data.balance", "model.dropout"}))
+    rules.broken("data.balance", "dropout masks follow the place in the batch, so a sequence's mask would depend on the number of ranks",
+                 "none, or model.dropout 0", "none");
   if (!rules.apply({"data.validation"})) return;
   for (const std::string& text : d.validation) {
     const ValidationEntry entry = validation_entry(text);

@@ -212,13 +212,26 @@ struct TrainingConfig {
   bool operator==(const TrainingConfig&) const = default;
 };
 
+/// How documents become the sequences of a step. kNone: sequences are cut from the stream of all documents.
+enum class Packing : uint8_t { kNone, kBestFit };
+template <>
+inline constexpr std::array kNames<Packing>{"none", "best_fit"};
+
+/// How the sequences of a step are assigned to data ranks and micro-batches.
+enum class Balance : uint8_t { kNone, kCost };
+template <>
+inline constexpr std::array kNames<Balance>{"none", "cost"};
+
 struct DataConfig {
   std::string tokenizer = "bytes";      ///< argument of Tokenizer::open
   std::vector<std::string> train;       ///< token directories made by `data build`, or token files of nanoGPT, llm.c and Megatron
   Auto<std::vector<double>> weights;    ///< share of each entry of `train` in the samples; auto: all entries form one stream
   std::vector<std::string> validation;  ///< formats of `train`, or name=PATH for sets that are evaluated separately
   bool document_mask = false;           ///< documents packed into one sequence do not attend to each other, and positions restart in each
-  int64_t tokenizer_vocab_size = 256;   ///< not a key: set by load_config, used for an auto model.vocab_size
+  OneOf<Packing> packing = Packing::kNone;
+  int64_t packing_window = 8192;  ///< documents that are packed together
+  OneOf<Balance> balance = Balance::kNone;
+  int64_t tokenizer_vocab_size = 256;  ///< not a key: set by load_config, used for an auto model.vocab_size
   bool operator==(const DataConfig&) const = default;
 };
 

@@ -150,6 +150,26 @@ void visit(V& v, DataConfig& c) {
     c.validation);
   v(Field{.key = "document_mask", .doc = "Documents packed into one sequence do not attend to each other, and positions restart in each document."},
     c.document_mask);
+  v(Field{.key = "packing",
+          .doc =
+              "How the documents of train become sequences. none: they follow each other and are cut every sequence_length tokens. best_fit: whole "
+              "documents are put together by best-fit decreasing, and the rest of a sequence is padding, which is not trained; only a document "
+              "longer than "
+              "a sequence is cut. Validation sets are not packed, so that their losses can be compared."},
+    c.packing);
+  v(Field{.key = "packing_window",
+          .doc = "Number of consecutive documents that are packed together. A larger number leaves less padding. Reading a sequence packs its "
+                 "window again if it is not in memory. 1: a sequence contains one document or a part of it.",
+          .min = 1,
+          .max = 1 << 16,
+          .without_effect = c.packing == Packing::kNone ? "data.packing is none" : nullptr},
+    c.packing_window);
+  // An execution key, because a step trains the same sequences, summed in another order.
+  v(execution_key({.key = "balance",
+                   .doc = "How the sequences of a step are assigned to data ranks and micro-batches, in equal numbers. none: in the order of the "
+                          "samples. cost: by the compute of their documents, the longest first to the rank with the least, so that ranks wait less "
+                          "for one another."}),
+    c.balance);
 }
 
 template <class V>

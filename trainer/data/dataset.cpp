@@ -56,9 +56,10 @@ void hash_documents(const TokenSource& source, uint64_t& hash) {
 
 TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options) : options_(options) {
   const int64_t length = options.sequence_length;
-  const bool apart = !options.weights.empty();
+  const bool apart = !options.weights.empty(), packs = options.packing_window > 0;
   TRIREME_CHECK(length >= 1 && !paths.empty() && (!apart || options.weights.size() == paths.size()), "sequence_length ", length, ", ", paths.size(),
                 " paths, ", options.weights.size(), " weights");
+  TRIREME_CHECK(!packs || options.document_mask, "packed documents are kept apart");
   for (const std::string& path : paths) {
     if (apart || streams_.empty()) streams_.emplace_back();
     Stream& stream = streams_.back();
@@ -70,7 +71,9 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
   }
   int64_t sequences = 0;
   for (Stream& stream : streams_) {
-    if (stream.tokens <= length)
+    if (packs)
+      pack(stream);
+    else if (stream.tokens <= length)
       throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "", ": ", stream.tokens,
                              " tokens, but one sequence of ", length, " tokens and its last target needs ", length + 1));
     stream.first_sample = sequences;
@@ -79,9 +82,32 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
   }
 }
 
+int64_t TokenDataset::sequences_of(const Stream& stream) const {
+  return stream.packed ? stream.packed->sequences() : (stream.tokens - 1) / options_.sequence_length;
+}
+
+/// The stream keeps its address when the data set is moved.
+void TokenDataset::pack(Stream& stream) const {
+  int64_t documents = 0;
+  for (const TokenSource& source : stream.sources) documents += source.documents();
+  const auto visit = [&stream](int64_t first, const std::function<bool(const TokenFile::Document&)>& each) {
+    bool more = true;
+    for (size_t s = 0; s < stream.sources.size() && more; ++s) {
+      const int64_t start = stream.starts[s];
+      stream.sources[s].visit_documents(std::min(first, stream.sources[s].documents()), [&](const TokenFile::Document& document) {
+        more = each({start + document.begin, start + document.end, start + document.response});
+        return more;
+      });
+      first = std::max<int64_t>(0, first - stream.sources[s].documents());
+    }
+  };
+  stream.packed = std::make_unique<PackedDocuments>(visit, documents, options_.sequence_length, options_.packing_window);
+}
+
 /// Stops at the first target, which is almost always in the first document.
 void TokenDataset::check_targets(const Stream& stream) const {
-  const int64_t last = sequences_of(stream) * options_.sequence_length;  // tokens 1 to `last` of the stream are targets of a sequence
+  // Tokens 1 to `last` of the stream are targets of a sequence.
+  const int64_t last = stream.packed ? stream.tokens - 1 : sequences_of(stream) * options_.sequence_length;
   bool found = false;
   for (size_t s = 0; s < stream.sources.size() && !found; ++s) {
     const TokenSource& source = stream.sources[s];
@@ -117,15 +143,58 @@ void TokenDataset::read(int64_t sample, int32_t* tokens, int32_t* targets, std::
     segments.push_back(length);
     return;
   }
-  TRIREME_CHECK(sample >= 0 && sample < sequences(), "sample ", sample, " of ", sequences());
-  const auto after =
-      std::upper_bound(streams_.begin(), streams_.end(), sample, [](int64_t s, const Stream& stream) { return s < stream.first_sample; });
-  const Stream& stream = *(after - 1);
+  const Stream& stream = stream_of(sample);
+  if (stream.packed) return read_packed(stream, sample - stream.first_sample, tokens, targets, segments);
   const int64_t begin = (sample - stream.first_sample) * length;
   read_stream(stream, begin, length, tokens);
   std::copy_n(tokens + 1, length - 1, targets);
   read_stream(stream, begin + length, 1, targets + length - 1);
   mark_documents(stream, begin, targets, segments);
+}
+
+const TokenDataset::Stream& TokenDataset::stream_of(int64_t sample) const {
+  TRIREME_CHECK(sample >= 0 && sample < sequences(), "sample ", sample, " of ", sequences());
+  const auto after =
+      std::upper_bound(streams_.begin(), streams_.end(), sample, [](int64_t s, const Stream& stream) { return s < stream.first_sample; });
+  return *(after - 1);
+}
+
+int64_t TokenDataset::padding(int64_t sample) const {
+  if (sample == -1) return options_.sequence_length;
+  const Stream& stream = stream_of(sample);
+  return stream.packed ? stream.packed->padding(sample - stream.first_sample) : 0;
+}
+
+double TokenDataset::padding_share() const {
+  double share = 0, weights = 0;
+  for (size_t s = 0; s < streams_.size(); ++s) {
+    const Stream& stream = streams_[s];
+    if (!stream.packed) return 0;
+    const double weight = options_.weights.empty() ? 1 : options_.weights[s];
+    share += weight * (1 - static_cast<double>(stream.tokens) / static_cast<double>(sequences_of(stream) * options_.sequence_length));
+    weights += weight;
+  }
+  return share / weights;
+}
+
+void TokenDataset::read_packed(const Stream& stream, int64_t sequence, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const {
+  const int64_t length = options_.sequence_length;
+  int64_t row = 0;
+  for (const PackedDocuments::Piece& piece : stream.packed->pieces(sequence)) {
+    const int64_t count = piece.end - piece.begin;
+    read_stream(stream, piece.begin, count, tokens + row);
+    std::copy_n(tokens + row + 1, count - 1, targets + row);
+    targets[row + count - 1] = -1;
+    if (piece.continues) read_stream(stream, piece.end, 1, targets + row + count - 1);
+    const int64_t prompt = std::clamp<int64_t>(piece.response - piece.begin - 1, 0, count);  // the target of row r is token begin + r + 1
+    std::fill_n(targets + row, prompt, -1);
+    segments.push_back(count);
+    row += count;
+  }
+  if (row == length) return;
+  std::fill_n(tokens + row, length - row, 0);
+  std::fill_n(targets + row, length - row, -1);
+  segments.push_back(length - row);
 }
 
 size_t TokenDataset::source_at(const Stream& stream, int64_t token) {

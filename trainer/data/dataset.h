@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "trainer/data/packing.h"
 #include "trainer/data/token_source.h"
 
 namespace trireme {
@@ -16,6 +18,8 @@ class Dataset {
   /// Sample -1 is padding: every token is 0, every target -1.
   /// Appends to `segments` the lengths of the runs of tokens that attend to each other; they sum to sequence_length. One run without a document mask.
   virtual void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const = 0;
+  /// Positions at the end of a sample that hold no token of the data: their tokens are 0, their targets -1, and they are the last segment.
+  virtual int64_t padding(int64_t /*sample*/) const { return 0; }
   /// Groups of consecutive samples with their sampling weights. The default is one group: every sample once per epoch.
   struct Group {
     int64_t sequences;
@@ -30,13 +34,16 @@ struct DatasetOptions {
   std::string tokenizer_digest;      ///< of the run's tokenizer
   bool document_mask = false;        ///< each document of a sequence is a segment, and no target crosses a document boundary
   std::vector<double> weights = {};  ///< one per source; empty: all sources form one stream
+  int64_t packing_window = 0;        ///< documents that are packed together, see PackedDocuments; 0: no packing. Needs document_mask
 };
 
 /// Samples of T = sequence_length tokens from token sources. Without weights the sources are concatenated into one stream, and sample i is the
 /// window of T+1 tokens from token i*T: every token but the first is a target once. With weights each source is a separate stream and a group of
 /// samples. Prompt tokens of instruction data are never targets.
-/// Errors: those of TokenSource; DataError if a source was encoded with a different tokenizer or its vocabulary exceeds the model's, or if a stream
-/// has fewer than T+1 tokens or no target.
+/// With packing, a sample is a sequence of PackedDocuments, one for each stream. Every token is then in one sample, and a target once if it is neither
+/// the first token of a document nor in a prompt.
+/// Errors: those of TokenSource; DataError if a source was encoded with a different tokenizer or its vocabulary exceeds the model's, if a source has no
+/// document boundaries and they are needed, or if a stream has no target or, without packing, fewer than T+1 tokens.
 class TokenDataset final : public Dataset {
  public:
   TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options);
@@ -44,8 +51,10 @@ class TokenDataset final : public Dataset {
   int64_t sequences() const override;
   void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override;
   std::vector<Group> groups() const override;
+  int64_t padding(int64_t sample) const override;
 
   int64_t tokens() const { return tokens_; }
+  double padding_share() const;            ///< of the positions of many samples, by the weights; 0 without packing
   std::vector<std::string> files() const;  ///< TokenSource::file() of each source
   /// Hash of each source's description and tokens and, if they affect samples, its document boundaries. Equal data have equal fingerprints. A source
   /// of more than 1,048,576 tokens (or documents) is sampled at 4,096 evenly spaced ones, so a change can go unnoticed.
@@ -61,13 +70,17 @@ class TokenDataset final : public Dataset {
     std::vector<int64_t> starts;  ///< offset of each source in the stream, in tokens
     int64_t tokens = 0;
     int64_t first_sample = 0;
+    std::unique_ptr<PackedDocuments> packed = {};  ///< null: no packing
   };
 
-  int64_t sequences_of(const Stream& stream) const { return (stream.tokens - 1) / options_.sequence_length; }
+  int64_t sequences_of(const Stream& stream) const;
   bool documents_matter(const TokenSource& source) const { return options_.document_mask || source.prompts(); }
+  const Stream& stream_of(int64_t sample) const;
+  void pack(Stream& stream) const;
   void check_targets(const Stream& stream) const;
   static size_t source_at(const Stream& stream, int64_t token);
   void read_stream(const Stream& stream, int64_t begin, int64_t count, int32_t* out) const;
+  void read_packed(const Stream& stream, int64_t sequence, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const;
   void mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const;
 
   DatasetOptions options_;

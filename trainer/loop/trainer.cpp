@@ -12,6 +12,7 @@
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/blocking.h"
+#include "trainer/data/balance.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/exposed.h"
@@ -153,13 +154,18 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
   int32_t *const tokens = host.data<int32_t>(), *const targets = tokens + count, *const starts = targets + count, *const ends = starts + count;
   std::vector<int64_t> lengths;  // of documents
   int64_t valid = 0;
+  int64_t padding = 0;
   for (const Microbatch& microbatch : batch_) {
     if (ctx_.device == Device::kMeta) {
       valid += count;
       continue;
     }
     lengths.clear();
-    for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence, lengths);
+    for (int64_t b = 0; b < rows; ++b) {
+      const int64_t sample = sample_of(microbatch.first_sample + b);
+      data.read(sample, tokens + b * sequence, targets + b * sequence, lengths);
+      padding += data.padding(sample);
+    }
     valid += std::count_if(targets, targets + count, [](int32_t target) { return target >= 0; });
     from_host(ctx_, host.flat(0, count), microbatch.tokens);
     from_host(ctx_, host.flat(count, count), microbatch.targets);
@@ -171,7 +177,31 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
     from_host(ctx_, host.flat(3 * count, count), documents.ends);
   }
   local_targets_ = valid;
+  if (config_.data.packing != Packing::kNone) {
+    const std::vector<int64_t> sums = all_reduce_counts(*mesh_.data, {valid, padding});
+    padding_ = sums[1];
+    return sums[0];
+  }
   return all_reduce_count(*mesh_.data, valid);
+}
+
+/// The balanced_places of a global batch, the same on every rank: each data rank reads the documents of its part, and all ranks share the costs.
+std::vector<int64_t> Trainer::balanced(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) {
+  const int64_t rows = config_.training.micro_batch_size;
+  std::vector<int32_t> unused(static_cast<size_t>(2 * config_.training.sequence_length));
+  std::vector<int64_t> costs(static_cast<size_t>(config_.training.global_batch_size)), segments;
+  for (const Microbatch& microbatch : batch_) {
+    for (int64_t place = microbatch.first_sample; place < microbatch.first_sample + rows; ++place) {
+      segments.clear();
+      data.read(sample_of(place), unused.data(), unused.data() + config_.training.sequence_length, segments);
+      costs[static_cast<size_t>(place)] = sequence_cost(segments, config_.model.hidden_size);
+    }
+  }
+  costs = all_reduce_counts(*mesh_.data, costs);
+  const int64_t ranks = mesh_.data->size();
+  std::vector<int64_t> places = balanced_places(costs, ranks, microbatches_);
+  cost_imbalance_ = cost_imbalance(costs, places, ranks);
+  return places;
 }
 
 StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
@@ -194,7 +224,10 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
   note("reading the batch of step ", step + 1);
   const int64_t valid = [&] {
     const TracedRegion reading(trace_, Cause::kDataWait);
-    return read_batch(data, [&](int64_t index) { return order.sample(step, index); });
+    const auto sample_of = [&](int64_t index) { return order.sample(step, index); };
+    if (config_.data.balance == Balance::kNone || ctx_.device == Device::kMeta) return read_batch(data, sample_of);
+    const std::vector<int64_t> places = balanced(data, sample_of);
+    return read_batch(data, [&](int64_t index) { return sample_of(places[static_cast<size_t>(index)]); });
   }();
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
   for (const auto& stage : stages_) write_scalar(ctx_, factor, stage->loss_scale());
@@ -235,7 +268,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
-  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_};
+  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_};
   islands_agree_ = rounds_.ends_after(step + 1);
   if (local_ && (islands_agree_ || ctx_.device == Device::kMeta)) {  // a forecast of memory runs few steps
     note("outer step after step ", step + 1);
@@ -312,13 +345,20 @@ StepResult Trainer::finish(const StepInFlight& step) {
     std::vector<double> shared = {values[Readback::kLossSum], values[Readback::kGradNorm], values[Readback::kAcceptedFlag],
                                   values[Readback::kOutlierCount]};
     if (scales_loss(config_.training)) shared.insert(shared.end(), {values[Readback::kNextLossScale], values[Readback::kNextCleanSteps]});
-    check_same_result(mesh_.step, concat("step ", step.step + 1), shared);
+    try {
+      check_same_result(mesh_.step, concat("step ", step.step + 1), shared);
+    } catch (const AgreedError& error) {
+      if (mesh_.shape.islands == 1) throw;
+      throw InternalError(concat("island ", mesh_.at.island, ": ", error.what()));  // the other islands do not know of it, so the job is aborted
+    }
   }
   StepResult result;
   result.loss = values[Readback::kLossSum] * step.loss_factor;
   result.grad_norm = values[Readback::kGradNorm];
   result.learning_rate = step.learning_rate;
   result.targets = step.targets;
+  result.padding = step.padding;
+  result.cost_imbalance = step.cost_imbalance;
   result.local_loss = values[Readback::kLocalLoss];
   result.local_squares = values[Readback::kLocalSquares];
   result.local_targets = step.local_targets;

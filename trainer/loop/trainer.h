@@ -59,6 +59,8 @@ struct StepResult {
   int64_t local_targets = 0;         ///< valid tokens of the samples of this rank's data coordinate
   bool stands_out = false;           ///< this rank, by StepLimits
   int64_t outliers = 0;              ///< number of ranks that stand out
+  int64_t padding = 0;               ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
+  double cost_imbalance = 0;         ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
   std::optional<OuterResult> outer;  ///< if an outer step followed, with training.local
 };
 
@@ -124,6 +126,8 @@ class Trainer {
     double loss_factor = 0;  ///< mean loss = summed loss * loss_factor
     double learning_rate = 0;
     int64_t targets = 0, local_targets = 0;    ///< valid tokens of the global batch, and of this data rank
+    int64_t padding = 0;                       ///< StepResult::padding
+    double cost_imbalance = 0;                 ///< StepResult::cost_imbalance
     std::optional<ScalarReadback> outer = {};  ///< figures of the outer step that ends the round
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
@@ -222,9 +226,10 @@ class Trainer {
   const std::vector<int>& stage_rank() const { return stage_rank_; }  ///< pipeline rank of each stage
 
  private:
-  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of batch_. `sample_of`: index in the global batch ->
-  /// sample of the data set.
+  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of batch_; with data.packing also the padding of the
+  /// global batch, in padding_. `sample_of`: index in the global batch -> sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
+  std::vector<int64_t> balanced(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list);
@@ -276,6 +281,8 @@ class Trainer {
   double used_scale_ = 1;  ///< the loss scale of the last finished step
   DataStart data_start_;
   int64_t local_targets_ = 0;
+  int64_t padding_ = 0;        ///< of the batch read last
+  double cost_imbalance_ = 0;  ///< of the batch read last
 };
 
 }  // namespace trireme

@@ -211,7 +211,8 @@ Part data_part(const CheckpointComparison& checkpoints, const std::vector<KeyVal
 Part samples_part(const RunRecord& a, const RunRecord& b, const Part& data) {
   std::optional<int64_t> first;
   std::string why;
-  for (const char* key : {"run.seed", "data.train", "data.weights", "data.document_mask", "training.sequence_length", "training.global_batch_size"}) {
+  for (const char* key : {"run.seed", "data.train", "data.weights", "data.document_mask", "data.packing", "data.packing_window",
+                          "training.sequence_length", "training.global_batch_size"}) {
     if (std::string_view(key) == "data.train" && data.result == Result::kEqual) continue;  // a path of the same tokens
     const std::optional<int64_t> step = first_step_of(a, b, key);
     if (!step || (first && *first <= *step)) continue;

@@ -145,7 +145,8 @@ ConfigChange change_of(const CheckpointDescription& about, const Config& saved, 
     change.changes[one.key] = json::array({one.old_value, one.new_value});
   }
   if (!same_tokens && !change.changes.contains(kData)) change.changes[kData] = json::array({saved.data.train, now.data.train});
-  constexpr std::array kSampleKeys{"data.weights", "data.document_mask", "training.sequence_length"};  // decide what a sample is
+  // Decide what a sample is.
+  constexpr std::array kSampleKeys{"data.weights", "data.document_mask", "data.packing", "data.packing_window", "training.sequence_length"};
   if (!same_tokens || std::ranges::any_of(kSampleKeys, [&](const char* key) { return change.changes.contains(key); })) change.sample = 0;
   return change;
 }

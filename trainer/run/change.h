@@ -47,7 +47,8 @@ DataStart data_start(const std::vector<ConfigChange>& branch);
 /// training data contain the same tokens.
 /// The position in the data is a number of samples. It is kept by a change that leaves the samples as they are, such as one of
 /// training.global_batch_size: the next step begins behind the last sample that was used. With other samples, i.e. after a change of the tokens of
-/// data.train, of data.weights, data.document_mask or training.sequence_length, the next step begins at place 0 of their sample order.
+/// data.train, of data.weights, data.document_mask, data.packing, data.packing_window or training.sequence_length, the next step begins at place 0 of
+/// their sample order.
 ConfigChange change_of(const CheckpointDescription& about, const Config& saved, const Config& now, bool same_tokens,
                        const std::set<std::string>& named);
 

@@ -45,7 +45,8 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
                      std::move(tokenizer.texts), config.checkpoint.keep_best, config.checkpoint.keep_every}),
       last_saved_(history_.step) {}
 
-void CheckpointManager::save(int64_t step, int64_t rejected_steps, const StopState& early_stopping, const std::vector<StepFigures>& anomaly_window) {
+void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
+                             const std::vector<StepFigures>& anomaly_window) {
   progress_.act("saving step " + std::to_string(step));
   progress_.set_timeout(2 * state_timeout(config_));  // writing this rank's part, then waiting for the others
   finish();
@@ -56,7 +57,7 @@ void CheckpointManager::save(int64_t step, int64_t rejected_steps, const StopSta
   last_saved_ = step;
   in_flight_ = reports();
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
-  checkpointer_.save({step, history_.tokens + samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_),
+  checkpointer_.save({step, history_.tokens + samples * config_.training.sequence_length - padding, trainer_.accepted_steps(), to_yaml(config_),
                       describe_model(config_.model), tokenizer_, training_data_, config_.run.seed, history_.samples + samples,
                       describe_layout(trainer_.mesh().shape), scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
                       rejected_steps, history_.branch, early_stopping, anomaly_window, history_.product_algorithms, island_steps(trainer_)},

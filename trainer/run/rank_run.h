@@ -54,7 +54,7 @@ class Run {
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
   void report_goodput();
-  nlohmann::ordered_json tokens_by_set(int64_t step) const;
+  nlohmann::ordered_json use_of_sets(int64_t step) const;
   bool records_activations(int64_t step) const;
   bool makes_histograms(int64_t step) const;
   bool samples_at(int64_t step) const;
@@ -116,6 +116,7 @@ class Run {
   RunHistory history_;                              ///< of the checkpoint that the run resumed from, with this resume's change and algorithms
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps completed
+  int64_t padding_ = 0;     ///< StepResult::padding of the steps reported since the start of this job
   bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it
   EarlyStopping stopper_;
   std::optional<Tokenizer> tokenizer_;  ///< with observe.samples

@@ -20,7 +20,9 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
   history_ = history;
   const MetricsSink::Discarded discarded = MetricsSink::lines_after(std::filesystem::path(config.run.directory) / "metrics.jsonl", history.step);
   const std::vector<std::string> warnings = sinks_.open({config, history_, steps, std::move(width), stdout, messages});
-  tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
+  balances_ = config.data.balance != Balance::kNone;
+  packs_ = config.data.packing != Packing::kNone;
+  positions_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;
   const int64_t parameters = parameter_count(config.model);
@@ -39,18 +41,20 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
   for (const std::string& warning : warnings) message(warning);
 }
 
-void Reporter::step(int64_t step, const StepResult& result, double seconds, const ordered_json& more) {
-  const double rate = static_cast<double>(tokens_per_step_) / seconds;
+void Reporter::step(int64_t step, const StepResult& result, double seconds, const ordered_json& more, int64_t padding) {
+  const double rate = static_cast<double>(positions_per_step_ - result.padding) / seconds;
   const double flops = flops_per_token_ * rate;
   const double loss = result.targets > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();  // mean over zero tokens
   ordered_json fields = {{"loss", loss},
                          {"grad_norm", result.grad_norm},
                          {"learning_rate", result.learning_rate},
-                         {"tokens", history_.tokens + (step - history_.step) * tokens_per_step_},
+                         {"tokens", history_.tokens + (step - history_.step) * positions_per_step_ - padding},
                          {"step_seconds", seconds},
                          {"tokens_per_second", rate},
                          {"model_tflops", flops / 1e12},
                          {"mfu", peak_flops_ ? ordered_json(flops / *peak_flops_) : ordered_json()}};
+  if (packs_) fields["padding"] = static_cast<double>(result.padding) / static_cast<double>(positions_per_step_);
+  if (balances_) fields["cost_imbalance"] = result.cost_imbalance;
   if (result.loss_scale) fields["loss_scale"] = *result.loss_scale;
   fields.update(more);
   event("step", step, fields);

@@ -23,8 +23,9 @@ class Reporter {
   /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
             int64_t steps, TerminalWidth width = {}, std::FILE* messages = stderr);
-  /// `more`: an object with further fields.
-  void step(int64_t step, const StepResult& result, double seconds, const nlohmann::ordered_json& more = nlohmann::ordered_json::object());
+  /// `more`: an object with further fields. `padding`: StepResult::padding of all steps since the checkpoint in `history`, this one included.
+  void step(int64_t step, const StepResult& result, double seconds, const nlohmann::ordered_json& more = nlohmann::ordered_json::object(),
+            int64_t padding = 0);
   /// An anomalous step: what was done with it, further fields, and the text of the line after "step 7: anomaly: "; empty: no
   /// line.
   void anomaly(int64_t step, const StepResult& result, const StepLimits& limits, const std::string& action, const nlohmann::ordered_json& more,
@@ -49,7 +50,8 @@ class Reporter {
 
  private:
   Sinks sinks_;
-  int64_t tokens_per_step_ = 0;
+  int64_t positions_per_step_ = 0;
+  bool packs_ = false, balances_ = false;
   RunHistory history_;
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;

@@ -106,14 +106,16 @@ void Run::continue_training() {
   figures_->interrupt();
 }
 
-/// {"data_tokens": {path: tokens}} of each entry of data.train, if they have weights: counted since the training data last changed.
-nlohmann::ordered_json Run::tokens_by_set(int64_t step) const {
+/// {"data_tokens": {path: tokens}} of each entry of data.train, if they have weights: counted since the training data last changed. With packing
+/// {"data_sequences": {path: sequences}}: how many of their positions are tokens depends on the order of the samples.
+nlohmann::ordered_json Run::use_of_sets(int64_t step) const {
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();
   if (!blend_) return fields;
   const std::vector<int64_t> samples = blend_->samples_before(step);  // steps of a sampler count from 0
+  const bool packs = config_.data.packing != Packing::kNone;
   for (size_t set = 0; set < samples.size(); ++set) {
-    nlohmann::ordered_json& tokens = fields["data_tokens"][config_.data.train[set]];
-    tokens = (tokens.is_number() ? tokens.get<int64_t>() : 0) + samples[set] * config_.training.sequence_length;
+    nlohmann::ordered_json& count = fields[packs ? "data_sequences" : "data_tokens"][config_.data.train[set]];
+    count = (count.is_number() ? count.get<int64_t>() : 0) + samples[set] * (packs ? 1 : config_.training.sequence_length);
   }
   return fields;
 }
@@ -126,7 +128,7 @@ bool Run::samples_at(int64_t step) const { return is_multiple(step, config_.obse
 
 /// The fields of a step's line besides its results. Collective.
 nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result) {
-  nlohmann::ordered_json fields = tokens_by_set(step);
+  nlohmann::ordered_json fields = use_of_sets(step);
   if (result.outer)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
   if (!records_activations(step)) return fields;
@@ -202,7 +204,7 @@ void Run::save(int64_t step) {
   log(RankRecord::Level::kInfo, concat("saving step ", step));
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
-  checkpoints_->save(step, rejected_.count(), stopper_.state(), judges_before_update() ? window_.state() : std::vector<StepFigures>());
+  checkpoints_->save(step, padding_, rejected_.count(), stopper_.state(), judges_before_update() ? window_.state() : std::vector<StepFigures>());
 }
 
 void Run::report_memory() {

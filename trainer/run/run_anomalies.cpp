@@ -101,10 +101,11 @@ RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimit
 /// Trainer::finish has compared their copies of the result, and everything else that decides follows from results. Collective.
 void Run::report_step(int64_t step, StepResult result, double seconds) {
   const AnomalyPolicy policy = config_.observe.anomalies.policy.value();
+  padding_ += result.padding;
   const StepLimits limits = rank_window_.add_to(window_.limits());
   const Anomaly anomaly = anomaly_in(result, limits);
   if (!anomaly) {
-    reporter_.step(step, result, seconds, more_figures(step, result));
+    reporter_.step(step, result, seconds, more_figures(step, result), padding_);
     return count_step(step, result);
   }
   const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result, finished_.limits);
@@ -117,7 +118,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     result = verdict->result;
     fields.update({{"verdict", name_of(verdict->cause)}, {"ranks", verdict->ranks}, {"samples", verdict->samples}, {"accepted", result.accepted}});
   }
-  reporter_.step(step, result, seconds, more_figures(step, result));
+  reporter_.step(step, result, seconds, more_figures(step, result), padding_);
   const bool stops = policy == AnomalyPolicy::kStop && !first.accepted;
   const char* const action = verdict ? "rerun" : stops ? "stop" : first.accepted ? "warn" : "skip";
   const bool clean = verdict && verdict->cause == RerunVerdict::Cause::kHardware;
@@ -130,6 +131,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
   reporter_.anomaly(step, first, limits, action, fields, has_line ? "" : concat(text, verdict ? "; " + verdict->text : "", outcome));
   if (stops) {
     stop_reason_ = text_of(anomaly, first, limits);
+    padding_ -= first.padding;
     return;  // the checkpoint of the step before must not count this one
   }
   if (verdict && verdict->cause == RerunVerdict::Cause::kReplicas) check_replicas(step);

@@ -46,12 +46,15 @@ void check_apart(const RunData& data) {
 
 }  // namespace
 
+TokenDataset open_training_data(const Config& config) {
+  DatasetOptions options = options_of(config);
+  if (config.data.weights) options.weights = *config.data.weights;
+  if (config.data.packing == Packing::kBestFit) options.packing_window = config.data.packing_window;
+  return {config.data.train, options};
+}
+
 RunData open_run_data(const Config& config) {
-  const DatasetOptions validation = options_of(config);
-  DatasetOptions train = validation;
-  if (config.data.weights) train.weights = *config.data.weights;
-  RunData data{TokenDataset(config.data.train, train), {}};
-  data.validation = open_validation(config, validation);
+  RunData data{open_training_data(config), open_validation(config)};
   check_apart(data);
   return data;
 }

@@ -213,6 +213,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   c.data = {};
   c.data.tokenizer = "none";
   c.data.document_mask = config.data.document_mask;
+  c.data.balance = config.data.balance;
   return clone;
 }
 
