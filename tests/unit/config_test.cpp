@@ -61,7 +61,7 @@ data:
 
 TEST_CASE("config: --set takes every type, lists included, and the last one wins") {
   const Config c = load(kSmall, {"data.train=[x, y/z]", "model.dropout=0.5", "parallel.tensor=3", "parallel.tensor=2", "model.tied_embeddings=false",
-                                 "run.name=with=equals", "model.kv_heads=6", "parallel.layers_per_stage=[4]", "checkpoint.every=7",
+                                 "run.name=with=equals", "model.kv_heads=auto", "parallel.layers_per_stage=[4]", "checkpoint.every=7",
                                  "training.optimizer.learning_rate=1e-2"});
   CHECK(c.data.train == std::vector<std::string>{"x", "y/z"});
   CHECK(c.model.dropout == 0.5);
@@ -136,7 +136,7 @@ TEST_CASE("config: resolve fills every auto") {
     CHECK(c.parallel.gradient_accumulation == GradientAccumulation::kSharded);
   }
   SECTION("gpt2") {
-    const Config c = resolve(load(kSmall, {"model.architecture=gpt2", "model.kv_heads=6", "parallel.data=auto"}));
+    const Config c = resolve(load(kSmall, {"model.architecture=gpt2", "model.kv_heads=auto", "parallel.data=auto"}));
     CHECK(c.model.kv_heads == 6);
     CHECK(c.model.ffn_size == 384);
     CHECK(c.model.qkv_bias);

@@ -27,7 +27,7 @@ const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {
-  if (path == "run.seed") return false;
+  if (path == "run.seed" || path == "parallel.islands") return false;
   return kNeutral.contains(path) || std::any_of(kNeutralSections.begin(), kNeutralSections.end(), [&](const auto& s) { return path.starts_with(s); });
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("resume: --change takes exactly the keys that would be refused, except
     visit(change, now);
     if (change.path.empty()) break;
     INFO(change.path);
-    const bool never = change.path.starts_with("model.") || change.path == "training.optimizer.name";
+    const bool never = change.path.starts_with("model.") || change.path == "training.optimizer.name" || change.path == "parallel.islands";
     if (is_neutral(change.path) || never) {
       CHECK_THROWS_AS(changeable_keys({change.path}), ConfigError);
     } else {
