@@ -148,7 +148,8 @@ TEST_CASE("in bf16 every pair of options is as close to the exact gradient as on
     const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu);
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
     const GradientErrors unit = gradient_errors(exact, serial), errors = gradient_errors(exact, record);
-    CHECK(unit.worst < 0.02 * c.layout.layers);  // about 5 successive roundings of 2^-9 per layer
+    // About 5 successive roundings of 2^-9 per layer. An island has fewer samples over whose gradients they average out.
+    CHECK(unit.worst < 0.02 * c.layout.layers * std::sqrt(c.layout.islands));
     CHECK(errors.mean < 2 * unit.mean);
     CHECK(errors.worst < 0.5);
     CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);

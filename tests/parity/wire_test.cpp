@@ -45,7 +45,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   wire.tensor += 2 * (t - 1) / t * partial(Partial::kTensor);
   wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
   wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;  // valid tokens
-  const double shared = 16 + 3 * 32;                      // squared norm and loss; the comparison of the ranks' copies of loss, norm and acceptance
+  const double shared = 24 + 4 * 32;                      // squared norm, loss, outliers; the comparison of the copies of these and of the acceptance
   wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * shared;
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == Reshard::kAfterUse;
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != GradientAccumulation::kFull;

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@ struct Goodput {
   double median_step_seconds = 0;  ///< of these steps
   double wall_seconds = 0;         ///< from the first start event to the last line
   int64_t replayed_steps = 0;      ///< made, and made again after a resume
-  /// Seconds by cause, in this order; with the useful time, steps x median, they add up to the wall time.
+  /// Seconds by cause, in this order; with the useful time they add up to the wall time.
   ///   set-up:       from each start event to the first step: loading, tuning, and an evaluation that a stop had prevented
   ///   saves:        stalls of training while a checkpoint is copied, or the one before it is written
   ///   evaluation:   up to the line of each evaluation
@@ -26,7 +27,8 @@ struct Goodput {
   ///   other:        the rest: replica checks, samples of text, the end of the run
   std::vector<std::pair<std::string, double>> lost;
 
-  double useful_seconds() const { return static_cast<double>(steps) * median_step_seconds; }
+  /// Steps x median; at most the wall time, which a few steps with a mean below their median would exceed.
+  double useful_seconds() const { return std::min(static_cast<double>(steps) * median_step_seconds, wall_seconds); }
   double share() const { return useful_seconds() / wall_seconds; }
 };
 
