@@ -11,7 +11,7 @@ enum class Encoding : uint8_t {
   kSign,  ///< scale = mean|v|, then one bit each, 1 for v >= 0: zero cannot be sent. The mean makes it a contraction; the root mean square does not
   kTopK,  ///< the elements with the largest |v|, of equal ones the first; fp32 with their indices
   kRandomK,  ///< one element of each of `kept` equal stretches, drawn by (key, draw), which the receiver repeats; fp32 without indices
-  kLowRank,  ///< of whole matrices, which ranks sum as two factors (kernels/ops/low_rank.h); not an encoding of a range
+  kLowRank,  ///< ranks sum whole matrices as two factors (kernels/ops/low_rank.h); not an encoding of a range
 };
 
 }  // namespace trireme

@@ -49,8 +49,8 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 
 /// The sums that decide on a step: one f64 tensor [kStepSums], first of a rank, then of all ranks.
 enum StepSum : int {
-  kSquares = 0,   ///< of the gradients, which include the loss scale
-  kLosses = 1,    ///< of the valid tokens, nats
+  kSquares = 0,   ///< sum of squares of the gradients, which include the loss scale
+  kLosses = 1,    ///< sum of the losses of the valid tokens, nats
   kOutliers = 2,  ///< number of ranks whose losses stand out from their own earlier steps
   kStepSums = 3,
 };

@@ -61,8 +61,8 @@ class LowRankReducer final : public Reducer {
     Range own;                  ///< this rank's shard
     int64_t message_numel = 0;  ///< all P, then the parameters that are not compressed
     int64_t basis_numel = 0;
-    Tensor error, next_error;  ///< of the unit; of the own shard after this step. Undefined: no error feedback
-    Tensor basis, next_basis;  ///< of all matrices
+    Tensor error, next_error;  ///< the unit's errors; after this step those of the own shard. Undefined: no error feedback
+    Tensor basis, next_basis;  ///< the bases of all matrices
     Tensor whole;              ///< of the step: M, then the next errors, until settle()
     Tensor message;
     Work work;

@@ -43,14 +43,21 @@ void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& p
   params.mark_stale(unit);
 }
 
+std::vector<Unit::Segment> counted_segments(const Unit& unit, const Communicator& shard) {
+  std::vector<Unit::Segment> counted;
+  for (Unit::Segment segment : unit.owned_segments(shard.rank(), shard.size())) {
+    segment.count = segment.matrix_range().count();  // the end of a segment may be padding
+    if (segment.spec->is_primary_copy && segment.count > 0) counted.push_back(segment);
+  }
+  return counted;
+}
+
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum,
                           NamedSquares* each) {
   std::vector<Tensor> counted;
   NamedSquares named;
   for (size_t u = 0; u < units.size(); ++u) {
-    for (Unit::Segment segment : units[u]->owned_segments(shard.rank(), shard.size())) {
-      segment.count = segment.matrix_range().count();  // the end of a segment may be padding
-      if (!segment.spec->is_primary_copy || segment.count == 0) continue;
+    for (const Unit::Segment& segment : counted_segments(*units[u], shard)) {
       counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
       if (each != nullptr) named.emplace_back(segment.spec->name, 0);
     }

@@ -43,6 +43,10 @@ class ShardedOptimizer {
   std::vector<std::vector<State>> states_;  ///< by unit; the average is the last
 };
 
+/// The segments of a unit that this rank owns and counts, without padding: over all ranks with replicate coordinate 0, every element of every
+/// parameter is in exactly one of them; tied copies are in none.
+std::vector<Unit::Segment> counted_segments(const Unit& unit, const Communicator& shard);
+
 /// sum[0] (f64) += sum of squares of this rank's owned gradients of primary copies. Over all ranks with replicate coordinate 0, every element of
 /// every parameter is added exactly once; padding and tied copies are never added. The sum of each parameter, by its name, is appended to
 /// `each`, if given; only on CPUs.

@@ -7,12 +7,11 @@ Trains on two ranks, with the data that ./scripts/quickstart.sh prepares, in a t
 validation loss to that of plain training with the same seed, tokens and global batch, and the smallest and largest. Exit code 1 if a mean is more than
 2 % above plain training.
 """
-import json
-import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from quickstart_run import validation_loss
 
 LIMIT = 0.02
 SETTINGS = {  # steps of a round, outer learning rate, outer momentum
@@ -24,19 +23,13 @@ SETTINGS = {  # steps of a round, outer learning rate, outer momentum
 
 def loss_of(directory, seed, steps, setting):
     sets = {
-        "run.directory": directory, "run.seed": seed, "parallel.tensor": 1, "parallel.pipeline": 1, "parallel.sequence_parallel": "false",
-        "parallel.zero_stage": 0, "training.steps": steps, "training.schedule.warmup_steps": 20, "training.evaluate.every": 0, "checkpoint.every": 0,
-        "parallel.data": 1 if setting else 2, "resilience.hang_seconds": 300,
+        "run.directory": directory, "run.seed": seed, "parallel.data": 1 if setting else 2, "parallel.zero_stage": 0, "training.steps": steps,
+        "resilience.hang_seconds": 300,
     }
     if setting:
         sets |= {"parallel.islands": 2, "training.local.steps": setting[0], "training.local.outer_learning_rate": setting[1],
                  "training.local.outer_momentum": setting[2]}
-    command = ["build/trireme", "train", "configs/quickstart.yaml"]
-    for key, value in sets.items():
-        command += ["--set", f"{key}={value}"]
-    subprocess.run(command, check=True, capture_output=True)
-    lines = [json.loads(line) for line in (pathlib.Path(directory) / "metrics.jsonl").read_text().splitlines()]
-    return [line["validation_loss"] for line in lines if "validation_loss" in line][-1]
+    return validation_loss(sets)
 
 
 def main(arguments):

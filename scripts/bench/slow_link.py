@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from quickstart_run import lines_of, settings
+
 METHODS = {
     "plain": {},
     "library": {"parallel.collectives": "library"},
@@ -30,10 +32,6 @@ COMMON = {
     "parallel.tensor": 1, "parallel.pipeline": 1, "parallel.sequence_parallel": "false", "parallel.data": 2, "parallel.zero_stage": 0,
     "training.schedule.warmup_steps": 1, "training.evaluate.every": 0, "checkpoint.every": 0, "plan.must_fit": "false",
 }
-
-
-def settings(of):
-    return [word for key, value in of.items() for word in ("--set", f"{key}={value}")]
 
 
 class TwoHosts:
@@ -76,8 +74,7 @@ class TwoHosts:
 
     def train(self, directory, sets):
         self.run("build/trireme", "train", "configs/quickstart.yaml", "--hosts", str(self.file), *settings({**sets, "run.directory": directory}))
-        lines = [json.loads(line) for line in (pathlib.Path(directory) / "metrics.jsonl").read_text().splitlines()]
-        return statistics.median([line["step_seconds"] for line in lines if "loss" in line][2:])
+        return statistics.median([line["step_seconds"] for line in lines_of(directory) if "loss" in line][2:])
 
     def __exit__(self, *_):
         for name in self.names:

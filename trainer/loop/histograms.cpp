@@ -91,9 +91,7 @@ std::vector<Histogram> parameter_histograms(Trainer& trainer, double loss_scale)
     const int shard = params.shard().rank();
     for (size_t u = 0; u < params.units().size(); ++u) {
       const int unit = static_cast<int>(u);
-      for (Unit::Segment segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
-        segment.count = segment.matrix_range().count();  // the end of a segment may be padding
-        if (!segment.spec->is_primary_copy || segment.count == 0) continue;
+      for (const Unit::Segment& segment : counted_segments(*params.units()[u], params.shard())) {
         const size_t group = places.at(layer_group(segment.spec->name));
         add(Unit::slice(params.master(unit), segment, shard), 1, 0, group);
         add(Unit::slice(stage->grads().shard(unit), segment, shard), 1 / loss_scale, 1, group);

@@ -9,13 +9,10 @@
 namespace trireme {
 namespace {
 
-/// Adds the squares of the elements of a shard that count: those of primary copies, without padding.
+/// Adds the squares of the elements of a shard that count.
 void add_squares(Context& ctx, const Unit& unit, const Communicator& shard, const Tensor& owned, const Tensor& sum) {
   std::vector<Tensor> counted;
-  for (Unit::Segment segment : unit.owned_segments(shard.rank(), shard.size())) {
-    segment.count = segment.matrix_range().count();  // the end of a segment may be padding
-    if (segment.spec->is_primary_copy && segment.count > 0) counted.push_back(Unit::slice(owned, segment, shard.rank()));
-  }
+  for (const Unit::Segment& segment : counted_segments(unit, shard)) counted.push_back(Unit::slice(owned, segment, shard.rank()));
   sum_of_squares(ctx, counted, sum);
 }
 

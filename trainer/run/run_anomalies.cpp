@@ -102,7 +102,7 @@ RerunVerdict Run::repeat(int64_t step, const StepResult& result, const StepLimit
 void Run::report_step(int64_t step, StepResult result, double seconds) {
   const AnomalyPolicy policy = config_.observe.anomalies.policy.value();
   padding_ += result.padding;
-  const StepLimits limits = rank_window_.add_to(window_.limits());
+  const StepLimits limits = judges_before_update() ? finished_.limits : window_.limits();
   const Anomaly anomaly = anomaly_in(result, limits);
   if (!anomaly) {
     reporter_.step(step, result, seconds, more_figures(step, result), padding_);
