@@ -21,7 +21,7 @@ library_file() {
   done
   file=$( (ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null) | awk -v name="$name" 'index($1, name) == 1 { print $NF; exit }')
   [ -z "$file" ] || { readlink -f "$file"; return; }
-  for file in "${VIRTUAL_ENV:-/nowhere}" /usr/lib /usr/local/lib "$HOME/.local/lib" "$HOME/.pyenv/versions/"*/lib /opt/conda/lib; do
+  for file in "${VIRTUAL_ENV:-/nowhere}" "$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)" /usr/lib /usr/local/lib "$HOME/.local/lib" "$HOME/.pyenv/versions/"*/lib /opt/conda/lib; do
     for file in "$file"/{,lib/}python3*/{site,dist}-packages/nvidia/*/lib/"$name"*; do [ -e "$file" ] && { readlink -f "$file"; return; }; done
   done
   return 0
