@@ -10,7 +10,8 @@
 // one warp each. Only LayerNorm (kCentred) subtracts the mean.
 //
 // The gradients of weight and bias are sums over all rows: each block adds those of a slice of the rows, row after row, then the sums of the slices
-// are added. Both orders depend only on the shape, so that dw has the same bits whether dx is computed in the same launch or not.
+// are added. Both orders depend only on the shape, so that dw has the same bits whether dx is computed in the same launch or not. Every fused multiply-add
+// is written as one: nvcc chooses for each instantiation which products and sums it fuses, and a real GPU showed two instantiations that differ.
 
 namespace trireme::cuda {
 namespace {
@@ -115,8 +116,12 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T
     if constexpr (kCentred) load_vector(b + column, bias);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      v[i] = (v[i] - mean) * rstd * weight[i];
-      if constexpr (kCentred) v[i] += bias[i];
+      v[i] = (v[i] - mean) * rstd;
+      if constexpr (kCentred) {
+        v[i] = fmaf(v[i], weight[i], bias[i]);
+      } else {
+        v[i] *= weight[i];
+      }
     }
     store_vector(y + begin + column, v);
   });
@@ -190,9 +195,8 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const
       weights.get(c, column, weight);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        g[i] *= weight[i];
-        along[0] = fmaf(g[i], n[i], along[0]);
-        if constexpr (kCentred) along[1] += g[i];
+        along[0] = fmaf(g[i] * weight[i], n[i], along[0]);
+        if constexpr (kCentred) along[1] = fmaf(g[i], weight[i], along[1]);
       }
     });
     if (kSums && dx == nullptr) continue;
@@ -209,13 +213,11 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const
       values.get(c, column, n);
       weights.get(c, column, weight);
 #pragma unroll
-      for (int i = 0; i < N; ++i) g[i] = rstd * (g[i] * weight[i] - mean_g - (n[i] - mean) * rstd * mean_gn);
-      if (residual != nullptr) {
-        float r[N];
-        past.get(c, column, r);
+      for (int i = 0; i < N; ++i) g[i] = fmaf(-((n[i] - mean) * rstd), mean_gn, fmaf(g[i], weight[i], -mean_g));
+      float r[N] = {};
+      if (residual != nullptr) past.get(c, column, r);
 #pragma unroll
-        for (int i = 0; i < N; ++i) g[i] += r[i];
-      }
+      for (int i = 0; i < N; ++i) g[i] = fmaf(rstd, g[i], r[i]);
       store_vector(dx + begin + column, g);
     });
   }

@@ -59,7 +59,8 @@ struct Steps {
   int64_t peak_resident = 0;  ///< 0: unknown
 };
 
-/// Runs steps as in training: on a GPU a step is finished after the next one has been started.
+/// Runs steps as in training: on a GPU a step is finished after the next one has been started. The start of a step waits for room in the queue of
+/// launches, so that the first end is seen late and the last one early there: these two are not counted.
 Steps run_steps(Context& ctx, Trainer& trainer, const Dataset& data, double learning_rate, const StepOptions& options) {
   Steps result;
   for (int64_t step = 0; step < options.warmup; ++step) {
@@ -76,13 +77,17 @@ Steps run_steps(Context& ctx, Trainer& trainer, const Dataset& data, double lear
     const auto now = Clock::now();
     result.seconds.push_back(std::chrono::duration<double>(now - std::exchange(last, now)).count());
   };
-  for (int64_t step = 0; step < options.steps; ++step) {
+  for (int64_t step = 0; step < options.steps + (overlap ? 2 : 0); ++step) {
     Trainer::StepInFlight started = trainer.start(data, options.warmup + step, learning_rate);
     if (before) finish(*std::exchange(before, std::nullopt));
     before = std::move(started);
     if (!overlap) finish(*std::exchange(before, std::nullopt));
   }
   if (before) finish(*before);
+  if (overlap) {
+    result.seconds.pop_back();
+    result.seconds.erase(result.seconds.begin());
+  }
   result.system_allocations = ctx.arena->system_allocations() - allocations;
   if (resident_known) result.peak_resident = peak_resident_bytes();
   return result;
