@@ -154,7 +154,8 @@ __global__ void __launch_bounds__(kBlock) embedding_backward_kernel(const int32_
 
 // ---- positions that restart in each document ----
 // A thread owns N columns at kPositions consecutive positions and visits the rows at them, one document after another, so that it accesses its part of
-// the table once. For that each block lists the first rows of the documents in shared memory, one tile of rows at a time.
+// the table once. It loads that part before the first document: from code that loads a position at its first use, nvcc 13.0 removes one of the loads. For
+// the documents each block lists their first rows in shared memory, one tile of rows at a time.
 
 constexpr int kPositions = 4;  // with fewer there are more blocks, each of which loads all starts
 
@@ -198,15 +199,15 @@ __global__ void __launch_bounds__(kBlock)
   const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
   const int64_t position = int64_t{access / row_accesses} * kPositions, column = int64_t{access % row_accesses} * N;
   Packed<T, N> added[kPositions];
-  bool loaded[kPositions] = {};  // no thread loads positions that no document has
+#pragma unroll
+  for (int i = 0; i < kPositions; ++i) {
+    if (position + i < documents.sequence_length) added[i].load(w + (position + i) * columns + column);
+  }
   documents.for_each_document(position, [&](int64_t row, int64_t end) {
     Packed<T, N> values[kPositions];
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
-      if (row + i < 0 || row + i >= end) continue;
-      values[i].load(y + (row + i) * columns + column);
-      if (!loaded[i]) added[i].load(w + (position + i) * columns + column);
-      loaded[i] = true;
+      if (row + i >= 0 && row + i < end) values[i].load(y + (row + i) * columns + column);
     }
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
@@ -227,22 +228,23 @@ __global__ void __launch_bounds__(kBlock) document_position_backward_kernel(cons
   const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
   const int64_t position = int64_t{access / row_accesses} * kPositions, column = int64_t{access % row_accesses} * N;
   float sums[kPositions][N];
-  bool loaded[kPositions] = {};
+#pragma unroll
+  for (int i = 0; i < kPositions; ++i) {
+    if (position + i < documents.sequence_length) load_vector(dw + (position + i) * columns + column, sums[i]);
+  }
   documents.for_each_document(position, [&](int64_t row, int64_t end) {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       if (row + i < 0 || row + i >= end) continue;
       float gradient[N];
       load_vector(dy + (row + i) * columns + column, gradient);
-      if (!loaded[i]) load_vector(dw + (position + i) * columns + column, sums[i]);
-      loaded[i] = true;
 #pragma unroll
       for (int n = 0; n < N; ++n) sums[i][n] += gradient[n];
     }
   });
 #pragma unroll
   for (int i = 0; i < kPositions; ++i) {
-    if (loaded[i]) store_vector(dw + (position + i) * columns + column, sums[i]);
+    if (position + i < documents.sequence_length) store_vector(dw + (position + i) * columns + column, sums[i]);
   }
 }
 

@@ -39,7 +39,7 @@ part_sanitizer() {
 part_parity() {
   enter_scratch
   local steps=12 model precision apart more layout name t p d z s text
-  local models=(llama gpt2 flash) layouts=('2 1 1 0 false' '1 2 1 0 false' '1 1 2 1 false' '1 1 4 3 false' '2 2 2 3 true' '4 2 1 0 true' '2 1 4 2 true' '1 4 2 3 false')
+  local models=(llama gpt2 flash) layouts=('2 1 1 0 false' '1 2 1 0 false' '1 1 2 1 false' '1 1 4 3 false' '2 2 2 3 true' '4 2 1 0 false' '2 1 4 2 true' '1 4 2 3 false')
   [ "$mode" != rehearse ] || { steps=4; models=(llama); layouts=('2 1 1 0 false' '1 1 2 3 false'); }
   for model in "${models[@]}"; do
     # fp16 rounds an eighth as far as bf16; its loss scale is too small for an overflow, which another order of sums may just not have.

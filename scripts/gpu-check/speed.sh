@@ -63,7 +63,12 @@ bench_cudnn() {
     check 'cuDNN attention' skip 'this program was built without the headers of cuDNN'
     return 0
   fi
-  into "$file" limited 170 "$trireme" bench kernels "$config" --device cuda --tokens 16384 --only attention --set kernels.attention=cudnn --json || true
+  into "$file" limited 170 "$trireme" bench kernels "$config" --device cuda --tokens 16384 --only attention --set kernels.attention=cudnn --json \
+    2> "$output/logs/cudnn.log" || true
+  if [ "$mode" = run ] && grep -q 'libcudnn.so.9: version .* is needed' "$output/logs/cudnn.log"; then
+    check 'cuDNN attention' skip "$(grep -m 1 'is needed' "$output/logs/cudnn.log")"
+    return 0
+  fi
   step_arguments
   into "$step_file" limited 150 "$trireme" bench step "${step[@]}" --steps 8 --warmup 4 --set kernels.attention=cudnn --json || true
   [ "$mode" != dry ] || return 0

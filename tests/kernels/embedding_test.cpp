@@ -157,6 +157,7 @@ TEST_CASE("positions restart in each document") {
   CHECK(run(gradient, Device::kReference, DType::kF64)[1] == std::vector<double>{106, 208, 307, 407, 500});
   for (const auto& [other, documents] : {std::pair{c, lengths},
                                          {PositionCase{30, 24, 0, 15, 16}, std::vector<int64_t>{15, 7, 8}},
+                                         {PositionCase{12, 23, 0, 12, 13}, std::vector<int64_t>{1, 11}},
                                          {PositionCase{70, 8, 20, 30, 30}, std::vector<int64_t>{25, 5, 1, 1, 28, 17, 13}},
                                          {PositionCase{33, 5, 11, 11, 13}, std::vector<int64_t>{11, 4, 7, 11, 1, 1, 1, 8}}}) {
     check_engines(position(other, documents), kTolerance);
