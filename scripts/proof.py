@@ -27,7 +27,7 @@ HEAD = """\
 <!-- Written by scripts/proof.py from what it ran. Do not edit. -->
 
 Each section is a claim, the command that shows it, and what that command printed when it last ran: figure, date, machine and commit.
-[testing.md](testing.md) explains the methods. No line of the CUDA path has run on a real GPU; what is said about it holds for the simulated one.
+[testing.md](testing.md) explains the methods. What is said about the CUDA path holds for the simulated GPU; [gpu.md](gpu.md) says what has run on a real one.
 """
 
 

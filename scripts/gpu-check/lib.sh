@@ -51,7 +51,7 @@ stop_running() {
 # ---- figures ----
 short() { awk -v a="$1" 'BEGIN { printf "%.4g", a }'; }
 at_least() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && a + 0 >= b + 0) }'; }
-# forecast NAME FIGURE LEAST UNIT SOURCE: a speed beside its forecast, which no GPU has confirmed.
+# forecast NAME FIGURE LEAST UNIT SOURCE: a speed beside its forecast.
 forecast() {
   if [ -z "$2" ]; then
     check "$1" fail 'no figure; see the log' "forecast: $5"

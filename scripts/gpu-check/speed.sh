@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Parts step, bench, pytorch and profile: figures. Sourced by gpu-check.sh.
-# Forecasts are estimates from instruction counts; no GPU has confirmed them. A figure below its forecast is reported, and is no failure.
+# Forecasts are estimates from instruction counts, which one H200 exceeded nearly everywhere. A figure below its forecast is reported, and is no failure.
 
 # The configuration's micro-batch, halved until a step fits: sets micro.
 fit_batch() {
