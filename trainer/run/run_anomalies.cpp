@@ -121,7 +121,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
   reporter_.step(step, result, seconds, more_figures(step, result), padding_);
   const bool stops = policy == AnomalyPolicy::kStop && !first.accepted;
   const char* const action = verdict ? "rerun" : stops ? "stop" : first.accepted ? "warn" : "skip";
-  const bool clean = verdict && verdict->cause == RerunVerdict::Cause::kHardware;
+  const bool clean = verdict && !anomaly_in(result, limits);
   const char* const outcome = stops              ? "; the run ends, with the weights from before this step"
                               : !result.accepted ? "; the step was rejected on every rank, weights are unchanged"
                               : clean            ? "; a repetition without the anomaly was accepted"

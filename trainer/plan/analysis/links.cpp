@@ -8,6 +8,7 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/model/part_profile.h"
 #include "trainer/plan/collective.h"
+#include "trainer/plan/gradient_seconds.h"
 
 namespace trireme {
 namespace {
@@ -76,9 +77,17 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const double unshard_beside = policy.unshard_each_use ? all : forwards / m;
   axes.push_back(group({"parameters", uses * parameters * (n - 1) / n * element, uses * units * (n - 1), unshard_beside}, MeshAxis::kShard));
   const double reduce_beside = backwards * scatters / m;
-  axes.push_back(group({"gradients", scatters * parameters * (n - 1) / n * reduced, scatters * units * (n - 1), reduce_beside}, MeshAxis::kShard));
-  const double of_shard = parameters / n;
-  axes.push_back(group({"replicas", 2 * of_shard * (r - 1) / r * reduced, units * 2 * (r - 1), backwards / m}, MeshAxis::kReplicate));
+  const CompressionConfig& compression = config.training.compression;
+  const double message = compression.method == Encoding::kNone ? reduced : gradient_message_bytes(config, stacks().front());
+  if (compression.method == Encoding::kLowRank) {  // all-reduces of the factors over all data ranks
+    axes.push_back(group({"gradients", 2 * parameters * (n * r - 1) / (n * r) * message, units * 2 * (n * r - 1), reduce_beside}, MeshAxis::kData));
+  } else {
+    const double scattered = needs_full_gradients(compression) ? message : reduced;
+    axes.push_back(
+        group({"gradients", scatters * parameters * (n - 1) / n * scattered, scatters * units * (n - 1), reduce_beside}, MeshAxis::kShard));
+    const double of_shard = parameters / n;
+    axes.push_back(group({"replicas", 2 * of_shard * (r - 1) / r * message, units * 2 * (r - 1), backwards / m}, MeshAxis::kReplicate));
+  }
   const double sends = m * messages;
   const double of_boundary = config.parallel.sequence_parallel ? boundary / t : boundary;
   axes.push_back(group({"pipeline", sends * of_boundary * element, sends, all}, MeshAxis::kPipeline, true));
