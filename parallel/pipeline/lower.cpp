@@ -267,6 +267,13 @@ ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& sta
   return lists;
 }
 
+ActionList without_first(ActionList list, int skipped) {
+  std::erase_if(list, [&](const Action& action) { return action.microbatch >= 0 && action.microbatch < skipped; });
+  for (Action& action : list)
+    if (action.microbatch >= 0) action.microbatch -= skipped;
+  return list;
+}
+
 int max_in_flight(const ActionList& list) {
   std::map<std::pair<int, int>, size_t> last;  // stage, micro-batch -> its last compute, after which the activations saved by its forward are freed
   for (size_t i = 0; i < list.size(); ++i)

@@ -45,6 +45,12 @@ struct LoweringPolicy {
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
 
+/// The list of a data rank that has `skipped` micro-batches fewer than the list: without compute and transfers of the first ones; the others are
+/// numbered from 0. What data ranks do together stays, so ranks with different numbers of micro-batches meet in the same collectives. Its pipeline ranks
+/// leave out both ends of a transfer, and lists without a deadlock have none without it. The last micro-batch is on every rank, so that reductions
+/// overlap its backward.
+ActionList without_first(ActionList list, int skipped);
+
 /// Peak number of micro-batches whose activations a rank holds, summed over its stages: each from the stage's F of a micro-batch to its last W (or
 /// B). With virtual stages each of them covers (the rank's layers / virtual stages) layers.
 int max_in_flight(const ActionList& list);

@@ -164,14 +164,18 @@ ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& 
 
 }  // namespace
 
-ActionLists training_schedule(const Config& config) {
-  if (config.parallel.schedule == "file") return schedule_from_file(config);
+ActionLists training_schedule(const Config& config, int microbatches) {
+  if (config.parallel.schedule == "file") {
+    TRIREME_CHECK(microbatches == microbatches_of(config), "a schedule from a file is for ", microbatches_of(config), " micro-batches");
+    return schedule_from_file(config);
+  }
   for (const ScheduleKind kind : kScheduleKinds)
     if (config.parallel.schedule == name_of(kind))
-      return make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()),
-                           microbatches_of(config));
+      return make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()), microbatches);
   throw InternalError("unknown schedule: " + config.parallel.schedule);
 }
+
+ActionLists training_schedule(const Config& config) { return training_schedule(config, microbatches_of(config)); }
 
 int64_t blocks_per_unit(const Config& config) {
   if (!config.parallel.bucket_size) return 1;
@@ -193,15 +197,16 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   return units;
 }
 
-LoweredSchedule lowered_schedule(const Config& config) {
+LoweredSchedule lowered_schedule(const Config& config) { return lowered_schedule(config, microbatches_of(config)); }
+
+LoweredSchedule lowered_schedule(const Config& config, int microbatches) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch),
                                 config.parallel.overlap};
-  const ActionLists training = training_schedule(config);
+  const ActionLists training = training_schedule(config, microbatches);
   LoweredSchedule schedule;
   schedule.stage_rank = stage_ranks(training);
   schedule.units = stage_units(config, schedule.stage_rank);
-  const int microbatches = microbatches_of(config);
   const auto forward = [&](int count) {
     return lower_and_validate(forward_only(schedule.stage_rank, count), schedule, lowering, config, count, false);
   };

@@ -26,7 +26,7 @@ std::vector<std::string> state_names(const TrainingConfig& training);
 /// training.local, the momentum of the outer step.
 int64_t saved_states(const Config& config);
 
-/// Micro-batches per step and data rank.
+/// Micro-batches per step and data rank in an even split.
 int microbatches_of(const Config& config);
 
 /// Rows of logits that the head computes at a time: training.logits_chunk, or its default for run.device, which is cpu unless it is cuda.
@@ -34,8 +34,9 @@ int64_t logits_chunk(const Config& config);
 /// Shapes and dtypes with which the parts of a training run are profiled.
 ProfileShape profile_shape(const Config& config);
 
-/// The compute-only schedule of a training step: generated, or read from parallel.schedule_file.
-/// Errors: those of MappedFile; ConfigError if the file is not a valid schedule for this configuration's ranks, stages and micro-batches.
+/// The compute-only schedule of a training step of `microbatches` on each data rank: generated, or read from parallel.schedule_file, which is for an
+/// even split. Errors: those of MappedFile; ConfigError if the file is not a valid schedule for this configuration's ranks, stages and micro-batches.
+ActionLists training_schedule(const Config& config, int microbatches);
 ActionLists training_schedule(const Config& config);
 
 /// Number of blocks per unit, whose parameters are gathered and reduced together: as many as fit in parallel.bucket_size bytes, at least one.
@@ -44,13 +45,15 @@ int64_t blocks_per_unit(const Config& config);
 /// The units of each stage, an input of lower().
 std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>& stage_rank);
 
-/// Lowered and validated lists of all pipeline ranks. Validation rules out deadlocks and missing actions.
+/// Lowered and validated lists of all pipeline ranks, of an even split unless `microbatches` is given. Validation rules out deadlocks and missing
+/// actions.
 struct LoweredSchedule {
   std::vector<int> stage_rank;  ///< pipeline rank of each stage
   std::vector<StageUnits> units;
   ActionLists training, evaluation;
   ActionLists text;  ///< forward of one micro-batch; only with observe.samples
 };
+LoweredSchedule lowered_schedule(const Config& config, int microbatches);
 LoweredSchedule lowered_schedule(const Config& config);
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -59,10 +60,10 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
       blocking_(config.parallel.overlap ? nullptr : blocking(world)),
       mesh_(blocking_ ? *blocking_ : world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
       precision_(precision_of(config.training)),
-      microbatches_(microbatches_of(config)),
+      split_(even_split(config)),
       layer_gradients_(config.model) {
   stage_rank_ = schedule.stage_rank;
-  evaluation_list_ = schedule.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
+  use(schedule);
   if (!schedule.text.empty()) text_list_ = schedule.text[static_cast<size_t>(mesh_.at.pipeline)];
   StageOptions options{.sequence_parallel = config.parallel.sequence_parallel,
                        .policy = zero_policy(config.parallel),
@@ -91,16 +92,13 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   local_sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   fill(ctx, std::numeric_limits<double>::infinity(), scalars_.flat(kNormLimit, kStepScalars - kNormLimit));
-  const int64_t rows = config.training.micro_batch_size, tokens = rows * config.training.sequence_length;
-  const auto indices = [&] { return Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData); };
-  for (int k = 0; k < microbatches_; ++k) {
-    batch_.push_back({indices(), indices(), 0});
-    if (config.data.document_mask) batch_.back().documents = {indices(), indices()};
-  }
   rotate_data(0);
-  if (!for_training) return;
-  training_list_ = schedule.training[static_cast<size_t>(mesh_.at.pipeline)];
-  make_optimizers();
+  if (for_training) make_optimizers();
+}
+
+void Trainer::use(const LoweredSchedule& schedule) {
+  longest_training_ = schedule.training[static_cast<size_t>(mesh_.at.pipeline)];
+  longest_evaluation_ = schedule.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
 }
 
 void Trainer::make_optimizers() {
@@ -199,7 +197,7 @@ std::vector<int64_t> Trainer::balanced(const Dataset& data, const std::function<
   }
   costs = all_reduce_counts(*mesh_.data, costs);
   const int64_t ranks = mesh_.data->size();
-  std::vector<int64_t> places = balanced_places(costs, ranks, microbatches_);
+  std::vector<int64_t> places = balanced_places(costs, ranks, std::ssize(batch_));
   cost_imbalance_ = cost_imbalance(costs, places, ranks);
   return places;
 }
@@ -212,10 +210,30 @@ Sampler Trainer::sampler(const Dataset& data) const {
   return Sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size, data_start_);
 }
 
+void Trainer::set_micro_batches(const MicroBatchSplit& split) {
+  TRIREME_CHECK(split.size() == split_.size() && std::reduce(split.begin(), split.end()) == std::reduce(split_.begin(), split_.end()) &&
+                    std::ranges::min(split) >= 1,
+                "a split of ", std::reduce(split.begin(), split.end()), " micro-batches over ", split.size(), " data ranks");
+  if (std::ranges::max(split) != std::ranges::max(split_)) use(lowered_schedule(config_, std::ranges::max(split)));
+  split_ = split;
+  rotate_data(0);
+}
+
 void Trainer::rotate_data(int by) {
-  const int64_t ranks = mesh_.data->size(), rank = mesh_.at.island * ranks + (mesh_.data->rank() + by) % ranks;
-  for (size_t k = 0; k < batch_.size(); ++k)
-    batch_[k].first_sample = (rank * microbatches_ + static_cast<int64_t>(k)) * config_.training.micro_batch_size;
+  const int ranks = mesh_.data->size(), rank = mesh_.at.island * ranks + (mesh_.data->rank() + by) % ranks;
+  const int count = split_[static_cast<size_t>(rank)], skipped = std::ranges::max(split_) - count;
+  training_list_ = without_first(longest_training_, skipped);
+  evaluation_list_ = without_first(longest_evaluation_, skipped);
+
+  const int64_t rows = config_.training.micro_batch_size, tokens = rows * config_.training.sequence_length;
+  const auto indices = [&] { return Tensor::empty(ctx_, {tokens}, DType::kI32, MemoryCategory::kData); };
+  batch_.resize(std::min(batch_.size(), static_cast<size_t>(count)));
+  while (std::ssize(batch_) < count) {
+    batch_.push_back({indices(), indices(), 0});
+    if (config_.data.document_mask) batch_.back().documents = {indices(), indices()};
+  }
+  int64_t sample = std::reduce(split_.begin(), split_.begin() + rank) * rows;
+  for (Microbatch& microbatch : batch_) microbatch.first_sample = std::exchange(sample, sample + rows);
 }
 
 /// Reads the batch of a step and writes the factor of its loss. Returns the number of valid targets of the global batch, and the factor.

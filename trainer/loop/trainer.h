@@ -18,6 +18,7 @@
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/micro_batch_split.h"
 #include "trainer/loop/layer_gradients.h"
 #include "trainer/loop/local_updates.h"
 #include "trainer/model/transformer_stage.h"
@@ -132,6 +133,12 @@ class Trainer {
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
+  /// Splits steps and evaluations like this from now on; evenly from the start. What is trained does not depend on it, except for the order of sums. Set
+  /// the same value on all ranks, between steps.
+  void set_micro_batches(const MicroBatchSplit& split);
+  const MicroBatchSplit& micro_batches() const { return split_; }
+  /// Index of this rank's data rank in a split.
+  int data_rank() const { return mesh_.at.island * mesh_.data->size() + mesh_.data->rank(); }
   /// From now on each data rank computes the samples of the one `by` places after it; 0 from the start. What is trained does not depend on it, except
   /// for the order of sums. Set the same value on all ranks.
   void rotate_data(int by);
@@ -235,6 +242,7 @@ class Trainer {
   void queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list);
   std::vector<double> gather_logits(const Tensor& mine);
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
+  void use(const LoweredSchedule& schedule);
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
   std::pair<int64_t, double> write_inputs(const Dataset& data, int64_t step);
@@ -251,7 +259,7 @@ class Trainer {
   Mesh mesh_;
   ReplicaContract replica_contract_ = ReplicaContract::kEqual;
   Precision precision_;
-  int microbatches_;
+  MicroBatchSplit split_;
   std::vector<int> stage_rank_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
   TransformerStage* last_ = nullptr;  ///< the last stage of the model, if on this rank
@@ -263,6 +271,7 @@ class Trainer {
   std::unique_ptr<LocalUpdates> local_;  ///< with training.local
   Rounds rounds_;
   bool islands_agree_ = true;
+  ActionList longest_training_, longest_evaluation_;  ///< of the data rank that has the most micro-batches
   ActionList training_list_, evaluation_list_, text_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: [kStepSums], [1], [kStepScalars]
   Tensor local_sums_;                        ///< sums_ before the sum over the ranks

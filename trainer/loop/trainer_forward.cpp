@@ -35,7 +35,7 @@ void Trainer::Evaluation::add(const Evaluation& other) {
 }
 
 std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
-  TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && microbatches_ == 1 && !config_.parallel.sequence_parallel,
+  TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && batch_.size() == 1 && !config_.parallel.sequence_parallel,
                 "logits of a text need a layout of tensor ranks only, one micro-batch and no sequence parallelism");
   queue_text(tokens, {.tokens = {}, .targets = {}, .position = position}, mode, evaluation_list_);
   return gather_logits(last_->logits(0));

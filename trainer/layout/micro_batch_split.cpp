@@ -1,0 +1,60 @@
+#include "trainer/layout/micro_batch_split.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/core/check.h"
+#include "trainer/layout/lowered_schedule.h"
+
+namespace trireme {
+
+MicroBatchSplit even_split(const Config& config) {
+  return MicroBatchSplit(static_cast<size_t>(data_ranks(config.parallel)), microbatches_of(config));
+}
+
+SplitLimits split_limits(const Config& config) {
+  const int even = microbatches_of(config), others = static_cast<int>(data_ranks(config.parallel)) - 1;
+  const int fewest = std::min(even, static_cast<int>(config.parallel.pipeline));
+  return {fewest, std::min(2 * even, even + others * (even - fewest))};
+}
+
+double longest_seconds(const MicroBatchSplit& split, const std::vector<double>& seconds) {
+  double longest = 0;
+  for (size_t rank = 0; rank < split.size(); ++rank) longest = std::max(longest, split[rank] * seconds[rank]);
+  return longest;
+}
+
+/// Gives one micro-batch after the other to the rank that ends it first, which is optimal because a rank's micro-batches cost the same.
+MicroBatchSplit split_by_speed(const Config& config, const std::vector<double>& seconds) {
+  const SplitLimits limits = split_limits(config);
+  MicroBatchSplit split(seconds.size(), limits.fewest);
+  const int all = microbatches_of(config) * static_cast<int>(seconds.size());
+  for (int left = all - limits.fewest * static_cast<int>(seconds.size()); left > 0; --left) {
+    size_t best = seconds.size();
+    for (size_t rank = 0; rank < seconds.size(); ++rank)
+      if (split[rank] < limits.most && (best == seconds.size() || (split[rank] + 1) * seconds[rank] < (split[best] + 1) * seconds[best])) best = rank;
+    ++split[best];
+  }
+  return split;
+}
+
+MicroBatchSplit largest_split(const Config& config, int rank) {
+  std::vector<double> seconds(static_cast<size_t>(data_ranks(config.parallel)), 1.0);
+  seconds[static_cast<size_t>(rank)] = 0;
+  return split_by_speed(config, seconds);
+}
+
+MicroBatchSplit uneven_split(const Config& config) {
+  std::vector<double> seconds(static_cast<size_t>(data_ranks(config.parallel)));
+  std::iota(seconds.begin(), seconds.end(), 1.0);
+  return split_by_speed(config, seconds);
+}
+
+bool is_split_of(const Config& config, const MicroBatchSplit& split) {
+  const MicroBatchSplit even = even_split(config);
+  const auto [fewest, most] = split_limits(config);
+  return split.size() == even.size() && std::reduce(split.begin(), split.end()) == std::reduce(even.begin(), even.end()) &&
+         std::ranges::all_of(split, [fewest = fewest, most = most](int count) { return count >= fewest && count <= most; });
+}
+
+}  // namespace trireme
