@@ -99,6 +99,10 @@ std::vector<T> all_reduce_values(Communicator& comm, const std::vector<T>& value
 
 double all_reduce_scalar(Communicator& comm, double value, ReduceOp op) { return all_reduce_values<double>(comm, {value}, op)[0]; }
 
+std::vector<double> all_reduce_scalars(Communicator& comm, const std::vector<double>& values, ReduceOp op) {
+  return all_reduce_values(comm, values, op);
+}
+
 int64_t all_reduce_count(Communicator& comm, int64_t count) { return all_reduce_values<int64_t>(comm, {count}, ReduceOp::kSum)[0]; }
 
 std::vector<int64_t> all_reduce_counts(Communicator& comm, const std::vector<int64_t>& counts) {

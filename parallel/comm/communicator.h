@@ -117,6 +117,7 @@ class Communicator {
 /// Host helpers built on the verbs above, for set-up and metrics, not for the hot path of a step. They allocate host memory on any device.
 std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine);
 double all_reduce_scalar(Communicator& comm, double value, ReduceOp op);
+std::vector<double> all_reduce_scalars(Communicator& comm, const std::vector<double>& values, ReduceOp op);
 /// Integer sum: exact unless it overflows.
 int64_t all_reduce_count(Communicator& comm, int64_t count);
 /// Sums several counts in one all-reduce, each as all_reduce_count does.

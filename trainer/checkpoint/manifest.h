@@ -69,6 +69,7 @@ struct CheckpointDescription {
   std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
   /// Those that the step uses; empty without kernels.tuning_file.
   AlgorithmsByGpu product_algorithms = {};
+  std::vector<int> micro_batches = {};     ///< with resilience.rebalance, the split of the next step (MicroBatchSplit)
   std::vector<int64_t> island_steps = {};  ///< with several islands, the optimizer_steps of each
 
   int64_t steps_of_island(int64_t island) const {

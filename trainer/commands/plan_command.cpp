@@ -13,6 +13,7 @@
 #include "trainer/files/output_files.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/micro_batch_split.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/compression_gain.h"
@@ -172,6 +173,13 @@ std::string packing_text(const PackedData& packed) {
                 trireme::print("; %.2f %% of their positions are padding, which the rates above count as tokens\n", 100 * packed.padding));
 }
 
+std::string rebalance_text(const Config& config) {
+  if (config.resilience.rebalance == Rebalance::kNone) return "";
+  const auto [fewest, most] = split_limits(config);
+  return concat("resilience.rebalance: a data rank may get ", fewest, " to ", counted(most, "micro-batch", "micro-batches"), " instead of ",
+                microbatches_of(config), "; memory is that of a rank with ", most, "\n");
+}
+
 void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
   ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
@@ -198,6 +206,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
     std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
   }
   if (answer.packed) std::cout << packing_text(*answer.packed);
+  if (answer.plan) std::cout << rebalance_text(answer.plan->config);
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
@@ -223,6 +232,9 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
   const int64_t islands = loaded.config.parallel.islands;
   if (islands > 1 && (arguments.search || arguments.analyse))
     throw ConfigError(concat("parallel.islands=", islands, ": ", arguments.search ? "--search" : "--analyse", " knows one island; allowed 1"));
+  if (loaded.config.resilience.rebalance != Rebalance::kNone && (arguments.search || arguments.analyse))
+    throw ConfigError(concat("resilience.rebalance=", loaded.config.resilience.rebalance, ": ", arguments.search ? "--search" : "--analyse",
+                             " splits micro-batches evenly; allowed none"));
   if (loaded.config.run.ranks_per_gpu > 1)
     throw ConfigError(concat("run.ranks_per_gpu=", loaded.config.run.ranks_per_gpu, ": ranks that share a GPU cannot be forecast; allowed 1"));
 }

@@ -103,7 +103,8 @@ bool verify(const VerifyArguments& arguments) {
     std::cout << m.architecture << " of " << counted(m.layers, "layer") << ", hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
               << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads"
               << (config.training.compression.method == Encoding::kNone ? "" : ", without training.compression")
-              << (config.training.local.steps ? ", as one island without training.local" : "") << std::endl;
+              << (config.training.local.steps ? ", as one island without training.local" : "")
+              << (config.resilience.rebalance == Rebalance::kMicroBatches ? ", data ranks with different numbers of micro-batches" : "") << std::endl;
   bool same = true;
   const auto note = [&](const LayoutVerdict& verdict) {
     same = same && verdict.kind == LayoutVerdict::Kind::kSame;

@@ -365,6 +365,30 @@ void check_local(Rules& rules, const Config& c) {
   whole_rounds("observe.samples.every", c.observe.samples.every);
 }
 
+/// Micro-batches that move between data ranks, and what does not go with them.
+void check_rebalance(Rules& rules, const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  const auto refuse = [&](const std::string& rule, const std::string& allowed) {
+    rules.broken("resilience.rebalance", rule, concat("none, or ", allowed), "none");
+  };
+  if (c.resilience.rebalance == Rebalance::kNone || !rules.apply({"resilience.rebalance"})) return;
+  if (rules.apply({"run.device"}) && c.run.device == "cuda") refuse("how long a GPU computes in a step is not measured", "run.device cpu");
+  if (rules.apply({"parallel.islands"}) && p.islands > 1)
+    refuse("islands exchange nothing within a round of training.local, so they could not agree on a split", "parallel.islands 1");
+  if (rules.apply({"parallel.schedule"}) && p.schedule == "file")
+    refuse("parallel.schedule_file is for one number of micro-batches", "another parallel.schedule");
+  if (rules.apply({"data.balance"}) && c.data.balance != Balance::kNone)
+    refuse("data.balance gives every data rank the same number of sequences", "data.balance none");
+  if (!p.data || !rules.apply({"parallel.data", "parallel.pipeline", "training.global_batch_size", "training.micro_batch_size"})) return;
+  const int64_t microbatches = c.training.global_batch_size / c.training.micro_batch_size / *p.data;
+  if (*p.data == 1)
+    refuse("there is one data rank", "parallel.data from 2");
+  else if (microbatches <= p.pipeline)
+    refuse(concat("a data rank has ", counted(microbatches, "micro-batch", "micro-batches"), " and needs ", p.pipeline,
+                  " for its pipeline, so it could give none away"),
+           concat("training.global_batch_size from ", (p.pipeline + 1) * *p.data * c.training.micro_batch_size));
+}
+
 void check_attention(Rules& rules, const Config& c) {
   if (c.kernels.attention != "cudnn" || !rules.apply({"kernels.attention"})) return;
   if (rules.apply({"run.device"}) && c.run.device == "cpu")
@@ -509,6 +533,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_precision(rules, sound);
   check_compression(rules, sound);
   check_local(rules, sound);
+  check_rebalance(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_samples_memory(rules, sound);

@@ -244,10 +244,16 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+/// What moves from slow data ranks to fast ones.
+enum class Rebalance : uint8_t { kNone, kMicroBatches };
+template <>
+inline constexpr std::array kNames<Rebalance>{"none", "micro_batches"};
+
 struct ResilienceConfig {
   int64_t restarts = 0;
   Auto<double> hang_seconds;           ///< auto: hang_seconds() in trainer/layout/resolve.h
   int64_t replica_check_every = 1000;  ///< steps; 0 = off
+  OneOf<Rebalance> rebalance = Rebalance::kNone;
   bool operator==(const ResilienceConfig&) const = default;
 };
 

@@ -211,6 +211,11 @@ void visit(V& v, ResilienceConfig& c) {
          .doc = "Steps between checks that replicated state is identical on all ranks. The check also runs before each checkpoint; 0: never.",
          .min = 0}),
     c.replica_check_every);
+  v(execution_key(
+        {.key = "rebalance",
+         .doc = "What moves from slow data ranks to fast ones. micro_batches: after every 20 steps, micro-batches of the same global batch, in "
+                "proportion to the median speed of each data rank."}),
+    c.rebalance);
 }
 
 template <class V>

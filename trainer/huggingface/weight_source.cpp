@@ -91,6 +91,7 @@ WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open
     config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
     config_.parallel.gradient_accumulation = GradientAccumulation::kFull;
     config_.training.recompute = RecomputeMode::kNone;
+    config_.resilience = {};
   } else {
     path_ = path.string();
     if (kind == WeightKind::kAverage) refuse_average(path_);

@@ -113,6 +113,9 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   if (config.run.device == "auto") config.run.device = automatic_device(*world_, place, config, found, index, options);
   if (config.run.device == "cuda" && config.training.compression.method != Encoding::kNone)
     throw AgreedError(ExitCode::kUsage, "training.compression.method: compression has no CUDA kernels yet; allowed none, or run.device cpu", reports);
+  if (config.run.device == "cuda" && config.resilience.rebalance != Rebalance::kNone)
+    throw AgreedError(ExitCode::kUsage, "resilience.rebalance: how long a GPU computes in a step is not measured; allowed none, or run.device cpu",
+                      reports);
   if (config.run.device == "cuda") {
     collectively(*world_, [&] {
       open_gpu(place, index, config);

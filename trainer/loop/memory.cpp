@@ -60,6 +60,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   ctx.cudnn_attention = config.kernels.attention == "cudnn";
   NullCommunicator world(rank, world_size, "world");
   Trainer trainer(ctx, world, config, true, recompute, schedule);
+  if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(largest_split(config, trainer.data_rank()));
   trainer.initialise();
   const UnreadDataset data(config.training.global_batch_size);
   // The second step runs beside buffers that the first has left, and the evaluation beside those of both.

@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/micro_batch_split.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/gradient_seconds.h"
@@ -291,6 +292,14 @@ ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) {
   return model_seconds(config, cluster, profiles);
 }
 
+double straggler_factor(const Config& config, const ClusterConfig& cluster) {
+  const double straggler = cluster.software.straggler;
+  if (config.resilience.rebalance == Rebalance::kNone) return straggler;
+  std::vector<double> seconds(static_cast<size_t>(data_ranks(config.parallel)), 1.0);
+  seconds.front() = straggler;
+  return longest_seconds(split_by_speed(config, seconds), seconds) / microbatches_of(config);
+}
+
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
   const Stack stack = effective_stack(cluster, config);
   const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
@@ -348,7 +357,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
   costs.slowest = static_cast<int>(std::ranges::max_element(compute) - compute.begin());
   for (size_t i = 0; i < stage_rank.size(); ++i)
-    if (stage_rank[i] == costs.slowest) costs.stages[i].slow_down(cluster.software.straggler);
+    if (stage_rank[i] == costs.slowest) costs.stages[i].slow_down(straggler_factor(config, cluster));
   return costs;
 }
 

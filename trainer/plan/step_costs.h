@@ -57,6 +57,9 @@ SharedUses shared_uses(const Config& config, const Stack& stack);
 /// data themselves. Errors: ConfigError for a precision that the stack or the device does not support.
 Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 
+/// Factor by which software.straggler delays a step's compute: with resilience.rebalance, what remains of it after micro-batches have moved.
+double straggler_factor(const Config& config, const ClusterConfig& cluster);
+
 struct StepCosts {
   std::vector<PartSeconds> stages;  ///< by global stage
   std::vector<double> transfers;    ///< by global stage except the last: to the next one; 0 if both are on one rank

@@ -121,7 +121,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   };
   costs.tensor = [=](const Action& action) { return compute(action, tensor_seconds); };
   costs.collective = [=](const Action& action) { return collective(action).beside; };
-  if (cluster.software.straggler > 1) costs.slowdown[rank_of(mesh, {.pipeline = step.slowest})] = cluster.software.straggler;
+  if (cluster.software.straggler > 1) costs.slowdown[rank_of(mesh, {.pipeline = step.slowest})] = straggler_factor(config, cluster);
   return costs;
 }
 

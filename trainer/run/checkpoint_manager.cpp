@@ -60,7 +60,8 @@ void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_ste
   checkpointer_.save({step, history_.tokens + samples * config_.training.sequence_length - padding, trainer_.accepted_steps(), to_yaml(config_),
                       describe_model(config_.model), tokenizer_, training_data_, config_.run.seed, history_.samples + samples,
                       describe_layout(trainer_.mesh().shape), scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
-                      rejected_steps, history_.branch, early_stopping, anomaly_window, history_.product_algorithms, island_steps(trainer_)},
+                      rejected_steps, history_.branch, early_stopping, anomaly_window, history_.product_algorithms,
+                      config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.micro_batches(), island_steps(trainer_)},
                      state_tensors(trainer_));
 }
 

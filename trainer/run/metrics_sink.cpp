@@ -1,5 +1,6 @@
 #include "trainer/run/metrics_sink.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -69,6 +70,22 @@ MetricsSink::Discarded MetricsSink::lines_after(const std::filesystem::path& pat
     if (const auto time = value.find("time"); time != value.end() && time->is_string()) discarded.until = time->get<std::string>();
   }
   return discarded;
+}
+
+LoggedSplits MetricsSink::splits_after(const std::filesystem::path& path, int64_t step) {
+  LoggedSplits splits;
+  if (!std::filesystem::exists(path)) return splits;
+  std::istringstream text(read_text(path));
+  for (std::string line; std::getline(text, line);) {
+    const ordered_json value = ordered_json::parse(line, nullptr, false);
+    if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer()) continue;
+    const auto at = value["step"].get<int64_t>();
+    splits.last_step = std::max(splits.last_step, at);
+    if (at <= step || !value.contains("event") || value["event"] != "rebalance" || !value.contains("micro_batches")) continue;
+    std::vector<int>& split = splits.after_step[at];
+    for (const ordered_json& count : value["micro_batches"]) split.push_back(count.is_number_integer() ? count.get<int>() : 0);
+  }
+  return splits;
 }
 
 void MetricsSink::truncate_after(const std::filesystem::path& path, int64_t step) {

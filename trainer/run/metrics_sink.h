@@ -1,5 +1,7 @@
 #pragma once
 #include <filesystem>
+#include <map>
+#include <vector>
 
 #include "trainer/files/append_file.h"
 #include "trainer/run/event.h"
@@ -12,6 +14,12 @@ struct MetricsHistory {
   int64_t evaluated = 0;   ///< step of the last evaluation; 0: none
   double loss = 0;         ///< its validation loss
   std::string checkpoint;  ///< the last that was saved or resumed from; empty: none
+};
+
+/// How the steps of an earlier job were split (events "rebalance").
+struct LoggedSplits {
+  int64_t last_step = 0;                           ///< that the job has logged
+  std::map<int64_t, std::vector<int>> after_step;  ///< MicroBatchSplit
 };
 
 /// Appends to metrics.jsonl: one object per line, written immediately; numbers read back to the same bits, NaN and infinity are null. Lines that
@@ -37,6 +45,8 @@ class MetricsSink : public EventSink {
     std::string until;  ///< empty: no line with a time
   };
   static Discarded lines_after(const std::filesystem::path& path, int64_t step);
+  /// The splits of micro-batches that truncate_after() would remove, by the step after which each took force, and the last step.   Errors: IoError.
+  static LoggedSplits splits_after(const std::filesystem::path& path, int64_t step);
   /// Renames a file that contains steps to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., and returns that name; empty if there is no
   /// such file.   Errors: IoError.
   static std::filesystem::path rename_existing(const std::filesystem::path& path);

@@ -34,7 +34,12 @@ void RankFigures::add_step(double seconds) {
   const std::vector<double>& now = progress_.waited();
   waited_.resize(now.size());
   waited_before_.resize(now.size());
-  for (size_t group = 0; group < now.size(); ++group) waited_[group] += now[group] - waited_before_[group];
+  busy_seconds_ = seconds;
+  for (size_t group = 0; group < now.size(); ++group) {
+    const double waited = now[group] - waited_before_[group];
+    waited_[group] += waited;
+    busy_seconds_ -= waited;
+  }
   waited_before_ = now;
   seconds_ += seconds;
   ++steps_;

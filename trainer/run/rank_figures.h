@@ -32,6 +32,8 @@ class RankFigures {
   void interrupt();
   /// A step that took `seconds` has ended.
   void add_step(double seconds);
+  /// Seconds of the step added last in which this rank did not wait for another one. Only on a CPU: on a GPU the device waits, not the host.
+  double busy_seconds() const { return busy_seconds_; }
   /// True if it is time to gather. Only one rank decides.
   bool due() const;
   /// Gathers and reports what was added since the last call; `step` is the last step that was added. Collective.
@@ -46,6 +48,7 @@ class RankFigures {
   std::optional<GpuSensors> sensors_;
   int64_t steps_ = 0;
   double seconds_ = 0;
+  double busy_seconds_ = 0;
   std::vector<double> waited_;         ///< in these steps, by group of the progress
   std::vector<double> waited_before_;  ///< at the end of the last step or interruption
   std::set<std::string> dead_;         ///< rank 0: layers that were reported because they have no gradient

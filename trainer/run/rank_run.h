@@ -1,5 +1,5 @@
 #pragma once
-// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp and run_anomalies.cpp.
+// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp and run_rebalance.cpp.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -19,7 +19,9 @@
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/early_stopping.h"
+#include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_figures.h"
+#include "trainer/run/rebalancer.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
 #include "trainer/run/rerun.h"
@@ -72,6 +74,9 @@ class Run {
   void count_step(int64_t step, const StepResult& result);
   RerunVerdict repeat(int64_t step, const StepResult& result, const StepLimits& limits);
   void end_if_anomalous(int64_t step);
+  void resume_split(const Resumed& resumed);
+  std::vector<double> seconds_of_data_ranks();
+  void rebalance(int64_t step);
   void start_step(int64_t step);
   void finish_step();
   void continue_training();
@@ -105,6 +110,9 @@ class Run {
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
   std::optional<RankFigures> figures_;              ///< from the first step on
+  std::optional<Rebalancer> rebalancer_;            ///< with resilience.rebalance
+  std::vector<double> data_rank_seconds_;           ///< with it: compute of the last finished step, the same on all ranks
+  LoggedSplits logged_splits_;                      ///< with it: those of an earlier job in the steps that this one repeats
   std::optional<Sampler> blend_;                    ///< rank 0: the sample order, if data.train has groups with weights
   std::unique_ptr<RunLock> lock_;                   ///< rank 0: held until this run ends
   Reporter reporter_;                               ///< has an effect on rank 0 only

@@ -165,13 +165,10 @@ static std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& chec
 
 /// `change`: what this resume changes; without keys, nothing.
 static Resumed resumed_from(const std::string& checkpoint, const CheckpointDescription& about, const ConfigChange& change) {
-  Resumed resumed{checkpoint,
-                  about.step,
-                  about.rejected_steps,
-                  {about.step, about.samples, about.tokens, about.branch, about.product_algorithms},
-                  about.early_stopping,
-                  about.anomaly_window,
-                  !change.changes.empty()};
+  Resumed resumed{checkpoint,           about.step,
+                  about.rejected_steps, {about.step, about.samples, about.tokens, about.branch, about.product_algorithms},
+                  about.early_stopping, about.anomaly_window,
+                  about.micro_batches,  !change.changes.empty()};
   if (resumed.changed) resumed.history.branch.push_back(change);
   return resumed;
 }

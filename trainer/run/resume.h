@@ -37,6 +37,7 @@ struct Resumed {
   RunHistory history = {};
   StopState early_stopping = {};
   std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
+  std::vector<int> micro_batches = {};           ///< CheckpointDescription::micro_batches
   bool changed = false;                          ///< the last entry of history.branch is a change made by this resume
 };
 /// Loads the first valid one of `checkpoints` into `trainer`; without checkpoints, initialises it from training.initial_weights or the seed.

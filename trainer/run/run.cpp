@@ -59,6 +59,7 @@ void Run::finish_step() {
   const bool traced = tracer_ && tracer_->traces(step);
   if (!traced) steady_.add(seconds);
   figures_->add_step(seconds);
+  if (rebalancer_) data_rank_seconds_ = seconds_of_data_ranks();
   set_timeout();
   report_step(step, result, seconds);
   if (makes_histograms(step)) {
@@ -131,6 +132,7 @@ nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result)
   nlohmann::ordered_json fields = use_of_sets(step);
   if (result.outer)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
+  if (rebalancer_) fields["imbalance"] = lost_share(data_rank_seconds_);
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
   return fields;
@@ -266,6 +268,7 @@ ExitCode Run::loop() {
     start_step(step);
     end_if_anomalous(step);
     done_ = step;
+    if (rebalancer_) rebalance(step);
     if (!rounds().ends_after(step)) continue;  // what follows concerns all islands, which exchange nothing within a round
     share_rejections();
     constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set

@@ -156,6 +156,7 @@ void Run::resume() {
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
     window_ = AnomalyWindow(config_.observe.anomalies, resumed.anomaly_window);
     rank_window_ = RankWindow(config_.observe.anomalies);
+    resume_split(resumed);
     collectively(world_, [&] {
       if (reports()) open_directory(resumed);
     });

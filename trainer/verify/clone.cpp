@@ -50,6 +50,7 @@ void check_against(const Config& config, const Layout& layout) {
   if (layout.sequence_parallel)
     candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
   candidate.run.device = "cpu";
+  candidate.resilience = {};
   candidate.kernels = {};
   if (layout.recompute) set_recompute(candidate.training, *layout.recompute);
   try {
@@ -132,7 +133,8 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   m.init_std = 0.2;
 }
 
-void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layout>& layouts) {
+/// `uneven`: data ranks get different numbers of micro-batches, for which they need more of them than pipeline ranks.
+void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layout>& layouts, bool uneven) {
   t.epochs.reset();
   t.steps = 10;
   t.initial_weights = "none";
@@ -140,7 +142,10 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   t.micro_batch_size = 1;
   const int64_t unit = least_common(layouts, [](const Layout& layout) { return layout.data * layout.micro_batch; });
   t.global_batch_size = unit;
-  const auto too_few = [&](const Layout& layout) { return t.global_batch_size < kLeastMicrobatches * layout.data * layout.micro_batch; };
+  const auto too_few = [&](const Layout& layout) {
+    const int64_t least = uneven ? std::max(kLeastMicrobatches, layout.pipeline + 1) : kLeastMicrobatches;
+    return t.global_batch_size < least * layout.data * layout.micro_batch;
+  };
   while (t.global_batch_size < kLeastBatch || std::ranges::any_of(layouts, too_few)) t.global_batch_size += unit;
   t.precision = "fp64";
   t.reduce_dtype = "auto";
@@ -199,7 +204,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   const int64_t sequence = (kLeastSequence + unit - 1) / unit * unit;
   const int64_t blocks = blocks_per_unit(config);
   shrink_model(c.model, config.training.sequence_length, sequence, layouts);
-  shrink_training(c.training, sequence, layouts);
+  shrink_training(c.training, sequence, layouts, config.resilience.rebalance == Rebalance::kMicroBatches);
   c.run.seed = seed;
   c.run.device = "cpu";
   c.parallel.islands = 1;

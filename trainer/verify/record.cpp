@@ -161,6 +161,7 @@ RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& valid
   const Config& config = trainer.config();
   if (config.training.optimizer.name == Optimizer::kLion && config.model.architecture == "gpt2")
     for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat("blocks.", block, ".attention.key.bias"));
+  if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(uneven_split(config));
   trainer.initialise();
   if (options.every_state) record.fresh_weight = gather(trainer, Gathered::kWeight, 1, record);
   prepare_weights(trainer, options);
