@@ -147,7 +147,7 @@ Config run_config(const fs::path& directory) {
   config.training.steps = kSteps;
   config.training.global_batch_size = 24;
   config.checkpoint.every = kSave;
-  config.checkpoint.keep = 0;
+  config.checkpoint.keep = kSteps;
   config.resilience.rebalance = Rebalance::kMicroBatches;
   return config;
 }
