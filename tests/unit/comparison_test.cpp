@@ -96,6 +96,28 @@ TEST_CASE("compare: restarts, times, hosts, names and directories do not count")
   check_says(comparison_text(same), "equal: restarts, times");
 }
 
+TEST_CASE("compare: micro-batches that were split differently explain other last bits") {
+  const Scratch scratch;
+  const auto with = [](const std::string& third_loss, const std::string& split) {
+    RunFiles files;
+    files.metrics = edited(metrics_of(third_loss), R"({"step":3,)",
+                           R"({"event":"rebalance","step":2,"micro_batches":)" + split +
+                               "}\n"
+                               R"({"step":3,)");
+    return files;
+  };
+  const RunRecord one = record(scratch, "a", with("3.5", "[7,3]"));
+  const Comparison same = compare(one, record(scratch, "b", with("3.5", "[7,3]")), equal_checkpoints());
+  CHECK(same.equal());
+  CHECK(result_of(same, "micro-batches") == Result::kEqual);
+  const Comparison other = compare(one, record(scratch, "c", with("3.5000000000000004", "[6,4]")), equal_checkpoints());
+  CHECK(result_of(other, "micro-batches") == Result::kDifferent);
+  CHECK(other.cause == "another order of sums, as micro-batches are split differently from step 3 on (resilience.rebalance)");
+  RunFiles even;
+  even.metrics = metrics_of("3.5000000000000004");
+  check_says(compare(one, record(scratch, "d", even), equal_checkpoints()).cause, "split differently from step 3 on");
+}
+
 TEST_CASE("compare: the first step and figure that differ, to the last bit") {
   const Scratch scratch;
   RunFiles other;

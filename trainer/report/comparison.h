@@ -15,8 +15,8 @@ namespace trireme::report {
 enum class Result : uint8_t { kEqual, kDifferent, kUnknown };
 const char* name_of(Result result);  ///< "equal", "different", "not recorded"
 
-/// What one part of two runs compares like: "configuration", "code", "hardware", "data", "sample ids", "losses", "gradient norms", "learning rates",
-/// "steps", "validation losses", "checkpoints".
+/// What one part of two runs compares like: "configuration", "code", "hardware", "data", "sample ids", "micro-batches" (only with
+/// decisions of resilience.rebalance), "losses", "gradient norms", "learning rates", "steps", "validation losses", "checkpoints".
 struct Part {
   std::string name;
   Result result = Result::kEqual;
