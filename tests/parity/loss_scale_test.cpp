@@ -181,7 +181,8 @@ TEST_CASE("in fp16 every pair of options is as close to the exact gradient as on
   std::map<std::string, std::array<RunRecord, 2>> serial;
   const std::vector<ParityCase> cases = covering_parity_cases(2);
   for (size_t i = 0; i < cases.size(); i += 2) {
-    const ParityCase& c = cases[i];
+    ParityCase c = cases[i];
+    c.layout.islands = 1;  // islands with a loss scale each are refused
     INFO(name_of(c.model) << " " << c.layout.str());
     auto& [exact, one] = serial[name_of(c.model) + c.layout.on_one_rank().str()];
     if (exact.loss.empty()) {
