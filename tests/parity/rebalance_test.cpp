@@ -198,7 +198,7 @@ TEST_CASE("rebalance: with one of four data ranks twice as slow, steps take the 
   const TemporaryDirectory files;
   write_tokens(files.path / "tokens", 29 * 12 + 1);
   const Config config = run_config(files.path / "run");
-  run_slowed(config, std::chrono::microseconds(1500), kSlow);
+  run_slowed(config, std::chrono::microseconds(2000), kSlow);
   const std::vector<json> lines = lines_of(config.run.directory);
   const std::vector<json> decisions = decisions_of(lines);
   REQUIRE(decisions.size() == 1);
@@ -210,7 +210,9 @@ TEST_CASE("rebalance: with one of four data ranks twice as slow, steps take the 
   CHECK(decisions[0]["imbalance"].get<double>() == Approx(0.6).margin(0.15));
   CHECK(median(values_of(lines, "imbalance", 1, 20)) == Approx(0.6).margin(0.15));
   CHECK(median(values_of(lines, "imbalance", 21, kSteps)) < 0.2);
-  const double before = median(values_of(lines, "step_seconds", 1, 20)), after = median(values_of(lines, "step_seconds", 21, kSteps));
+  // The fastest steps, as other programs on the same cores only make steps longer.
+  const double before = std::ranges::min(values_of(lines, "step_seconds", 1, 20)),
+               after = std::ranges::min(values_of(lines, "step_seconds", 21, kSteps));
   INFO("steps took " << before << " s, then " << after << " s");
   CHECK(after < 1.1 * 7 / 12 * before);
 
