@@ -6,6 +6,7 @@
 #include "kernels/ops/transfer.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/write.h"
+#include "trainer/loop/environment.h"
 
 namespace trireme::test {
 
@@ -17,14 +18,14 @@ void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step
   CheckpointDescription about;
   about.step = step;
   about.optimizer_steps = trainer.accepted_steps();
-  about.island_steps = island_steps(trainer);
+  about.island_steps = island_numbers(trainer, trainer.accepted_steps());
   if (scales_loss(trainer.config().training)) about.loss_scale = trainer.loss_scale();
   Config config = with_derived_sizes(trainer.config());  // with the required keys that these tests do not use
   config.data.tokenizer = "none";
   config.data.train = {"none"};
   about.config = to_yaml(config);
   about.model = nlohmann::json::object();
-  about.layout = nlohmann::json::object();
+  about.layout = describe_layout(trainer.mesh().shape);
   std::vector<StateTensor> tensors = state_tensors(trainer);
   change(tensors);
   checkpointer.save(about, tensors);

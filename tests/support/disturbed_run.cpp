@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <mutex>
 
 #include "tests/support/thread_ranks.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
 
@@ -68,14 +70,14 @@ std::function<void(const Tensor&)> not_a_number() {
   return [](const Tensor& tensor) { std::memset(tensor.raw(), 0xFF, static_cast<size_t>(tensor.bytes())); };  // in every floating-point format
 }
 
-std::string run_disturbed(const Config& config, const std::optional<Fault>& fault, const RunOptions& options) {
-  const auto ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
+std::string run_observed(const Config& config, const RunOptions& options,
+                         const std::function<BufferObserver(int rank, const Progress& progress)>& observer_of) {
+  const int ranks = mesh_shape(config.parallel).world();
   std::mutex mutex;
   std::string message;
   run_ranks(ranks, [&](Communicator& world) {
     Progress progress;
-    FaultInjector injector(fault, world.rank(), [&] { return progress.snapshot().step; });
-    const std::unique_ptr<Communicator> disturbed = observed(world, injector.observer());
+    const std::unique_ptr<Communicator> disturbed = observed(world, observer_of(world.rank(), progress));
     Arena arena(Device::kCpu);
     Context ctx{Device::kCpu, &arena, 1};
     try {
@@ -86,6 +88,15 @@ std::string run_disturbed(const Config& config, const std::optional<Fault>& faul
     }
   });
   return message;
+}
+
+std::string run_disturbed(const Config& config, const std::optional<Fault>& fault, const RunOptions& options) {
+  std::deque<FaultInjector> injectors;
+  std::mutex mutex;
+  return run_observed(config, options, [&](int rank, const Progress& progress) {
+    const std::lock_guard lock(mutex);
+    return injectors.emplace_back(fault, rank, [&progress] { return progress.snapshot().step; }).observer();
+  });
 }
 
 }  // namespace trireme::test

@@ -44,7 +44,11 @@ std::function<void(const Tensor&)> scaled(double factor);
 std::function<void(const Tensor&)> flipped(int bit, int64_t element = -1);
 std::function<void(const Tensor&)> not_a_number();
 
-/// Runs `config` (not resolved) on threads of the CPU, one for each rank. Returns "", or the message of the error that all ranks agreed on.
+/// Runs `config` (not resolved) on threads of the CPU, one for each rank, which `observer_of` observes. Returns "", or the message of the error that all
+/// ranks agreed on.
+std::string run_observed(const Config& config, const RunOptions& options,
+                         const std::function<BufferObserver(int rank, const Progress& progress)>& observer_of);
+/// The same, disturbed by a fault.
 std::string run_disturbed(const Config& config, const std::optional<Fault>& fault, const RunOptions& options = {});
 
 }  // namespace trireme::test

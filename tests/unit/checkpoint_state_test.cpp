@@ -150,7 +150,7 @@ TEST_CASE("checkpoint: the state of early stopping is part of the manifest", "[c
   CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"early_stopping\"") && Contains("60"));
 }
 
-TEST_CASE("manifest: the steps of each island, only if there are several") {
+TEST_CASE("manifest: the steps and rejections of each island, only if there are several") {
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
   about.step = 50;
@@ -158,13 +158,26 @@ TEST_CASE("manifest: the steps of each island, only if there are several") {
   about.model = about.layout = nlohmann::json::object();
   CHECK(manifest_text(manifest).find("island_steps") == std::string::npos);
   CHECK((about.steps_of_island(0) == 49 && about.steps_of_island(1) == 49));
+  about.layout["islands"] = 2;
   about.island_steps = {49, 50};
-  CHECK(parse_manifest(manifest_text(manifest), "m").description.island_steps == about.island_steps);
+  about.island_rejections = {0, 3};
+  about.rejected_steps = 3;
+  const CheckpointDescription parsed = parse_manifest(manifest_text(manifest), "m").description;
+  CHECK((parsed.island_steps == about.island_steps && parsed.island_rejections == about.island_rejections));
   CHECK((about.steps_of_island(0) == 49 && about.steps_of_island(1) == 50));
-  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{{49}, {48, 49}, {49, 51}, {49, -1}}) {
+  CHECK((about.rejections_of_island(0) == 0 && about.rejections_of_island(1) == 3));
+  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{{}, {49}, {49, 50, 50}, {48, 49}, {49, 51}, {49, -1}}) {
     about.island_steps = wrong;
     CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_steps\""));
   }
+  about.island_steps = {49, 50};
+  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{{}, {3}, {0, 2}, {0, 4}}) {
+    about.island_rejections = wrong;
+    CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_rejections\""));
+  }
+  about.island_rejections = {0, 3};
+  about.layout.erase("islands");
+  CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_steps\": has 2 numbers for 1 island"));
 }
 
 TEST_CASE("manifest: the micro-batches of each data rank, only with resilience.rebalance") {

@@ -64,6 +64,17 @@ TEST_CASE("rejected steps: the count continues at a resume") {
   CHECK_THAT(steps.text(), Contains("step 21, because the loss and the gradient of head.weight are not finite"));
 }
 
+TEST_CASE("rejected steps: those of an island, as another island knows them") {
+  RejectedSteps steps(2, 0, " by island 1");
+  steps.add(4, rejected());
+  RejectedSteps other(2, steps.state());
+  CHECK_FALSE(other.limit_reached());
+  CHECK(other.text() == "1 step was rejected by island 1, the last of them step 4, because the gradient of head.weight is not finite");
+  other.add(5, rejected());
+  CHECK(other.limit_reached());
+  CHECK(steps.count() == 1);
+}
+
 TEST_CASE("rejected steps: a limit of 0 means no limit") {
   RejectedSteps steps(0);
   for (int64_t step = 1; step <= 1000; ++step) steps.add(step, rejected());

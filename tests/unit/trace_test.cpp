@@ -87,6 +87,19 @@ TEST_CASE("exposed time of a pipeline: the bubble is what remains with free tran
   for (const ExposedTime& rank : ranks) CHECK(sum(rank) == 8.5);
 }
 
+TEST_CASE("exposed time of several islands: each pipeline is replayed by itself") {
+  const std::vector<StepTrace> one = two_stages();
+  StepTrace late = one[0];
+  late.timeline.front().begin = 0.25;  // 0.25 s more of forward in the second island
+  const std::vector<ExposedTime> alone = exposed_time(one, MeshShape{.pipeline = 2}), other = exposed_time({late, one[1]}, MeshShape{.pipeline = 2});
+  const std::vector<ExposedTime> islands = exposed_time({one[0], one[1], late, one[1]}, MeshShape{.pipeline = 2, .islands = 2});
+  CHECK(alone[0] != other[0]);
+  for (const size_t stage : {size_t{0}, size_t{1}}) {
+    CHECK(islands[stage] == alone[stage]);
+    CHECK(islands[2 + stage] == other[stage]);
+  }
+}
+
 TEST_CASE("the wait for the other stage of a tied embedding is bubble, both in its action and after the list") {
   std::vector<StepTrace> overlapping = two_stages();
   const auto reduce_tied = [](StepTrace& rank, double begin, double end) {  // its wait comes before NORM

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <set>
 
+#include "kernels/core/counted.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/strict_json.h"
 
@@ -146,15 +147,19 @@ std::vector<StepFigures> parse_anomaly_window(const json& object, const std::str
   return window;
 }
 
-std::vector<int64_t> parse_island_steps(const json& object, const CheckpointDescription& about, const std::string& where) {
-  const std::string at = where + ": \"island_steps\"";
-  std::vector<int64_t> steps;
-  for (const json& value : array_member(object, "island_steps", where)) {
-    steps.push_back(integer(value, at));
-    if (steps.back() < 0 || steps.back() > about.step) throw DataError(at + ": contains a number of steps that the run has not taken");
+/// Numbers of steps, one for each island of the layout; none with one island.
+std::vector<int64_t> parse_island_numbers(const json& object, const char* key, const CheckpointDescription& about, const std::string& where) {
+  const int64_t islands = about.layout.contains("islands") ? integer_member(about.layout, "islands", where + ": \"layout\"", 2) : 1;
+  const std::string at = concat(where, ": \"", key, "\"");
+  std::vector<int64_t> numbers;
+  if (islands == 1 && !object.contains(key)) return numbers;
+  for (const json& value : array_member(object, key, where)) {
+    numbers.push_back(integer(value, at));
+    if (numbers.back() < 0 || numbers.back() > about.step) throw DataError(at + ": contains a number of steps that the run has not taken");
   }
-  if (steps.size() < 2 || steps.front() != about.optimizer_steps) throw DataError(at + ": does not begin with optimizer_steps, or has one island");
-  return steps;
+  if (std::ssize(numbers) != islands || islands == 1)
+    throw DataError(concat(at, ": has ", numbers.size(), " numbers for ", counted(islands, "island")));
+  return numbers;
 }
 
 std::vector<int> parse_micro_batches(const json& object, const std::string& where) {
@@ -275,6 +280,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
   if (!about.island_steps.empty()) result["island_steps"] = about.island_steps;
   if (!about.micro_batches.empty()) result["micro_batches"] = about.micro_batches;
+  if (about.rejected_steps > 0 && !about.island_rejections.empty()) result["island_rejections"] = about.island_rejections;
   if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
   for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
@@ -298,10 +304,31 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
-  require_known_keys(object, {"digest",          "format",     "version",        "step",         "tokens",         "samples",
-                              "optimizer_steps", "seed",       "config",         "model",        "tokenizer",      "training_data",
-                              "layout",          "loss_scale", "rejected_steps", "branch",       "early_stopping", "product_algorithms",
-                              "tensors",         "files",      "anomaly_window", "island_steps", "micro_batches"},
+  require_known_keys(object,
+                     {"digest",
+                      "format",
+                      "version",
+                      "step",
+                      "tokens",
+                      "samples",
+                      "optimizer_steps",
+                      "seed",
+                      "config",
+                      "model",
+                      "tokenizer",
+                      "training_data",
+                      "layout",
+                      "loss_scale",
+                      "rejected_steps",
+                      "branch",
+                      "early_stopping",
+                      "product_algorithms",
+                      "tensors",
+                      "files",
+                      "anomaly_window",
+                      "island_steps",
+                      "island_rejections",
+                      "micro_batches"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -317,7 +344,12 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   about.layout = object_member(object, "layout", where);
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
-  if (object.contains("island_steps")) about.island_steps = parse_island_steps(object, about, where);
+  about.island_steps = parse_island_numbers(object, "island_steps", about, where);
+  if (about.rejected_steps > 0) about.island_rejections = parse_island_numbers(object, "island_rejections", about, where);
+  if (!about.island_steps.empty() && about.island_steps.front() != about.optimizer_steps)
+    throw DataError(where + ": \"island_steps\": does not begin with optimizer_steps");
+  if (!about.island_rejections.empty() && std::ranges::max(about.island_rejections) != about.rejected_steps)
+    throw DataError(where + ": \"island_rejections\": the largest is not rejected_steps");
   if (object.contains("micro_batches")) about.micro_batches = parse_micro_batches(object, where);
   if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
   if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);

@@ -61,19 +61,24 @@ struct CheckpointDescription {
   std::string training_data;              ///< TokenDataset::identity of the tokens it was trained on
   int64_t seed = 0;                       ///< with `step` the complete random state: initial values, sample order and dropout are functions of both
   int64_t samples = 0;                    ///< sequences consumed: position of the sampler, except after a change of the training data (`branch`)
-  nlohmann::json layout;                  ///< informational; no reader depends on it
+  nlohmann::json layout;                  ///< informational, but for "islands": the number of entries of island_steps
   std::optional<LossScale> loss_scale;    ///< only with dynamic loss scaling
-  int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
+  int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps); with several islands, the most of any
   std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
   StopState early_stopping = {};          ///< without an evaluation after `step` that was made after the save
   std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
   /// Those that the step uses; empty without kernels.tuning_file.
   AlgorithmsByGpu product_algorithms = {};
-  std::vector<int> micro_batches = {};     ///< with resilience.rebalance, the split of the next step (MicroBatchSplit)
-  std::vector<int64_t> island_steps = {};  ///< with several islands, the optimizer_steps of each
+  std::vector<int> micro_batches = {};          ///< with resilience.rebalance, the split of the next step (MicroBatchSplit)
+  std::vector<int64_t> island_steps = {};       ///< with several islands, the optimizer_steps of each
+  std::vector<int64_t> island_rejections = {};  ///< with several islands and rejected_steps above 0, the rejected_steps of each
 
-  int64_t steps_of_island(int64_t island) const {
-    return island < std::ssize(island_steps) ? island_steps[static_cast<size_t>(island)] : optimizer_steps;
+  int64_t steps_of_island(int64_t island) const { return of_island(island_steps, island, optimizer_steps); }
+  int64_t rejections_of_island(int64_t island) const { return of_island(island_rejections, island, rejected_steps); }
+
+ private:
+  static int64_t of_island(const std::vector<int64_t>& numbers, int64_t island, int64_t otherwise) {
+    return island < std::ssize(numbers) ? numbers[static_cast<size_t>(island)] : otherwise;
   }
 };
 

@@ -56,6 +56,7 @@ ordered_json facts_of(const CheckpointReader& reader) {
   if (about.rejected_steps > 0) facts["rejected_steps"] = about.rejected_steps;
   if (!about.island_steps.empty()) facts["island_steps"] = about.island_steps;
   if (!about.micro_batches.empty()) facts["micro_batches"] = about.micro_batches;
+  if (!about.island_rejections.empty()) facts["island_rejections"] = about.island_rejections;
   if (!about.branch.empty()) facts["branch"] = to_json(about.branch);
   if (const NonFinite found = reader.recorded_non_finite(); !found.empty()) facts["non_finite"] = found;
   if (about.loss_scale) facts["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};

@@ -165,13 +165,14 @@ std::vector<ExposedTime> exposed_time(const std::vector<StepTrace>& ranks, const
   std::vector<std::vector<Blocked>> waits;
   for (const StepTrace& trace : ranks) waits.push_back(blocked(trace));
   std::vector<ExposedTime> all(ranks.size());
-  for (int first = 0; first < mesh.world() / mesh.pipeline; ++first) {
-    const std::vector<int> members = group_members(mesh, MeshAxis::kPipeline, first, 1 << 30);
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const std::vector<int> members = group_members(mesh, MeshAxis::kPipeline, rank, mesh.tensor);
+    if (members.front() != rank) continue;  // each pipeline once
     std::vector<const StepTrace*> column;
     std::vector<const std::vector<Blocked>*> column_waits;
-    for (const int rank : members) {
-      column.push_back(&ranks[static_cast<size_t>(rank)]);
-      column_waits.push_back(&waits[static_cast<size_t>(rank)]);
+    for (const int member : members) {
+      column.push_back(&ranks[static_cast<size_t>(member)]);
+      column_waits.push_back(&waits[static_cast<size_t>(member)]);
     }
     const std::vector<Idle> idle = replay(column, column_waits);
     for (size_t i = 0; i < members.size(); ++i) all[static_cast<size_t>(members[i])] = exposed_of(*column[i], *column_waits[i], idle[i]);

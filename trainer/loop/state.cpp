@@ -66,13 +66,19 @@ void check_names(const std::set<std::string>& known, const std::vector<std::stri
 
 std::string saved_kind(const std::string& kind, int64_t island) { return island == 0 || is_common(kind) ? kind : concat(kind, ".", island); }
 
-std::vector<int64_t> island_steps(Trainer& trainer) {
-  std::vector<int64_t> steps;
+std::vector<std::string> by_island(Trainer& trainer, const std::string& mine) {
+  std::vector<std::string> of_islands;
   const auto islands = static_cast<size_t>(trainer.mesh().shape.islands);
-  if (islands == 1) return steps;
-  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, std::to_string(trainer.accepted_steps()));
-  for (size_t island = 0; island < islands; ++island) steps.push_back(std::stoll(all[island * all.size() / islands]));  // the outermost axis
-  return steps;
+  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, trainer.mesh().step.rank() == 0 ? mine : "");
+  for (size_t island = 0; island < islands; ++island) of_islands.push_back(all[island * all.size() / islands]);  // the outermost axis
+  return of_islands;
+}
+
+std::vector<int64_t> island_numbers(Trainer& trainer, int64_t mine) {
+  std::vector<int64_t> numbers;
+  if (trainer.mesh().shape.islands == 1) return numbers;
+  for (const std::string& number : by_island(trainer, std::to_string(mine))) numbers.push_back(std::stoll(number));
+  return numbers;
 }
 
 int64_t state_bytes(const Config& config) {

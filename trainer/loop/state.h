@@ -14,8 +14,10 @@ std::vector<StateTensor> state_tensors(Trainer& trainer);
 
 /// The first part of the name of an island's tensors in a checkpoint: "exp_avg" or "exp_avg.1".
 std::string saved_kind(const std::string& kind, int64_t island);
-/// CheckpointDescription::island_steps of a run: empty with one island. Collective.
-std::vector<int64_t> island_steps(Trainer& trainer);
+/// What the first rank of each island passes, in the order of the islands. Collective.
+std::vector<std::string> by_island(Trainer& trainer, const std::string& mine);
+/// The same of numbers; empty with one island, as in CheckpointDescription. Collective.
+std::vector<int64_t> island_numbers(Trainer& trainer, int64_t mine);
 
 /// Bytes of a checkpoint's tensors over all ranks: weights and optimizer state of every parameter, in the dtype of the master weights.
 int64_t state_bytes(const Config& config);

@@ -2,7 +2,6 @@
 // Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp and run_rebalance.cpp.
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -29,6 +28,7 @@
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
 #include "trainer/run/steady_steps.h"
+#include "trainer/run/step_timeout.h"
 #include "trainer/run/tracer.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -65,7 +65,9 @@ class Run {
   std::vector<int32_t> continue_text(std::vector<int32_t> text);
   nlohmann::ordered_json more_figures(int64_t step, const StepResult& result);
   void end_if_diverged();
-  void share_rejections();
+  void share_island_reports();
+  /// Of the island that has rejected most steps in a row.
+  const RejectedSteps& most_rejected() const { return most_rejected_ ? *most_rejected_ : rejected_; }
   std::string checkpoint_before_rejections() const;
   /// Those that the device applies to the next step.
   StepLimits step_limits() const { return rank_window_.add_to(judges_before_update() ? window_.limits() : StepLimits()); }
@@ -80,7 +82,7 @@ class Run {
   void start_step(int64_t step);
   void finish_step();
   void continue_training();
-  void set_timeout();
+  void set_timeout() { progress_.set_timeout(timeout_.seconds()); }
   void warn_of_plain_products(int64_t step);
   void report_attention(int64_t step);
   void check_replicas(int64_t step);
@@ -140,7 +142,8 @@ class Run {
   ExchangeLog& exchanges_;
   std::optional<Started> started_;                  ///< step not yet reported
   Started finished_{};                              ///< the last reported step
-  RejectedSteps rejected_;                          ///< up to the last reported step
+  RejectedSteps rejected_;                          ///< up to the last reported step; of this rank's island
+  std::optional<RejectedSteps> most_rejected_;      ///< with several islands, of the one that rejected most steps in a row, after the last round
   AnomalyWindow window_;                            ///< up to the last reported step
   RankWindow rank_window_;                          ///< likewise, of this rank
   std::string stop_reason_;                         ///< why the run ends at an anomalous step; empty: it does not
@@ -148,7 +151,7 @@ class Run {
   bool first_step_reported_ = false;                ///< with the shapes of its operations
   std::vector<AttentionKernels::Shape> attention_;  ///< those that have been reported; the same on all ranks
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
-  std::deque<double> step_seconds_;  ///< of the most recent steps
+  StepTimeout timeout_;
   SteadySteps steady_;
 };
 

@@ -20,7 +20,7 @@ void RejectedSteps::add(int64_t step, const StepResult& result) {
 }
 
 std::string RejectedSteps::text() const {
-  const std::string many = concat(counted(count_, "step was rejected", "steps in a row were rejected"));
+  const std::string many = concat(counted(count_, "step was rejected", "steps in a row were rejected"), by_);
   if (last_ == 0) return many;  // all rejected before this start
   return concat(many, ", the last of them step ", last_, ", because ", reason_);
 }

@@ -1,7 +1,10 @@
 #include "trainer/run/reporter.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "kernels/core/counted.h"
@@ -20,6 +23,7 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
   history_ = history;
   const MetricsSink::Discarded discarded = MetricsSink::lines_after(std::filesystem::path(config.run.directory) / "metrics.jsonl", history.step);
   const std::vector<std::string> warnings = sinks_.open({config, history_, steps, std::move(width), stdout, messages});
+  has_islands_ = config.parallel.islands > 1;
   balances_ = config.data.balance != Balance::kNone;
   packs_ = config.data.packing != Packing::kNone;
   positions_per_step_ = config.training.global_batch_size * config.training.sequence_length;
@@ -113,8 +117,27 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
 
 void Reporter::finish() { sinks_.finish(); }
 
+ordered_json Reporter::take_island_events() { return kept_ ? std::exchange(*kept_, ordered_json::array()) : ordered_json::array(); }
+
+void Reporter::report_island_events(int64_t island, const ordered_json& events) {
+  for (const ordered_json& one : events) write_of_island(island, one[0], one[1], one[2], one[3]);
+}
+
+void Reporter::write_of_island(int64_t island, const std::string& kind, int64_t step, ordered_json fields, const std::string& text) {
+  fields["island"] = island;
+  write({kind, step, fields, text.empty() ? "" : concat("island ", island, ": ", text), WallClock::now()});
+}
+
 void Reporter::event(const std::string& kind, std::optional<int64_t> step, const ordered_json& fields, const std::string& text) {
-  for (const std::string& failure : sinks_.write({kind, step, fields, text, WallClock::now()})) message(failure);
+  constexpr std::array<std::string_view, 3> kOfIsland = {"rejected_step", "anomaly", "no_target"};
+  const bool of_island = step && std::ranges::find(kOfIsland, kind) != kOfIsland.end();
+  if (of_island && kept_) kept_->push_back({kind, *step, fields, text});
+  if (of_island && has_islands_) return write_of_island(0, kind, *step, fields, text);
+  write({kind, step, fields, text, WallClock::now()});
+}
+
+void Reporter::write(const Event& event) {
+  for (const std::string& failure : sinks_.write(event)) message(failure);
 }
 
 }  // namespace trireme

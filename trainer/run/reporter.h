@@ -14,8 +14,9 @@
 
 namespace trireme {
 
-/// Turns the progress of a run into events and passes them to every sink. Only one rank calls open(); on the others no call has an effect. If a sink
-/// cannot write, one message reports it and the run continues.
+/// Turns the progress of a run into events and passes them to every sink. Only one rank calls open(). On the others no call has an effect, except that
+/// the first rank of each further island keeps the events on which its island alone decides, for that rank. If a sink cannot write, one message
+/// reports it and the run continues.
 class Reporter {
  public:
   /// Opens the sinks of `config` (resolved) and counts tokens on from `history`. `environment`: contents of environment.json. `forecast`: for the
@@ -23,6 +24,11 @@ class Reporter {
   /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
             int64_t steps, TerminalWidth width = {}, std::FILE* messages = stderr);
+  /// Keeps rejected, anomalous and target-less steps from now on, instead of having no effect.
+  void keep_island_events() { kept_ = nlohmann::ordered_json::array(); }
+  /// Those since the last call, for report_island_events() on the rank that has called open().
+  nlohmann::ordered_json take_island_events();
+  void report_island_events(int64_t island, const nlohmann::ordered_json& events);
   /// `more`: an object with further fields. `padding`: StepResult::padding of all steps since the checkpoint in `history`, this one included.
   void step(int64_t step, const StepResult& result, double seconds, const nlohmann::ordered_json& more = nlohmann::ordered_json::object(),
             int64_t padding = 0);
@@ -49,9 +55,13 @@ class Reporter {
   void sync() const { sinks_.sync(); }                              ///< Sinks::sync
 
  private:
+  void write(const Event& event);
+  void write_of_island(int64_t island, const std::string& kind, int64_t step, nlohmann::ordered_json fields, const std::string& text);
+
   Sinks sinks_;
+  std::optional<nlohmann::ordered_json> kept_;  ///< a list of [kind, step, fields, text]
   int64_t positions_per_step_ = 0;
-  bool packs_ = false, balances_ = false;
+  bool packs_ = false, balances_ = false, has_islands_ = false;
   RunHistory history_;
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;

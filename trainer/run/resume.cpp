@@ -163,12 +163,16 @@ static std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& chec
   return reader;
 }
 
-/// `change`: what this resume changes; without keys, nothing.
-static Resumed resumed_from(const std::string& checkpoint, const CheckpointDescription& about, const ConfigChange& change) {
-  Resumed resumed{checkpoint,           about.step,
-                  about.rejected_steps, {about.step, about.samples, about.tokens, about.branch, about.product_algorithms},
-                  about.early_stopping, about.anomaly_window,
-                  about.micro_batches,  !change.changes.empty()};
+/// `change`: what this resume changes; without keys, nothing. `island`: of this rank.
+static Resumed resumed_from(const std::string& checkpoint, const CheckpointDescription& about, const ConfigChange& change, int64_t island) {
+  Resumed resumed{checkpoint,
+                  about.step,
+                  about.rejections_of_island(island),
+                  {about.step, about.samples, about.tokens, about.branch, about.product_algorithms},
+                  about.early_stopping,
+                  about.anomaly_window,
+                  about.micro_batches,
+                  !change.changes.empty()};
   if (resumed.changed) resumed.history.branch.push_back(change);
   return resumed;
 }
@@ -197,7 +201,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
     }
     if (!damage) {
       if (world.rank() == 0) note_average(*reader, checkpoint, config);
-      Resumed resumed = resumed_from(checkpoint, reader->description(), change);
+      Resumed resumed = resumed_from(checkpoint, reader->description(), change, trainer.mesh().at.island);
       trainer.set_data_start(data_start(resumed.history.branch));
       return resumed;
     }

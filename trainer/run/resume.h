@@ -29,7 +29,8 @@ ConfigChange check_resumable(const CheckpointReader& reader, const std::string& 
 /// tokenizer differs.
 void check_initial_weights(const WeightSource& source, const Config& config);
 
-/// The checkpoint that a run resumes from, its step, and the number of consecutive rejected steps up to it; empty and 0 for a new run.
+/// The checkpoint that a run resumes from, its step, and the number of consecutive rejected steps up to it, of this rank's island; empty and 0 for a new
+/// run.
 struct Resumed {
   std::string checkpoint;
   int64_t step = 0;

@@ -10,6 +10,7 @@
 #include "trainer/loop/learning_rate.h"
 #include "trainer/loop/plain_products.h"
 #include "trainer/loop/resident.h"
+#include "trainer/loop/state.h"
 #include "trainer/report/goodput.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
@@ -34,7 +35,8 @@ void Run::start_step(int64_t step) {
   trainer_->record_activations(records_activations(step));
   const bool may_repeat = config_.observe.anomalies.policy == AnomalyPolicy::kRerun;
   const LossScale before = trainer_->loss_scale();
-  if (config_.parallel.islands > 1 && rounds().ends_after(step)) progress_.set_timeout(state_timeout(config_));  // waits for the slowest island
+  timeout_.start(step, config_.parallel.islands > 1 && rounds().ends_after(step));
+  set_timeout();
   if (may_repeat) {
     trainer_->weights_changed();  // as in execute()
     exchanges_.start();
@@ -55,7 +57,7 @@ void Run::finish_step() {
   finished_ = *std::exchange(started_, std::nullopt);
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
-  step_seconds_.push_back(seconds);
+  timeout_.finish(step, seconds);
   const bool traced = tracer_ && tracer_->traces(step);
   if (!traced) steady_.add(seconds);
   figures_->add_step(seconds);
@@ -71,10 +73,11 @@ void Run::finish_step() {
     warn_of_plain_products(step);
     report_attention(step);
   }
-  if (!traced) return;
-  progress_.act(concat("writing the trace of step ", step));
+  if (traced) continue_training();
+  if (!tracer_ || !tracer_->has_report() || !rounds().ends_after(step)) return;  // within a round no rank waits for another island
+  progress_.act(concat("writing the trace after step ", step));
   progress_.set_timeout(state_timeout(config_));
-  tracer_->report(step, reporter_);
+  tracer_->report(reporter_);
   set_timeout();
   continue_training();
 }
@@ -138,18 +141,6 @@ nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result)
   return fields;
 }
 
-/// During training a rank without progress for five median steps counts as hung. The first steps allocate buffers and may take longer.
-void Run::set_timeout() {
-  constexpr size_t kWindow = 21, kFewest = 3;
-  if (step_seconds_.size() > kWindow) step_seconds_.pop_front();
-  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  const bool one_host = options_.ranks_per_host.value_or(world_.size()) == world_.size();
-  progress_.set_timeout(sorted.size() < kFewest ? state_timeout(config_)
-                                                : std::max(hang_seconds(config_, ctx_.device == Device::kCuda, one_host), 5 * *middle));
-}
-
 void Run::check_replicas(int64_t step) {
   progress_.act("comparing replicas");
   progress_.set_timeout(state_timeout(config_));
@@ -173,26 +164,36 @@ std::string Run::checkpoint_before_rejections() const {
   return "";
 }
 
-/// Within a round islands count rejected steps by themselves. Collective.
-void Run::share_rejections() {
+/// Tells all ranks what the islands have decided alone in the round that has ended. Collective.
+void Run::share_island_reports() {
   if (config_.parallel.islands == 1) return;
   finish_step();
-  rejected_.raise_to(static_cast<int64_t>(all_reduce_scalar(world_, static_cast<double>(rejected_.count()), ReduceOp::kMax)));
+  const nlohmann::ordered_json mine = {{"rejected", rejected_.state()}, {"events", reporter_.take_island_events()}};
+  std::string bytes;
+  nlohmann::ordered_json::to_msgpack(mine, bytes);  // keeps numbers that are not finite
+  most_rejected_.reset();
+  int64_t island = 0;
+  for (const std::string& of_island : by_island(*trainer_, bytes)) {
+    const nlohmann::ordered_json report = nlohmann::ordered_json::from_msgpack(of_island);
+    const RejectedSteps rejected(config_.training.max_rejected_steps, nlohmann::json(report["rejected"]));
+    if (!most_rejected_ || rejected.count() > most_rejected_->count()) most_rejected_ = rejected;
+    reporter_.report_island_events(island++, report["events"]);
+  }
 }
 
 /// Called before a save: a diverged state must not be saved, as it would displace a good checkpoint.
 void Run::end_if_diverged() {
-  if (!rejected_.limit_reached()) return;
+  if (!most_rejected().limit_reached()) return;
   finish_step();  // a GPU is a step ahead
-  if (!rejected_.limit_reached()) return;
+  if (!most_rejected().limit_reached()) return;
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));
   checkpoints_->finish();
-  reporter_.event("diverged", {}, {{"rejected_steps", rejected_.count()}, {"limit", config_.training.max_rejected_steps}});
+  reporter_.event("diverged", {}, {{"rejected_steps", most_rejected().count()}, {"limit", config_.training.max_rejected_steps}});
   const std::string before = reports() ? checkpoint_before_rejections() : "";
   throw AgreedError(
       ExitCode::kInternal,
-      concat("training has diverged: ", rejected_.text(), " (training.max_rejected_steps=", config_.training.max_rejected_steps,
+      concat("training has diverged: ", most_rejected().text(), " (training.max_rejected_steps=", config_.training.max_rejected_steps,
              "). Start another run with a lower training.optimizer.learning_rate, more training.schedule.warmup_steps or ",
              config_.training.gradient_clip > 0 ? "a smaller training.gradient_clip" : "training.gradient_clip=1",
              scales_loss(config_.training) ? ", or with a smaller training.loss_scale.minimum" : "",
@@ -264,13 +265,15 @@ ExitCode Run::loop() {
   last_report_ = std::chrono::steady_clock::now();
   log(RankRecord::Level::kInfo, concat("training from step ", done_ + 1, " to ", last));
   figures_.emplace(*trainer_, progress_);
+  const bool one_host = options_.ranks_per_host.value_or(world_.size()) == world_.size();
+  timeout_ = StepTimeout(hang_seconds(config_, ctx_.device == Device::kCuda, one_host), state_timeout(config_));
   for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
     start_step(step);
     end_if_anomalous(step);
     done_ = step;
     if (rebalancer_) rebalance(step);
     if (!rounds().ends_after(step)) continue;  // what follows concerns all islands, which exchange nothing within a round
-    share_rejections();
+    share_island_reports();
     constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
     const double request = stop_.requested() ? kStop : !reports() ? 0 : save_request_.requested() ? kSave : figures_->due() ? kGather : 0;
@@ -319,8 +322,8 @@ ExitCode Run::loop() {
                              ", checkpoint saved; rerun the same command to resume"));
     return ExitCode::kRequeue;
   }
-  if (rejected_.count() > 0)
-    reporter_.message(concat("warning: the run ends while ", rejected_.text(), "; the weights are those from before these steps"));
+  if (most_rejected().count() > 0)
+    reporter_.message(concat("warning: the run ends while ", most_rejected().text(), "; the weights are those from before these steps"));
   reporter_.message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
   return ExitCode::kOk;
 }

@@ -153,7 +153,10 @@ void Run::resume() {
         continue;
       }
     }
-    rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
+    const bool islands = config_.parallel.islands > 1;
+    const int64_t island = trainer_->mesh().at.island;
+    rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps, islands ? concat(" by island ", island) : "");
+    if (island > 0 && trainer_->mesh().step.rank() == 0) reporter_.keep_island_events();
     window_ = AnomalyWindow(config_.observe.anomalies, resumed.anomaly_window);
     rank_window_ = RankWindow(config_.observe.anomalies);
     resume_split(resumed);

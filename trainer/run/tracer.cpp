@@ -96,7 +96,7 @@ Tracer::Tracer(Trainer& trainer, CommunicationLog& log, const StepRange& steps, 
 
 void Tracer::begin(int64_t step) {
   if (!traces(step)) return;
-  trainer_.mesh().world.barrier();
+  trainer_.mesh().step.barrier();
   trace_ = {};
   trace_.origin = DeviceClock::Host::now();
   DeviceClock& clock = device_clock_.emplace(trainer_.context(), trace_.origin);
@@ -112,21 +112,24 @@ void Tracer::end(int64_t step) {
   trace_.timeline = actions_->take();
   trace_.operations = log_.stop();
   trainer_.trace(nullptr, nullptr);
-  if (!kernels_) return;
-  trainer_.context().log = nullptr;
-  for (const OperationRecord& one : kernels_->take()) {
-    if (one.kind == OperationKind::kCollective) continue;  // recorded by its communicator
-    trace_.kernels.push_back({concat(one.layer, *one.layer != 0 ? " " : "", one.name), one.begin, one.begin + one.seconds});
+  if (kernels_) {
+    trainer_.context().log = nullptr;
+    for (const OperationRecord& one : kernels_->take()) {
+      if (one.kind == OperationKind::kCollective) continue;  // recorded by its communicator
+      trace_.kernels.push_back({concat(one.layer, *one.layer != 0 ? " " : "", one.name), one.begin, one.begin + one.seconds});
+    }
+    kernels_.reset();
   }
-  kernels_.reset();
+  ended_[step] = to_bytes(trace_);
 }
 
-void Tracer::report(int64_t step, Reporter& reporter) {
-  if (!traces(step)) return;
+void Tracer::report(Reporter& reporter) {
   Communicator& world = trainer_.mesh().world;
-  const std::vector<std::string> all = gather_strings(world, to_bytes(trace_));
-  if (world.rank() == 0) add(step, all, reporter);
-  if (step == steps_.last) finish(reporter);
+  for (const auto& [step, bytes] : std::exchange(ended_, {})) {
+    const std::vector<std::string> all = gather_strings(world, bytes);
+    if (world.rank() == 0) add(step, all, reporter);
+    if (step == steps_.last) finish(reporter);
+  }
   world.barrier();  // so that the others do not wait for rank 0 with the timeout of a step
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 // Traces selected steps of a run: `train --trace-steps A:B`.
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "kernels/core/operation_log.h"
 #include "parallel/pipeline/timeline_recorder.h"
@@ -19,7 +21,7 @@ struct StepRange {
 StepRange step_range(const std::string& text);
 std::string to_string(const StepRange& steps);  ///< "3:5"
 
-/// Every method is collective. Rank 0 writes a line {"event": "exposed"} to metrics.jsonl for each step, and at the end a table and
+/// Every method is collective, begin() and end() over the ranks of an island. Rank 0 writes a line {"event": "exposed"} to metrics.jsonl for each step, and at the end a table and
 /// <run.directory>/trace.json with all steps, the first with every operation of kernels/ops. Between begin() and end() the only overhead is reading
 /// clocks, or recording events on a GPU.
 ///
@@ -29,12 +31,14 @@ class Tracer {
  public:
   /// `log` must record the world communicator of `trainer` (timed()).
   Tracer(Trainer& trainer, CommunicationLog& log, const StepRange& steps, std::filesystem::path run_directory);
-  /// Call before the step: a barrier, then the clock starts.
+  /// Call before the step: a barrier of the island, then the clock starts.
   void begin(int64_t step);
   /// Call as soon as the results of the step have been read.
   void end(int64_t step);
-  /// Gathers and reports a step; ends with a barrier.
-  void report(int64_t step, Reporter& reporter);
+  /// True if a step has ended that is not reported.
+  bool has_report() const { return !ended_.empty(); }
+  /// Gathers and reports the steps that have ended; ends with a barrier. Call it when all islands have ended the same steps.
+  void report(Reporter& reporter);
   /// Call at the end of a run: writes the trace unless that was done after the last step to trace.
   void finish(Reporter& reporter);
   bool traces(int64_t step) const { return steps_.first <= step && step <= steps_.last; }
@@ -48,6 +52,7 @@ class Tracer {
   std::filesystem::path run_directory_;
   std::string clock_;                        ///< identifies the monotonic clock of this host
   StepTrace trace_;                          ///< of the current step
+  std::map<int64_t, std::string> ended_;     ///< traces of the steps that are not reported, as bytes
   std::optional<DeviceClock> device_clock_;  ///< of the current step, as all that is recorded with it
   std::optional<TimelineRecorder> actions_;
   std::optional<OperationLog> kernels_;                          ///< of the first step only: thousands of operations, the same in every step
