@@ -4,6 +4,7 @@
 
 namespace trireme::cuda {
 
-void outer_step(Context& ctx, const OuterStep& step, const Tensor& sum, const Tensor& weights, const Tensor& theta, const Tensor& momentum);
+void outer_step(Context& ctx, const OuterStep& step, const Tensor& sum, const Tensor& weights, const Tensor& theta, const Tensor& momentum,
+                const Tensor& drift);
 
 }  // namespace trireme::cuda

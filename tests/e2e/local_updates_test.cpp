@@ -10,10 +10,11 @@ namespace {
 const Arguments kIslands = kTrainOnly + sets({"parallel.islands=2", "training.local.steps=3", "training.steps=8", "checkpoint.every=3",
                                               "checkpoint.keep=10", "training.schedule.warmup_steps=0"});
 
-std::string last_state(const fs::path& checkpoint, const std::string& run_directory) {
+std::string state_of(const fs::path& run_directory, const std::string& step) {
+  const fs::path checkpoint = run_directory / "checkpoints" / ("step-000000" + step);
   std::string all;
-  for (const std::string& name : names_in(checkpoint / run_directory / "checkpoints/step-00000008"))
-    if (name.ends_with(".safetensors")) all += read_file(checkpoint / run_directory / "checkpoints/step-00000008" / name);
+  for (const std::string& name : names_in(checkpoint))
+    if (name.ends_with(".safetensors")) all += read_file(checkpoint / name);
   return all;
 }
 
@@ -27,7 +28,7 @@ TEST_CASE("local updates: a run in rounds, stopped and resumed, has the bits of 
     check_error(must(directory, kIslands + island + in("parts") + Arguments{"--max-steps", "2"}), 0, "done: 3 of 8 steps");
     must(directory, kIslands + island + in("parts"));
     CHECK(losses(directory / "whole", 8) == losses(directory / "parts", 8));
-    CHECK(last_state(directory.path(), "whole") == last_state(directory.path(), "parts"));
+    CHECK(state_of(directory / "whole", "08") == state_of(directory / "parts", "08"));
     CHECK(checkpoint_names(directory / "whole") == std::set<std::string>{"step-00000003", "step-00000006", "step-00000008"});
     // The last round has two steps.
     for (const nlohmann::json& line : metrics(directory / "whole")) {
@@ -54,6 +55,28 @@ TEST_CASE("local updates: a checkpoint of islands is evaluated and exported as a
   must(directory, exporting("run", "out"));
   check(run(directory, {"checkpoint", "verify", "run/checkpoints/step-00000004"}), 0, "");
   CHECK(must(directory, {"checkpoint", "inspect", "run/checkpoints/step-00000004"}).out.find("exp_avg.1/") != std::string::npos);
+}
+
+TEST_CASE("local updates: fragments with sums in flight, stopped and resumed, and evaluated by the shared weights") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments streaming =
+      Arguments{"train", "run.yaml"} + layout(1, 1, 2, 3) +
+      sets({"parallel.islands=2", "training.local.steps=4", "training.local.fragments=2", "training.local.delay=1", "training.local.blend=0.5",
+            "training.steps=10", "training.evaluate.every=4", "checkpoint.every=4", "checkpoint.keep=10"});
+  must(directory, streaming + in("whole"));
+  check_error(must(directory, streaming + in("parts") + Arguments{"--max-steps", "3"}), 0, "done: 4 of 10 steps");
+  must(directory, streaming + in("parts"));
+  CHECK(losses(directory / "whole", 10) == losses(directory / "parts", 10));
+  for (const char* const step : {"08", "10"}) CHECK(state_of(directory / "whole", step) == state_of(directory / "parts", step));
+  for (const nlohmann::json& line : metrics(directory / "whole"))
+    if (!line.contains("event") && line.contains("loss")) CHECK(line.contains("outer_grad_norm") == (line["step"].get<int>() % 2 == 0));
+  // In the middle of the run the islands differ, and the evaluation is that of the weights in the checkpoint.
+  CHECK(must(directory, {"checkpoint", "inspect", "whole/checkpoints/step-00000008"}).out.find("island_weight.1/") != std::string::npos);
+  const Arguments eval = {"eval", "run.yaml", "--json", "--checkpoint", "whole/checkpoints/step-00000008"};
+  const double loss = nlohmann::json::parse(must(directory, eval).out)["validation_loss"];
+  for (const nlohmann::json& line : metrics(directory / "whole"))
+    if (line.contains("validation_loss") && line["step"] == 8) CHECK(loss == Approx(line["validation_loss"].get<double>()).epsilon(1e-6));
 }
 
 TEST_CASE("local updates: a resume with another number of islands is refused") {

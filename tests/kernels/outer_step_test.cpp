@@ -13,9 +13,10 @@ using namespace trireme::testing;
 namespace {
 
 Operation stepped(int64_t count, const OuterStep& step) {
-  return {"outer_step",
-          {in_place("sum", {count}), in_place("weights", {count}), in_place("theta", {count}), in_place("momentum", {count})},
-          [step](Context& ctx, const std::vector<Tensor>& t) { outer_step(ctx, step, t[0], t[1], t[2], t[3]); }};
+  return {
+      "outer_step",
+      {in_place("sum", {count}), in_place("weights", {count}), in_place("theta", {count}), in_place("momentum", {count}), assigned("drift", {count})},
+      [step](Context& ctx, const std::vector<Tensor>& t) { outer_step(ctx, step, t[0], t[1], t[2], t[3], t[4]); }};
 }
 
 /// Islands that minimise lambda (x - optimum)^2 / 2 of one number by gradient descent, and synchronise by outer steps in fp64.
@@ -38,9 +39,8 @@ class Quadratics {
       sum += x;
     }
     for (Island& island : islands_) {
-      const Tensor all = tensor(sum);
-      outer_step(ctx_, step_, all, island.weight, island.theta, island.momentum);
-      copy(ctx_, island.theta, island.weight);
+      const Tensor all = tensor(sum), drift = tensor(0);
+      outer_step(ctx_, step_, all, island.weight, island.theta, island.momentum, drift);
       CHECK(value(island.weight) == value(islands_.front().weight));
     }
     return value(islands_.front().weight);
@@ -82,7 +82,16 @@ TEST_CASE("outer step: PyTorch's SGD with Nesterov momentum on the mean change, 
   operation.operands[2].values = {6, 1};    // outer gradients 4 and 2
   operation.operands[3].values = {16, -8};  // momenta 4 + 4 and -2 + 2
   for (const Device device : devices())
-    CHECK(run(operation, device, DType::kF32) == Values{{4, 2}, {1, 0}, {6 - 0.5 * (4 + 0.25 * 8), 1 - 0.5 * (2 + 0.25 * 0)}, {8, 0}});
+    CHECK(run(operation, device, DType::kF32) == Values{{4, 2}, {3, 0}, {3, 0}, {8, 0}, {1, 0}});  // 6 - 0.5 (4 + 0.25 8), 1 - 0.5 (2 + 0.25 0)
+}
+
+TEST_CASE("outer step: the new weights of an island are a blend of the shared ones and its own") {
+  Operation operation = stepped(2, {.learning_rate = 0.5, .momentum = 0.25, .islands = 4, .blend = 0.25});
+  operation.operands[0].values = {8, -4};
+  operation.operands[1].values = {11, -4};  // 3 and 0 after the step
+  operation.operands[2].values = {6, 1};
+  operation.operands[3].values = {16, -8};
+  for (const Device device : devices()) CHECK(run(operation, device, DType::kF32) == Values{{4, 2}, {9, -3}, {3, 0}, {8, 0}, {9, -3}});
 }
 
 TEST_CASE("outer step: every engine and number of threads gives the bits of the reference") {
@@ -101,7 +110,9 @@ TEST_CASE("outer step: a learning rate of 1 without momentum gives the mean weig
     const Operation operation = stepped(1000, {.learning_rate = 1, .momentum = 0, .islands = 1});
     Operation before = operation;
     before.run = [](Context&, const std::vector<Tensor>&) {};
-    CHECK(run(operation, Device::kReference, dtype)[2] == run(before, Device::kReference, dtype)[0]);
+    const Values after = run(operation, Device::kReference, dtype);
+    CHECK(after[2] == run(before, Device::kReference, dtype)[0]);
+    CHECK(after[1] == after[2]);
   }
 }
 
@@ -114,6 +125,15 @@ TEST_CASE("outer step: fixed points of averaging on two different quadratics") {
   const std::pair<int, double> points[] = {{1, 0.75}, {2, 0.728571429}, {4, 0.688439935}, {8, 0.623296168}};
   for (const auto& [steps, point] : points) CHECK(Quadratics(kTwo, 0.1, kAverage).after(400, steps) == Approx(point).margin(1e-9));
   CHECK(Quadratics(kTwo, 0.1, kAverage).after(3, 1000) == Approx(0.5).margin(1e-9));
+}
+
+TEST_CASE("outer step: four islands, the fixed point of averaging and DiLoCo round by round") {
+  const std::vector<Quadratics::Function> four{{1, 0}, {3, 1}, {0.5, -1}, {2, 2}};
+  // sum of (1 - (1 - 0.1 lambda)^H) optimum / sum of (1 - (1 - 0.1 lambda)^H)
+  for (const auto& [steps, point] : {std::pair{1, 1.0}, {4, 0.933772456}})
+    CHECK(Quadratics(four, 0.1, kAverage).after(1000, steps) == Approx(point).margin(1e-9));
+  Quadratics islands(four, 0.1, kDiLoCo);
+  for (const double expected : {0.958607906, 0.925439692, 0.908148841, 0.906134858}) CHECK(islands.round(4) == Approx(expected).margin(5e-10));
 }
 
 TEST_CASE("outer step: DiLoCo on two different quadratics, round by round") {
@@ -147,6 +167,7 @@ TEST_CASE("outer step: tensors of another shape are rejected") {
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena};
   const Tensor three = Tensor::zeros(ctx, {3}, DType::kF32, MemoryCategory::kWorkspace), two = three.flat(0, 2);
-  CHECK_NOTHROW(outer_step(ctx, {}, three, three, three, three));
-  CHECK_THROWS_AS(outer_step(ctx, {}, three, three, two, three), InternalError);
+  CHECK_NOTHROW(outer_step(ctx, {}, three, three, three, three, three));
+  CHECK_THROWS_AS(outer_step(ctx, {}, three, three, two, three, three), InternalError);
+  CHECK_THROWS_AS(outer_step(ctx, {}, three, three, three, three, two), InternalError);
 }

@@ -92,7 +92,7 @@ enum Option {
   kBalance,
   kRebalance,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 2, 3, 2};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 3, 3, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -277,7 +277,8 @@ ParityCase case_of(const Choice& choice) {
   layout.window = choice[kWindow] > 0 ? 4 : 0;   // of 12 tokens
   layout.window_on_all = choice[kWindow] != 2;
   layout.collectives = static_cast<Collectives>(choice[kCollectives]);
-  layout.islands = 1 + choice[kIslands];
+  layout.islands = choice[kIslands] > 0 ? 2 : 1;
+  layout.fragments = choice[kIslands] > 1 ? 3 : 1;
   layout.documents = choice[kBalance] > 0;
   layout.balance = choice[kBalance] == 2;
   layout.rebalance = choice[kRebalance] == 1;

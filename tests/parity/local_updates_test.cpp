@@ -17,7 +17,7 @@
 namespace trireme::test {
 namespace {
 
-const RaggedDataset kIslandData(150, 12, 61);
+const RaggedDataset kIslandData(300, 12, 61);  // more than the longest run reads: a sample is in one island only
 constexpr double kIslandRate = 3e-3;
 
 struct Outer {
@@ -25,6 +25,9 @@ struct Outer {
   int round = 3;
   double learning_rate = 0.7;
   double momentum = 0.9;
+  int fragments = 1;
+  int delay = 0;
+  double blend = 1;
 };
 constexpr Outer kMean{.islands = 1, .round = 3, .learning_rate = 1, .momentum = 0};
 
@@ -35,7 +38,7 @@ Config islands_of(ParityModel model, const std::string& spec, const Outer& outer
   config.parallel.islands = outer.islands;
   config.training.global_batch_size = 24;
   config.training.gradient_clip = 0.5;  // low enough to clip
-  config.training.local = {outer.round, outer.learning_rate, outer.momentum};
+  config.training.local = {outer.round, outer.learning_rate, outer.momentum, outer.fragments, outer.delay, outer.blend};
   return config;
 }
 
@@ -74,13 +77,17 @@ void set_weights(Trainer& trainer, const Named& weights) {
 
 struct Emulated {
   std::vector<double> loss;  ///< of island 0
-  Named weights;
+  Named weights;             ///< of island 0
+  Named shared;
   double outer_grad_norm = 0, drift = 0;  ///< of the last round
 };
 
+/// The fragment of a parameter: blocks in turn, everything else in the first.
+int fragment_by_hand(const std::string& name, int fragments) { return name.starts_with("blocks.") ? (name[7] - '0') % fragments : 0; }
+
 /// Trains one trainer on one rank for each island, on the whole global batch with the samples of other islands masked, and takes the outer steps by
-/// the formulas of DiLoCo.
-Emulated emulate(ParityModel model, const Outer& outer, int steps) {
+/// the formulas of DiLoCo and streaming DiLoCo. `last`: after this step all fragments take one.
+Emulated emulate(ParityModel model, const Outer& outer, int steps, int last = 10) {
   Config config = islands_of(model, "tp1", outer);
   config.parallel.islands = 1;
   config.training.local = {};
@@ -97,7 +104,7 @@ Emulated emulate(ParityModel model, const Outer& outer, int steps) {
       trainers.push_back(std::make_unique<Trainer>(ctx, world, config, true));
       trainers.back()->initialise();
     }
-    Named theta = weights_of(*trainers.front()), momentum;
+    Named theta = weights_of(*trainers.front()), momentum, sent;
     for (const auto& [name, values] : theta) momentum[name].assign(values.size(), 0);
     for (int step = 0; step < steps; ++step) {
       for (int i = 0; i < outer.islands; ++i) {
@@ -108,27 +115,42 @@ Emulated emulate(ParityModel model, const Outer& outer, int steps) {
         TRIREME_CHECK(one.grad_norm > config.training.gradient_clip, "not clipped");
         if (i == 0) result.loss.push_back(one.loss);
       }
-      if ((step + 1) % outer.round != 0) continue;
       std::vector<Named> all;
       for (const auto& trainer : trainers) all.push_back(weights_of(*trainer));
+      const bool ends = step + 1 == last;
+      const int part = outer.round / outer.fragments;
+      // After step `at`, true for a parameter whose fragment ends its part of the round.
+      const auto due = [&](const std::string& name, int at) {
+        return at % part == 0 && (at / part - 1) % outer.fragments == fragment_by_hand(name, outer.fragments);
+      };
       double squares = 0, drift = 0, size = 0;
       for (auto& [name, values] : theta) {
+        std::vector<double>& mean = sent[name];
+        if (ends || due(name, step + 1 + outer.delay)) {
+          mean.assign(values.size(), 0);
+          for (const Named& one : all)
+            for (size_t k = 0; k < values.size(); ++k) mean[k] += one.at(name)[k] / outer.islands;
+        }
+        if (!ends && !due(name, step + 1)) continue;
         for (size_t k = 0; k < values.size(); ++k) {
-          double delta = 0;
-          for (const Named& one : all) delta += (values[k] - one.at(name)[k]) / outer.islands;
-          for (const Named& one : all) drift += std::pow(one.at(name)[k] - (values[k] - delta), 2) / outer.islands;
+          const double delta = values[k] - mean[k];
+          for (const Named& one : all) drift += std::pow(one.at(name)[k] - mean[k], 2) / outer.islands;
           double& velocity = momentum[name][k];
           velocity = outer.momentum * velocity + delta;
           values[k] -= outer.learning_rate * (delta + outer.momentum * velocity);
+          for (Named& one : all) one.at(name)[k] = ends ? values[k] : outer.blend * values[k] + (1 - outer.blend) * one.at(name)[k];
           squares += delta * delta;
           size += values[k] * values[k];
         }
       }
-      result.outer_grad_norm = std::sqrt(squares);
-      result.drift = std::sqrt(drift / size);
-      for (const auto& trainer : trainers) set_weights(*trainer, theta);
+      if (size > 0) {
+        result.outer_grad_norm = std::sqrt(squares);
+        result.drift = std::sqrt(drift / size);
+      }
+      for (size_t i = 0; i < all.size(); ++i) set_weights(*trainers[i], all[i]);
     }
     result.weights = weights_of(*trainers.front());
+    result.shared = theta;
   });
   return result;
 }
@@ -151,7 +173,7 @@ Islands train_islands(const Config& config, int steps) {
               Islands mine;
               for (int step = 0; step < steps; ++step) {
                 const StepResult one = trainer.step(kIslandData, step, kIslandRate);
-                TRIREME_CHECK(one.outer.has_value() == ((step + 1) % *config.training.local.steps == 0), "outer step after step ", step + 1);
+                TRIREME_CHECK(one.outer.has_value() == trainer.rounds().has_outer_step(step + 1), "outer step after step ", step + 1);
                 mine.loss.push_back(one.loss);
                 if (one.outer) mine.last = *one.outer;
               }
@@ -209,13 +231,79 @@ TEST_CASE("local updates: two islands in any layout equal two trainers averaged 
   }
 }
 
-TEST_CASE("local updates: three islands, rounds of one and two steps") {
-  for (const int round : {1, 2}) {
-    const Outer outer{.islands = 3, .round = round, .learning_rate = 0.8, .momentum = 0.5};
+TEST_CASE("local updates: three and four islands, rounds of one and two steps") {
+  for (const auto& [islands, round] : {std::pair{3, 1}, {3, 2}, {4, 1}, {4, 2}}) {
+    const Outer outer{.islands = islands, .round = round, .learning_rate = 0.8, .momentum = 0.5};
     const Emulated expected = emulate(ParityModel::kLlama, outer, 4);
     const Islands actual = train_islands(islands_of(ParityModel::kLlama, "dp2z1", outer), 4);
     CHECK(largest_difference(actual.weights, expected.weights) < 1e-10);
   }
+}
+
+TEST_CASE("local updates: fragments that synchronise in turn, at once or with a delay, equal trainers averaged by hand, in any layout") {
+  struct Case {
+    Outer outer;
+    int steps;  // more than a round, and none in flight at their end
+  };
+  for (const auto& [outer, steps] :
+       {Case{{.round = 6, .fragments = 3}, 8}, Case{{.round = 6, .fragments = 2, .delay = 2, .blend = 0.5}, 9},
+        Case{{.islands = 3, .round = 4, .delay = 1}, 6}, Case{{.round = 6, .fragments = 3, .delay = 1, .blend = 0.25}, 8}}) {
+    for (const ParityModel model : {ParityModel::kGpt2Dropout, ParityModel::kLlamaGrouped}) {
+      const Emulated expected = emulate(model, outer, steps);
+      for (const auto& [of, layout] : kIslandLayouts) {
+        if (of != model || world_of(islands_of(model, layout, outer)) > 8) continue;
+        INFO(name_of(model) << " " << layout << ", fragments " << outer.fragments << ", delay " << outer.delay);
+        const Islands actual = train_islands(islands_of(model, layout, outer), steps);
+        for (size_t step = 0; step < static_cast<size_t>(steps); ++step) CHECK(actual.loss[step] == Approx(expected.loss[step]).epsilon(1e-10));
+        CHECK(largest_difference(actual.weights, expected.weights) < 1e-10);
+        CHECK(actual.last.gradient_norm == Approx(expected.outer_grad_norm).epsilon(1e-8));
+        CHECK(actual.last.drift == Approx(expected.drift).epsilon(1e-8));
+      }
+    }
+  }
+}
+
+TEST_CASE("local updates: blocks that share a unit may be in different fragments") {
+  const Outer outer{.round = 4, .fragments = 2, .delay = 1, .blend = 0.5};
+  const Emulated expected = emulate(ParityModel::kGpt2, outer, 6);
+  for (const char* const layout : {"dp2z3", "pp2"}) {
+    Config config = islands_of(ParityModel::kGpt2, layout, outer);
+    config.parallel.bucket_size = int64_t{1} << 40;
+    CHECK(largest_difference(train_islands(config, 6).weights, expected.weights) < 1e-10);
+  }
+}
+
+TEST_CASE("local updates: after the last step of a run all fragments have the shared weights, whatever was in flight") {
+  const Outer outer{.round = 6, .fragments = 2, .delay = 2, .blend = 0.5};
+  for (const int last : {5, 6, 7}) {  // in flight, due, and neither
+    Config config = islands_of(ParityModel::kLlama, "dp2z1", outer);
+    config.training.steps = last;
+    const Emulated expected = emulate(ParityModel::kLlama, outer, last, last);
+    const Islands actual = train_islands(config, last);
+    CHECK(largest_difference(actual.weights, expected.shared) < 1e-10);
+    CHECK(largest_difference(expected.weights, expected.shared) == 0);
+  }
+}
+
+TEST_CASE("local updates: an evaluation is of the weights that islands share, and leaves their own") {
+  const Config config = islands_of(ParityModel::kGpt2, "tp2dp2z3", {.round = 4, .fragments = 2, .delay = 1, .blend = 0.5});
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    for (int step = 0; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
+    const auto states = [&] {
+      std::vector<std::vector<double>> all;
+      for (const OwnedBox& owned : trainer.owned_boxes())
+        for (const auto& [name, tensor] : owned.kept()) all.emplace_back(tensor.data<double>(), tensor.data<double>() + tensor.numel());
+      return all;
+    };
+    const auto before = states();
+    const double evaluated = trainer.evaluate(kIslandData, 1).loss;
+    TRIREME_CHECK(states() == before, "an evaluation has changed the weights");
+    for (const OwnedBox& owned : trainer.owned_boxes()) std::copy_n(owned.shared.data<double>(), owned.shared.numel(), owned.weight.data<double>());
+    trainer.weights_changed();
+    TRIREME_CHECK(trainer.evaluate(kIslandData, 1).loss == evaluated, "the evaluation was of other weights");
+    TRIREME_CHECK(replica_differences(trainer).empty(), "differences");
+  });
 }
 
 TEST_CASE("local updates: one island with outer learning rate 1 and no momentum is plain training, to the bit") {
@@ -276,10 +364,19 @@ TEST_CASE("local updates: within a round no rank exchanges anything with another
 }
 
 TEST_CASE("local updates: a run that is resumed after a round has the bits of one that was not") {
-  for (const auto& [model, layout] : {LayoutCase{ParityModel::kGpt2Dropout, "tp2dp2z1"}, LayoutCase{ParityModel::kLlamaGrouped, "pp2dp2z3"}}) {
-    INFO(layout);
+  struct Case {
+    LayoutCase of;
+    Outer outer;
+  };
+  for (const auto& [of, outer] :
+       {Case{{ParityModel::kGpt2Dropout, "tp2dp2z1"}, {.round = 2}}, Case{{ParityModel::kLlamaGrouped, "pp2dp2z3"}, {.round = 2}},
+        Case{{ParityModel::kGpt2Dropout, "dp2z1"}, {.islands = 4, .round = 2}},
+        Case{{ParityModel::kLlamaGrouped, "pp2dp2z3"}, {.round = 2, .fragments = 2, .blend = 0.5}},
+        Case{{ParityModel::kGpt2Dropout, "tp2dp2z2"}, {.round = 2, .delay = 1}}}) {
+    const auto& [model, layout] = of;
+    INFO(layout << ", fragments " << outer.fragments << ", delay " << outer.delay);
     const TemporaryDirectory directory;
-    const Config config = islands_of(model, layout, {.islands = 2, .round = 2});
+    const Config config = islands_of(model, layout, outer);
     GatheredState through, resumed;
     on_ranks(config, [&](Trainer& trainer) {
       trainer.initialise();
@@ -309,16 +406,18 @@ TEST_CASE("local updates: a run that is resumed after a round has the bits of on
 
 TEST_CASE("local updates: another layout of the islands loads every island's state") {
   const TemporaryDirectory directory;
-  const Outer outer{.islands = 2, .round = 2};
+  const Outer outer{.islands = 2, .round = 2, .fragments = 2};
   on_ranks(islands_of(ParityModel::kLlamaGrouped, "tp2dp2z3", outer), [&](Trainer& trainer) {
     trainer.initialise();
     for (int step = 0; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
     save(trainer, directory.path, 4);
   });
   const auto saved = read_whole(directory.path / checkpoint_name(4));
-  for (const char* const kind : {"weight", "exp_avg", "exp_avg_sq", "exp_avg.1", "exp_avg_sq.1", "outer_momentum"})
+  for (const char* const kind :
+       {"weight", "exp_avg", "exp_avg_sq", "exp_avg.1", "exp_avg_sq.1", "outer_momentum", "island_weight", "island_weight.1"})
     CHECK(saved.contains(std::string(kind) + "/embedding.weight"));
   CHECK(saved.at("exp_avg/embedding.weight") != saved.at("exp_avg.1/embedding.weight"));
+  CHECK(saved.at("island_weight/embedding.weight") != saved.at("island_weight.1/embedding.weight"));
   CHECK(!saved.contains("weight.1/embedding.weight"));
   for (const char* const layout : {"tp1", "pp2", "dp3z1"}) {
     GatheredState loaded;
@@ -393,8 +492,11 @@ TEST_CASE("local updates: islands share an evaluation") {
 TEST_CASE("local updates: the forecast of memory is exact to the byte, and that of bytes sent") {
   for (const auto& [model, layout] : {LayoutCase{ParityModel::kGpt2Dropout, "dp2z0"}, LayoutCase{ParityModel::kLlamaGrouped, "tp2dp2z3"},
                                       LayoutCase{ParityModel::kLlama, "pp2dp3z1"}}) {
-    for (const char* const precision : {"fp64", "bf16"}) {
-      const Config config = islands_of(model, layout, {.islands = 2, .round = 2}, precision);
+    for (const char* const precision : {"fp64", "bf16", "fp32"}) {
+      const bool streams = std::string(precision) == "fp32";
+      const Outer outer =
+          streams ? Outer{.islands = 2, .round = 2, .fragments = 2, .blend = 0.5} : Outer{.islands = 2, .round = 2, .delay = precision[0] == 'b'};
+      const Config config = islands_of(model, layout, outer, precision);
       std::vector<CommunicationRecord> records;
       std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
       run_ranks(world_of(config),
@@ -406,7 +508,7 @@ TEST_CASE("local updates: the forecast of memory is exact to the byte, and that 
                   for (int step = 0; step < 2; ++step) trainer.step(kIslandData, step, kIslandRate);
                   arena.set_phase(MemoryPhase::kSave);
                   trainer.evaluate(kIslandData, 1);
-                  trainer.step(kIslandData, 2, kIslandRate);
+                  for (int step = 2; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
                   measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
                 },
                 {.records = &records});
@@ -417,8 +519,8 @@ TEST_CASE("local updates: the forecast of memory is exact to the byte, and that 
         CHECK(forecast.peak == real.peak);
         CHECK(forecast.peak_total == real.peak_total);
         CHECK(forecast.arena_bytes == real.arena_bytes);
-        // Besides the weights, an evaluation sends its count of tokens, 8 bytes.
-        CHECK(forecast.outer_bytes == Approx(records[static_cast<size_t>(rank)].entry("islands", "all_reduce").wire_bytes - 8).epsilon(1e-12));
+        // Two rounds, and an evaluation sends its count of tokens, 8 bytes.
+        CHECK(2 * forecast.outer_bytes == Approx(records[static_cast<size_t>(rank)].entry("islands", "all_reduce").wire_bytes - 8).epsilon(1e-12));
         CHECK(forecast.outer_bytes > 0);
       }
     }
@@ -436,6 +538,15 @@ TEST_CASE("local updates: rounds") {
   }
   CHECK((three.is_due(3, 2) && three.is_due(6, 2) && three.is_due(8, 2) && !three.is_due(4, 2)));
   CHECK((three.is_due(6, 5) && !three.is_due(3, 5) && !three.is_due(8, 5) && !three.is_due(8, 0)));
+  const Rounds streaming{.round = 6, .last = 20, .fragments = 3};
+  for (int64_t step = 1; step <= 20; ++step) {
+    CHECK(streaming.fragment_after(step) == (step % 2 == 0 ? std::optional((step - 2) / 2 % 3) : std::nullopt));
+    CHECK(streaming.has_outer_step(step) == (step % 2 == 0));
+    CHECK(streaming.ends_after(step) == (step % 6 == 0 || step == 20));
+  }
+  CHECK(Rounds{.round = 6, .last = 7, .fragments = 3}.has_outer_step(7));
+  for (const char* const name : {"embedding.weight", "position.weight", "final_norm.weight", "head.weight"}) CHECK(fragment_of(name, 3) == 0);
+  CHECK((fragment_of("blocks.4.mlp_norm.weight", 3) == 1 && fragment_of("blocks.12.mlp_norm.weight", 5) == 2 && fragment_of("blocks.7.a", 1) == 0));
 }
 
 }  // namespace trireme::test

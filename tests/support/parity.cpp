@@ -20,6 +20,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   one.window = window;
   one.window_on_all = window_on_all;
   one.islands = islands;
+  one.fragments = fragments;
   one.documents = documents;
   return one;
 }
@@ -45,6 +46,7 @@ std::string ParityLayout::str() const {
   if (window > 0) out << " window=" << window << (window_on_all ? "" : " on some layers");
   if (collectives != Collectives::kLibrary) out << " " << trireme::name_of(collectives);
   if (islands > 1) out << " islands=" << islands;
+  if (fragments > 1) out << " fragments=" << fragments;
   if (documents) out << (balance ? " documents balanced" : " documents");
   if (rebalance) out << " rebalanced";
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
@@ -127,6 +129,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   t.optimizer.name = layout.optimizer;
   if (layout.ema > 0) t.ema.decay = layout.ema;
   if (layout.islands > 1) t.local.steps = 3;
+  if (layout.fragments > 1) t.local.fragments = layout.fragments, t.local.blend = 0.5;
   t.optimizer.beta2 = traits_of(layout.optimizer).default_beta2;
   t.optimizer.learning_rate = layout.optimizer == Optimizer::kLion ? 5e-4 : 3e-3;
   // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 the bias would move at the

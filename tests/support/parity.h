@@ -24,6 +24,7 @@ struct ParityLayout : Layout {
   bool window_on_all = true;  ///< false: on two layers of three
   Collectives collectives = Collectives::kLibrary;
   int islands = 1;         ///< several: training.local with rounds of three steps
+  int fragments = 1;       ///< of the rounds; several: half of the weights are the islands' own
   bool documents = false;  ///< two in each sequence, kept apart
   bool balance = false;    ///< data.balance: cost; only with documents and without dropout
   bool rebalance = false;  ///< resilience.rebalance: micro_batches; train() gives data ranks different numbers of micro-batches

@@ -160,8 +160,8 @@ void add_optimizer(std::vector<Case>& cases) {
          update_step(c, Optimizer::kLion, {}, t[0], {&slice, 1});
        }});
   add({"average_step", {scalars, g, in_place("e", {kCount})}, [](Context& c, const Tensors& t) { average_step(c, 0.99, t[0], t[1], t[2]); }});
-  add({"outer_step", {in_place("sum", {kCount}), w, in_place("theta", {kCount}), m}, [](Context& c, const Tensors& t) {
-         outer_step(c, {}, t[0], t[1], t[2], t[3]);
+  add({"outer_step", {in_place("sum", {kCount}), w, in_place("theta", {kCount}), m, assigned("drift", {kCount})}, [](Context& c, const Tensors& t) {
+         outer_step(c, {}, t[0], t[1], t[2], t[3], t[4]);
        }});
   add({"sum_of_squares", {always_f64(added_to("sum", {1})), g}, [](Context& c, const Tensors& t) { sum_of_squares(c, {&t[1], 1}, t[0]); }});
   add({"finalize_step_scalars",

@@ -183,6 +183,9 @@ struct LocalConfig {
   std::optional<int64_t> steps;  ///< of a round, after which islands synchronise; unset: no local updates
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
+  int64_t fragments = 1;  ///< parts of the model that synchronise in turn
+  int64_t delay = 0;      ///< steps that the sum of a fragment is in flight
+  double blend = 1;       ///< part of the shared weights in an island's new ones
   bool operator==(const LocalConfig&) const = default;
 };
 

@@ -201,6 +201,28 @@ void visit(V& v, LocalConfig& c) {
     c.outer_learning_rate);
   v(Field{.key = "outer_momentum", .doc = "Momentum of the outer step.", .min = 0, .max = 1, .below_max = true, .without_effect = off},
     c.outer_momentum);
+  v(Field{.key = "fragments",
+          .doc = "Number of parts of the model that synchronise in turn, each once in a round: block b is in part b modulo fragments. Must divide "
+                 "local.steps. 1: all at the end of the round.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = off},
+    c.fragments);
+  v(Field{.key = "delay",
+          .doc = "Steps that the sum over the islands may take beside training. An outer step uses weights from that many steps before. Must be less "
+                 "than local.steps / local.fragments.",
+          .min = 0,
+          .max = kMaxExtent,
+          .without_effect = off},
+    c.delay);
+  v(Field{.key = "blend",
+          .doc = "Part of the shared weights in the new weights of an island; the rest are its own. 1: an island takes the shared weights, and loses "
+                 "what it has learned during local.delay.",
+          .min = 0,
+          .max = 1,
+          .above_min = true,
+          .without_effect = off},
+    c.blend);
 }
 
 template <class V>

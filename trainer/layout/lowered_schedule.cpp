@@ -60,9 +60,12 @@ std::vector<std::string> state_names(const TrainingConfig& training) {
   return names;
 }
 
+bool keeps_island_weights(const LocalConfig& config) { return config.steps && (config.fragments > 1 || config.blend < 1); }
+
 int64_t saved_states(const Config& config) {
-  const auto states = static_cast<int64_t>(state_names(config.training).size());
-  return 1 + config.parallel.islands * states + (config.training.local.steps ? 1 : 0);
+  const LocalConfig& local = config.training.local;
+  const auto of_island = std::ssize(state_names(config.training)) + (keeps_island_weights(local) ? 1 : 0);
+  return 1 + config.parallel.islands * of_island + (local.steps ? 1 : 0);
 }
 
 int microbatches_of(const Config& config) {

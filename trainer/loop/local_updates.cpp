@@ -7,16 +7,6 @@
 #include "kernels/ops/optimizer.h"
 
 namespace trireme {
-namespace {
-
-/// Adds the squares of the elements of a shard that count.
-void add_squares(Context& ctx, const Unit& unit, const Communicator& shard, const Tensor& owned, const Tensor& sum) {
-  std::vector<Tensor> counted;
-  for (const Unit::Segment& segment : counted_segments(unit, shard)) counted.push_back(Unit::slice(owned, segment, shard.rank()));
-  sum_of_squares(ctx, counted, sum);
-}
-
-}  // namespace
 
 int64_t Rounds::end_of(int64_t step) const {
   const int64_t end = (step + round - 1) / round * round;
@@ -25,21 +15,60 @@ int64_t Rounds::end_of(int64_t step) const {
 
 bool Rounds::is_due(int64_t step, int64_t every) const { return every > 0 && ends_after(step) && step / every > end_before(step) / every; }
 
-Rounds rounds_of(const TrainingConfig& training, int64_t last) { return {training.local.steps.value_or(1), last}; }
+std::optional<int64_t> Rounds::fragment_after(int64_t step) const {
+  const int64_t part = round / fragments;
+  if (step <= 0 || step % part != 0) return {};
+  return (step / part - 1) % fragments;
+}
+
+Rounds rounds_of(const TrainingConfig& training, int64_t last) {
+  if (!training.local.steps) return {.last = last};
+  return {*training.local.steps, last, training.local.fragments, training.local.delay};
+}
+
+int64_t fragment_of(const std::string& parameter, int64_t fragments) {
+  const std::string prefix = "blocks.";
+  return parameter.starts_with(prefix) ? std::stoll(parameter.substr(prefix.size())) % fragments : 0;
+}
 
 LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const LocalConfig& config,
                            DType master)
-    : mesh_(mesh), stages_(stages), step_{config.outer_learning_rate, config.outer_momentum, mesh.shape.islands} {
-  for (const auto& stage : stages) {
+    : mesh_(mesh),
+      stages_(stages),
+      step_{config.outer_learning_rate, config.outer_momentum, mesh.shape.islands, config.blend},
+      fragments_(config.fragments),
+      keeps_island_weights_(trireme::keeps_island_weights(config)) {
+  for (size_t s = 0; s < stages.size(); ++s) {
     std::vector<Shards>& units = shards_.emplace_back();
-    for (size_t unit = 0; unit < stage->params().units().size(); ++unit) {
-      const Shape shape = stage->params().master(static_cast<int>(unit)).shape();
+    for (size_t unit = 0; unit < stages[s]->params().units().size(); ++unit) {
+      const Shape shape = stages[s]->params().master(static_cast<int>(unit)).shape();
       const auto make = [&] { return Tensor::zeros(ctx, shape, master, MemoryCategory::kOptimizer); };
       units.push_back({make(), make()});
+      add_pieces(s, unit);
     }
   }
+  std::ranges::stable_sort(pieces_, {}, &Piece::fragment);
+  int64_t largest = 0;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (i > 0 && pieces_[i].fragment == pieces_[i - 1].fragment) pieces_[i].place = pieces_[i - 1].place + pieces_[i - 1].end - pieces_[i - 1].begin;
+    largest = std::max(largest, pieces_[i].place + pieces_[i].end - pieces_[i].begin);
+  }
+  if (config.delay > 0) in_flight_ = Tensor::zeros(ctx, {largest}, master, MemoryCategory::kCommunication);
   sums_ = Tensor::zeros(ctx, {3}, DType::kF64, MemoryCategory::kWorkspace);
   for (int64_t i = 0; i < 3; ++i) figures_.push_back(sums_.flat(i, 1));
+}
+
+/// Cuts the owned shard of a unit where the fragment of its parameters changes. Padding belongs to what is before it.
+void LocalUpdates::add_pieces(size_t stage, size_t unit) {
+  const ParamStore& params = stages_[stage]->params();
+  const int64_t shard = params.shard().rank(), numel = params.master(static_cast<int>(unit)).numel();
+  const size_t first = pieces_.size();
+  for (const Unit::Segment& segment : params.units()[unit]->owned_segments(params.shard().rank(), params.shard().size())) {
+    const int64_t fragment = fragment_of(segment.spec->name, fragments_), begin = segment.flat_begin - shard * numel;
+    if (pieces_.size() > first && pieces_.back().fragment == fragment) continue;
+    if (pieces_.size() > first) pieces_.back().end = begin;
+    pieces_.push_back({stage, unit, pieces_.size() > first ? begin : 0, numel, fragment});
+  }
 }
 
 void LocalUpdates::start_round(Context& ctx) {
@@ -53,37 +82,104 @@ void LocalUpdates::start_run(Context& ctx) {
     for (const Shards& one : units) fill(ctx, 0, one.momentum);
 }
 
-void LocalUpdates::synchronise(Context& ctx, bool counts) {
-  fill(ctx, 0, sums_);
+void LocalUpdates::take_shared(Context& ctx) {
   for (size_t s = 0; s < stages_.size(); ++s) {
-    ParamStore& params = stages_[s]->params();
     for (size_t u = 0; u < shards_[s].size(); ++u) {
-      const int unit = static_cast<int>(u);
-      const auto& [theta, momentum] = shards_[s][u];
-      const Tensor weights = params.master(unit);
-      const Tensor sum = Tensor::empty(ctx, weights.shape(), weights.dtype(), MemoryCategory::kCommunication);
-      copy(ctx, weights, sum);
-      mesh_.islands->all_reduce(ctx, sum, ReduceOp::kSum).wait(ctx);
-      outer_step(ctx, step_, sum, weights, theta, momentum);
-      if (counts) {
-        const Tensor* const squares[] = {&sum, &weights, &theta};
-        for (size_t k = 0; k < figures_.size(); ++k) add_squares(ctx, *params.units()[u], params.shard(), *squares[k], figures_[k]);
-      }
-      copy(ctx, theta, weights);
-      params.mark_stale(unit);
+      copy(ctx, shards_[s][u].theta, stages_[s]->params().master(static_cast<int>(u)));
+      stages_[s]->params().mark_stale(static_cast<int>(u));
     }
+  }
+}
+
+void LocalUpdates::exchange_weights(Context& ctx) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    for (size_t u = 0; u < shards_[s].size(); ++u) {
+      const Tensor own = stages_[s]->params().master(static_cast<int>(u)), &theta = shards_[s][u].theta;
+      const Tensor kept = Tensor::empty(ctx, own.shape(), own.dtype(), MemoryCategory::kWorkspace);
+      copy(ctx, own, kept);
+      copy(ctx, theta, own);
+      copy(ctx, kept, theta);
+      stages_[s]->params().mark_stale(static_cast<int>(u));
+    }
+  }
+}
+
+/// Adds the squares of the elements of a piece that count.
+void LocalUpdates::add_squares(Context& ctx, const Piece& piece, const Tensor& values, const Tensor& sum) const {
+  const ParamStore& params = stages_[piece.stage]->params();
+  const int64_t first = params.shard().rank() * params.master(static_cast<int>(piece.unit)).numel() + piece.begin;  // in the flat buffer of the unit
+  std::vector<Tensor> counted;
+  for (const Unit::Segment& segment : counted_segments(*params.units()[piece.unit], params.shard()))
+    if (fragment_of(segment.spec->name, fragments_) == piece.fragment && segment.flat_begin >= first &&
+        segment.flat_begin < first + piece.end - piece.begin)
+      counted.push_back(values.flat(segment.flat_begin - first, segment.count));
+  sum_of_squares(ctx, counted, sum);
+}
+
+void LocalUpdates::begin(Context& ctx, Piece& piece) {
+  const Tensor weights = weights_of(piece);
+  piece.sum = in_flight_.defined() ? in_flight_.flat(piece.place, weights.numel())
+                                   : Tensor::empty(ctx, weights.shape(), weights.dtype(), MemoryCategory::kCommunication);
+  copy(ctx, weights, piece.sum);
+  piece.work = mesh_.islands->all_reduce(ctx, piece.sum, ReduceOp::kSum);
+}
+
+void LocalUpdates::finish(Context& ctx, Piece& piece, const OuterStep& step, bool counts) {
+  piece.work.wait(ctx);
+  const Shards& shards = shards_[piece.stage][piece.unit];
+  const Tensor theta = part(piece, shards.theta), drift = Tensor::empty(ctx, theta.shape(), theta.dtype(), MemoryCategory::kWorkspace);
+  outer_step(ctx, step, piece.sum, weights_of(piece), theta, part(piece, shards.momentum), drift);
+  if (counts) {
+    const Tensor* const squares[] = {&piece.sum, &drift, &theta};
+    for (size_t k = 0; k < figures_.size(); ++k) add_squares(ctx, piece, *squares[k], figures_[k]);
+  }
+  stages_[piece.stage]->params().mark_stale(static_cast<int>(piece.unit));
+  sent_bytes_ += 2.0 * (step_.islands - 1) / step_.islands * static_cast<double>(piece.sum.bytes());
+  piece.sum = {};
+}
+
+/// The outer steps of one fragment or, with nullopt, of all. Sums that are not in flight begin now.
+void LocalUpdates::synchronise(Context& ctx, std::optional<int64_t> fragment, const OuterStep& step, bool counts) {
+  fill(ctx, 0, sums_);
+  sent_bytes_ = 0;
+  for (Piece& piece : pieces_) {
+    if (fragment && piece.fragment != *fragment) continue;
+    if (!piece.work.pending()) begin(ctx, piece);
+    finish(ctx, piece, step, counts);
   }
   mesh_.world.all_reduce(ctx, sums_, ReduceOp::kSum).wait(ctx);
 }
 
-OuterResult LocalUpdates::result(const std::vector<double>& figures) const {
-  return {std::sqrt(figures[0] / step_.islands), sent_bytes(), figures[2] > 0 ? std::sqrt(figures[1] / figures[2]) : 0};
+void LocalUpdates::synchronise_all(Context& ctx, bool counts) {
+  for (Piece& piece : pieces_) {  // what is in flight is of no use: the weights have changed since
+    piece.work.wait(ctx);
+    piece.sum = {};
+  }
+  OuterStep step = step_;
+  step.blend = 1;
+  synchronise(ctx, {}, step, counts);
 }
 
-double LocalUpdates::sent_bytes() const {
+bool LocalUpdates::after_step(Context& ctx, const Rounds& rounds, int64_t step, bool counts) {
+  if (step == rounds.last) {
+    synchronise_all(ctx, counts);
+    return true;
+  }
+  const std::optional<int64_t> due = rounds.fragment_after(step), sent = rounds.fragment_after(step + rounds.delay);
+  if (rounds.delay > 0 && sent)
+    for (Piece& piece : pieces_)
+      if (piece.fragment == *sent) begin(ctx, piece);
+  if (due) synchronise(ctx, due, step_, counts);
+  return due.has_value();
+}
+
+OuterResult LocalUpdates::result(const std::vector<double>& figures, double bytes) const {
+  return {std::sqrt(figures[0] / step_.islands), bytes, figures[2] > 0 ? std::sqrt(figures[1] / figures[2]) : 0};
+}
+
+double LocalUpdates::round_bytes() const {
   double bytes = 0;
-  for (const std::vector<Shards>& units : shards_)
-    for (const Shards& one : units) bytes += static_cast<double>(one.theta.bytes());
+  for (const Piece& piece : pieces_) bytes += static_cast<double>(weights_of(piece).bytes());
   return 2.0 * (step_.islands - 1) / step_.islands * bytes;
 }
 

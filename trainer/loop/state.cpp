@@ -20,9 +20,10 @@ bool is_common(const std::string& kind) { return kind == "weight" || kind == kOu
 
 /// The kinds of tensors that a checkpoint of this configuration may have for each parameter.
 std::vector<std::string> kinds_of(const Config& config) {
-  std::vector<std::string> kinds{"weight", kOuterMomentumName};
+  std::vector<std::string> kinds{"weight", kOuterMomentumName}, own = state_names(config.training);
+  own.push_back(kIslandWeightName);
   for (int64_t island = 0; island < config.parallel.islands; ++island)
-    for (const std::string& name : state_names(config.training)) kinds.push_back(saved_kind(name, island));
+    for (const std::string& name : own) kinds.push_back(saved_kind(name, island));
   return kinds;
 }
 
@@ -138,9 +139,9 @@ NonFinite non_finite_weights(Trainer& trainer) {
 
 std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale) {
   const bool scales = scales_loss(trainer.config().training) && !new_loss_scale, has_average = reader.has_kind(kAverageName);
-  const bool has_momentum = reader.has_kind(kOuterMomentumName);
+  const bool has_momentum = reader.has_kind(kOuterMomentumName), has_island_weights = reader.has_kind(kIslandWeightName);
   const auto is_stored = [&](const std::string& kind) {
-    return (has_average || kind != kAverageName) && (has_momentum || kind != kOuterMomentumName);
+    return (has_average || kind != kAverageName) && (has_momentum || kind != kOuterMomentumName) && (has_island_weights || kind != kIslandWeightName);
   };
   const int64_t island = trainer.mesh().at.island;
   const std::set<std::string> known = parameter_names(trainer);
@@ -152,6 +153,7 @@ std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss
         if (is_stored(kind)) read_state(trainer.context(), reader, saved_kind(kind, island), owned, tensor);
     }
   });
+  if (!has_island_weights) trainer.take_shared_weights();
   if (has_average) {
     trainer.weights_changed();
   } else if (has_momentum) {

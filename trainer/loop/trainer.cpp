@@ -288,12 +288,14 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   }
   StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_};
   islands_agree_ = rounds_.ends_after(step + 1);
-  if (local_ && (islands_agree_ || ctx_.device == Device::kMeta)) {  // a forecast of memory runs few steps
-    note("outer step after step ", step + 1);
-    ctx_.arena->set_phase(MemoryPhase::kOptimizer);
-    local_->synchronise(ctx_, counts_shard());
-    started.outer = ScalarReadback(ctx_, local_->figures());
-  }
+  if (!local_) return started;
+  const bool rehearses = ctx_.device == Device::kMeta;  // a forecast of memory runs few steps
+  if (rehearses || rounds_.has_outer_step(step + 1)) note("outer step after step ", step + 1);
+  ctx_.arena->set_phase(MemoryPhase::kOptimizer);
+  if (rehearses) local_->synchronise_all(ctx_, counts_shard());
+  if (!rehearses && !local_->after_step(ctx_, rounds_, step + 1, counts_shard())) return started;
+  started.outer = ScalarReadback(ctx_, local_->figures());
+  started.outer_bytes = local_->sent_bytes();
   return started;
 }
 
@@ -382,7 +384,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.local_targets = step.local_targets;
   result.stands_out = values[Readback::kStandsOut] != 0;
   result.outliers = static_cast<int64_t>(values[Readback::kOutlierCount]);
-  if (step.outer) result.outer = local_->result(outer);
+  if (step.outer) result.outer = local_->result(outer, step.outer_bytes);
   result.accepted = ctx_.device == Device::kMeta || values[Readback::kAcceptedFlag] != 0;
   if (result.accepted) {
     ++accepted_steps_;
@@ -471,10 +473,11 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
       for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count)) {
         const Unit::Segment part{segment.spec, segment.flat_begin + range.offset - segment.param_begin, range.offset, range.box.numel()};
         const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, part, shard); };
-        OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}};
+        OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
           for (const auto& [name, shard_tensor] : optimizer->state(unit)) box.state.push_back({name, slice(shard_tensor)});
           if (local_) box.state.push_back({kOuterMomentumName, slice(local_->momentum(s, u))});
+          if (keeps_island_weights()) box.shared = slice(local_->theta(s, u));
           box.gradient = slice(stages_[s]->grads().shard(unit));
         }
         boxes.push_back(std::move(box));
@@ -534,8 +537,12 @@ void Trainer::weights_replaced() {
 }
 
 void Trainer::start_round() {
-  if (local_) local_->start_round(ctx_);
+  if (local_ && !keeps_island_weights()) local_->start_round(ctx_);
   islands_agree_ = true;
+}
+
+void Trainer::take_shared_weights() {
+  if (keeps_island_weights()) local_->take_shared(ctx_);
 }
 
 }  // namespace trireme

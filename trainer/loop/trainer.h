@@ -70,11 +70,14 @@ struct OwnedBox {
   const ParamSpec* spec;
   Box box;
   Tensor weight, gradient;                     ///< [box.numel()] views; no gradient without an optimizer
+  Tensor shared = {};                          ///< likewise: the weights that all islands share, if `weight` is this island's own
   std::vector<ShardedOptimizer::State> state;  ///< views of the same size; none without an optimizer
 
-  /// The weight, named "weight", then the state: everything that is saved, loaded and compared between replicas.
+  /// The weight, named "weight", then the state: everything that is saved, loaded and compared between replicas. Where islands have weights of their own,
+  /// "weight" is the shared one.
   std::vector<ShardedOptimizer::State> kept() const {
-    std::vector<ShardedOptimizer::State> all{{"weight", weight}};
+    std::vector<ShardedOptimizer::State> all{{"weight", shared.defined() ? shared : weight}};
+    if (shared.defined()) all.push_back({kIslandWeightName, weight});
     all.insert(all.end(), state.begin(), state.end());
     return all;
   }
@@ -112,8 +115,8 @@ class Trainer {
   void set_last_step(int64_t last) { rounds_.last = last; }
   /// With training.local, the rounds of steps; else each step is a round.
   const Rounds& rounds() const { return rounds_; }
-  /// Bytes that this rank sends in an outer step of training.local; 0 without it.
-  double outer_bytes() const { return local_ ? local_->sent_bytes() : 0; }
+  /// Bytes that this rank sends in the outer steps of a round of training.local; 0 without it.
+  double outer_bytes() const { return local_ ? local_->round_bytes() : 0; }
   /// Trains on the global batch of `step` (from 0), or with several islands on this island's part of it.
   StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
@@ -129,7 +132,8 @@ class Trainer {
     int64_t targets = 0, local_targets = 0;    ///< valid tokens of the global batch, and of this data rank
     int64_t padding = 0;                       ///< StepResult::padding
     double cost_imbalance = 0;                 ///< StepResult::cost_imbalance
-    std::optional<ScalarReadback> outer = {};  ///< figures of the outer step that ends the round
+    std::optional<ScalarReadback> outer = {};  ///< figures of the outer steps that follow
+    double outer_bytes = 0;                    ///< sent in them
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
@@ -195,6 +199,8 @@ class Trainer {
   void weights_replaced();
   /// With training.local: the state between two rounds has been loaded, and the next round starts from the current weights.
   void start_round();
+  /// Where islands have weights of their own, these become the shared ones.
+  void take_shared_weights();
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);
@@ -221,8 +227,10 @@ class Trainer {
   bool counts_loss() const { return last_ != nullptr && mesh_.at.tensor == 0; }
   /// True if it also enters sums over the world, and checkpoints have its weights, which are those of all islands after an outer step.
   bool represents_shard() const { return counts_shard() && mesh_.at.island == 0; }
-  /// True if all islands have the same weights: before the first step of a round.
+  /// True if all islands have the same shared weights: before the first step of a round.
   bool islands_agree() const { return islands_agree_; }
+  /// True if islands have weights of their own beside the shared ones.
+  bool keeps_island_weights() const { return local_ && local_->keeps_island_weights(); }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
@@ -252,6 +260,21 @@ class Trainer {
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);
   void note(const char* what, int64_t number);
+
+  /// While it lives, the stages have the weights that all islands share.
+  class SharedWeights {
+   public:
+    explicit SharedWeights(Trainer& trainer) : trainer_(trainer) { exchange(); }
+    ~SharedWeights() { exchange(); }
+    SharedWeights(const SharedWeights&) = delete;
+    SharedWeights& operator=(const SharedWeights&) = delete;
+
+   private:
+    void exchange() {
+      if (trainer_.keeps_island_weights()) trainer_.local_->exchange_weights(trainer_.ctx_);
+    }
+    Trainer& trainer_;
+  };
 
   Context& ctx_;
   Config config_;

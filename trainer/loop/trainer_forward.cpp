@@ -13,6 +13,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches, cons
   const int64_t all = evaluation_batches(data.sequences(), global_batch, batches);
   double loss = 0;
   Evaluation result;
+  const SharedWeights shared(*this);
   for (int64_t b = 0; b < all; ++b) {
     if (!go_on()) return {.complete = false};
     note("evaluation of batch ", b + 1);
@@ -52,6 +53,7 @@ std::vector<double> Trainer::continuation_logits(std::span<const int32_t> text) 
   // Attention is causal: what follows the text does not change it.
   std::vector<int32_t> padded(text.begin(), text.end());
   padded.resize(static_cast<size_t>((length + unit - 1) / unit * unit));
+  const SharedWeights shared(*this);
   queue_text(padded, {.tokens = {}, .targets = {}, .last_row = length - 1}, RunMode::kDecode, text_list_);
   if (last_ == nullptr) return {};
   const Tensor logits = last_->logits(0);

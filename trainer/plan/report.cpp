@@ -120,7 +120,7 @@ std::string memory_text(const RankedLayout& plan) {
   return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
-/// Bytes that a rank sends at most in an outer step of training.local; 0 without it, or if memory is computed by formula.
+/// Bytes that a rank sends at most in the outer steps of a round of training.local; 0 without it, or if memory is computed by formula.
 double outer_bytes(const Forecast& f) {
   double most = 0;
   for (const RankBytes& rank : f.memory)
@@ -129,11 +129,12 @@ double outer_bytes(const Forecast& f) {
 }
 
 std::string local_text(const RankedLayout& plan) {
-  const std::optional<int64_t>& round = plan.config.training.local.steps;
-  if (!round) return "";
+  const LocalConfig& local = plan.config.training.local;
+  if (!local.steps) return "";
   const double bytes = outer_bytes(plan.forecast);
-  return concat("training.local: a rank sends up to ", binary_bytes_text(bytes), " in the outer step of each round of ", counted(*round, "step"),
-                ", ", binary_bytes_text(bytes / static_cast<double>(*round)), " per step\n");
+  return concat("training.local: a rank sends up to ", binary_bytes_text(bytes), " in the ", counted(local.fragments, "outer step"),
+                " of each round of ", counted(*local.steps, "step"), ", ", binary_bytes_text(bytes / static_cast<double>(*local.steps)),
+                " per step\n");
 }
 
 std::string time_text(const Forecast& f) {
@@ -209,8 +210,11 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"memory", memory},
                        {"memory_limit_bytes", std::llround(f.memory_limit)},
                        {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)}};
-  if (const auto& round = plan.config.training.local.steps)
-    json["local"] = {{"steps", *round}, {"outer_bytes", outer_bytes(f)}, {"bytes_per_step", outer_bytes(f) / static_cast<double>(*round)}};
+  if (const LocalConfig& local = plan.config.training.local; local.steps)
+    json["local"] = {{"steps", *local.steps},
+                     {"fragments", local.fragments},
+                     {"outer_bytes", outer_bytes(f)},
+                     {"bytes_per_step", outer_bytes(f) / static_cast<double>(*local.steps)}};
   if (tokens) {
     const TrainingCost bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
     json["training"] = {{"tokens", bill.tokens},

@@ -217,18 +217,22 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   return visible(reduced, last_backward) + visible(gathered, first_forward);
 }
 
-/// The outer step of training.local on a rank that owns `owned` weights, divided among the steps of a round.
+/// The outer steps of a round of training.local on a rank that owns `owned` weights and computes for `compute` seconds in a step, divided among the
+/// steps of the round. A delay hides the sums behind the computation of its steps.
 struct OuterSeconds {
   double all_reduce = 0, traffic = 0;
 };
-OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
-  constexpr double kAccesses = 15;  // two copies, four tensors that are read and written, three sums of squares
-  if (!config.training.local.steps) return {};
+OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, double owned, double compute) {
+  constexpr double kAccesses = 14;  // a copy, four tensors that are read and written, one that is written, three sums of squares
+  const LocalConfig& local = config.training.local;
+  if (!local.steps) return {};
   const MeshShape mesh = mesh_shape(config.parallel);
   const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
   const double bytes = owned * static_cast<double>(size_of(precision_of(config.training).master));
-  const auto round = static_cast<double>(*config.training.local.steps);
-  return {all_reduce_seconds(islands, bytes, cluster) / round, traffic_seconds(kAccesses * bytes, 1, cluster) / round};
+  const auto round = static_cast<double>(*local.steps), fragments = static_cast<double>(local.fragments);
+  const double hidden = config.parallel.overlap ? static_cast<double>(local.delay) * compute : 0;
+  const double visible = std::max(0.0, all_reduce_seconds(islands, bytes / fragments, cluster) - hidden);
+  return {fragments * visible / round, traffic_seconds(kAccesses * bytes, 1, cluster) / round};
 }
 
 }  // namespace
@@ -345,16 +349,16 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   const double tied = config.model.tied_embeddings && apart > 0 ? all_reduce_seconds(place_of(2, apart, cluster, config.parallel.collectives.value()),
                                                                                      stack.reduce_bytes * table / shards, cluster)
                                                                 : 0;
+  std::vector<double> compute(elements.size());  // of a micro-batch
+  for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
-    const OuterSeconds outer = outer_seconds(config, cluster, elements[rank] / shards);
+    const OuterSeconds outer = outer_seconds(config, cluster, elements[rank] / shards, microbatches_of(config) * compute[rank]);
     costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0) +
                            outer.all_reduce);
     costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster) + outer.traffic);
   }
   costs.host = stack.host_seconds;
-  std::vector<double> compute(elements.size());
-  for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
   costs.slowest = static_cast<int>(std::ranges::max_element(compute) - compute.begin());
   for (size_t i = 0; i < stage_rank.size(); ++i)
     if (stage_rank[i] == costs.slowest) costs.stages[i].slow_down(straggler_factor(config, cluster));

@@ -226,7 +226,9 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
-  const auto states = static_cast<double>(state_names(training).size()) + (training.local.steps ? 2 : 0);
+  const LocalConfig& rounds = training.local;
+  const double in_flight = rounds.delay > 0 ? 1 / static_cast<double>(rounds.fragments) : 0;
+  const auto states = static_cast<double>(state_names(training).size()) + (rounds.steps ? 2 + in_flight : 0);
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
   bytes.other = static_cast<double>(2 * sizeof(int32_t) *
                                     static_cast<size_t>(training.global_batch_size / data_ranks(config_.parallel) * training.sequence_length));
