@@ -1,10 +1,12 @@
 #!/bin/sh
 # Kills training runs at random moments and resumes them, TRIALS times (default 300), two trials side by side: each run must end with the bits of an
 # undisturbed one. Prints the table of all trials as Markdown. Trial n is always the same layout, ZeRO stage and draw of moments and victims.
-#   scripts/kill-trials.sh [TRIALS] [BUILD_DIRECTORY]
+#   scripts/kill-trials.sh [TRIALS] [BUILD_DIRECTORY] [layout|method]
+# layout: every layout and ZeRO stage; method: local updates and every compression of gradients, which keep state of their own.
 set -eu
 trials=${1:-300}
 build=${2:-$(dirname "$0")/../build}
+subject=${3:-layout}
 [ -x "$build/tests/test_e2e" ] || { echo "$build/tests/test_e2e is missing: build with -DTRIREME_TESTS=ON" >&2; exit 66; }
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -13,7 +15,7 @@ for part in 0 1; do
   # Messages of a part pass through; its table is merged with the other's.
   (
     code=0
-    TRIREME_KILL_TRIALS=$trials TRIREME_KILL_PART=$part/2 "$build/tests/test_e2e" 'kill: every layout and ZeRO stage' >"$results/$part" || code=$?
+    TRIREME_KILL_TRIALS=$trials TRIREME_KILL_PART=$part/2 "$build/tests/test_e2e" "kill: every $subject*" >"$results/$part" || code=$?
     echo $code >"$results/code.$part"
   ) &
 done

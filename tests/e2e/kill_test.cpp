@@ -27,8 +27,11 @@ constexpr int kKillSteps = 40, kEvery = 4;
 
 struct Combination {
   int tensor, pipeline, data, zero;
-  int world() const { return tensor * pipeline * data; }
-  std::string layout() const { return concat(tensor, pipeline, data); }
+  std::string method = "";  ///< for the table
+  Arguments sets = {};      ///< of the method
+  int islands = 1;
+  int world() const { return islands * tensor * pipeline * data; }
+  std::string layout() const { return concat(tensor, pipeline, data, method.empty() ? "" : " " + method); }
 };
 
 struct Tally {
@@ -251,8 +254,8 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
   for (int number = part == nullptr ? 0 : std::atoi(part); number < trials; number += parts) {
     const size_t which = static_cast<size_t>(number) % combinations.size();
     const Combination& combination = combinations[which];
-    const Arguments command =
-        Arguments{kBinary, "train", "run.yaml"} + about + layout(combination.tensor, combination.pipeline, combination.data, combination.zero);
+    const Arguments command = Arguments{kBinary, "train", "run.yaml"} + about +
+                              layout(combination.tensor, combination.pipeline, combination.data, combination.zero) + sets(combination.sets);
     if (!references.contains(which)) references[which] = undisturbed(command, home);
     Tally& tally = tallies[which];
     ++tally.trials;
@@ -296,11 +299,37 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
 
 TEST_CASE("kill: runs of one and eight ranks killed at random moments end like undisturbed ones") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 6, 0); }
 
+TEST_CASE("kill: runs of islands and of compressed gradients killed at random moments end like undisturbed ones") {
+  make_trials({{1, 1, 1, 0, "2 islands", {"parallel.islands=2", "training.local.steps=2", "training.local.fragments=2"}, 2},
+               {1, 1, 2, 2, "int8", {"training.compression.method=int8"}}},
+              4, 0);
+}
+
 TEST_CASE("kill: every layout and ZeRO stage", "[slow]") {
   std::vector<Combination> combinations;
   for (const auto& [tensor, pipeline, data] : {std::array{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}})
     for (int zero = 0; zero < 4; ++zero) combinations.push_back({tensor, pipeline, data, zero});
   make_trials(combinations, number_from("TRIREME_KILL_TRIALS", 60), 1.0 / 3);
+}
+
+TEST_CASE("kill: every method that keeps state of its own between steps", "[slow]") {
+  std::vector<Combination> combinations;
+  for (const char* const method : {"int8", "int4", "sign", "top_k", "random_k", "power_sgd"})
+    combinations.push_back({1, 1, 2, 2, method, {concat("training.compression.method=", method)}});
+  // Two rounds from one checkpoint to the next: a kill is within a round or between two.
+  const auto add = [&](const Combination& island, int islands, const std::string& name, const Arguments& more) {
+    Combination made = island;
+    made.method = concat(islands, " islands", name);
+    made.sets = Arguments{concat("parallel.islands=", islands)} + more;
+    made.islands = islands;
+    combinations.push_back(made);
+  };
+  const Arguments rounds = {"training.local.steps=2"};
+  add({1, 1, 2, 1}, 2, "", rounds);
+  add({1, 1, 1, 0}, 4, "", rounds);
+  add({1, 2, 1, 0}, 2, ", 2 fragments", rounds + Arguments{"training.local.fragments=2", "training.local.blend=0.5"});
+  add({1, 1, 2, 3}, 2, ", delay 1", rounds + Arguments{"training.local.delay=1", "training.local.blend=0.5"});
+  make_trials(combinations, number_from("TRIREME_KILL_TRIALS", 30), 0);
 }
 
 }  // namespace trireme::test
