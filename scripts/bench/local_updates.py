@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Final validation losses of the quickstart's model trained by two islands with local updates, beside those of plain data parallel training.
+"""Final validation losses of the quickstart's model trained by islands with local updates, beside those of plain data parallel training.
 
-  scripts/bench/local_updates.py [STEPS [SEEDS]]      300 steps and three seeds by default; about 10 minutes on two idle cores
+  scripts/bench/local_updates.py [STEPS [SEEDS [ISLANDS]]]      300 steps, three seeds and two islands by default; 15 minutes on two idle cores
 
-Trains on two ranks, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each setting the mean ratio of its
+Trains on a rank for each island, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each setting the mean ratio of its
 validation loss to that of plain training with the same seed, tokens and global batch, and the smallest and largest. Exit code 1 if a mean is more than
 2 % above plain training.
 """
@@ -14,32 +14,32 @@ import tempfile
 from quickstart_run import validation_loss
 
 LIMIT = 0.02
-SETTINGS = {  # steps of a round, outer learning rate, outer momentum
-    "local SGD, 8": (8, 1.0, 0.0),
-    "DiLoCo, 50": (50, 0.7, 0.9),
-    "DiLoCo, 100": (100, 0.7, 0.9),
+SETTINGS = {  # of training.local
+    "local SGD, 8": {"steps": 8, "outer_learning_rate": 1.0, "outer_momentum": 0.0},
+    "DiLoCo, 50": {"steps": 50},
+    "DiLoCo, 100": {"steps": 100},
+    "streaming, 50": {"steps": 50, "fragments": 5, "delay": 2, "blend": 0.5},
 }
 
 
-def loss_of(directory, seed, steps, setting):
+def loss_of(directory, seed, steps, setting, islands):
     sets = {
         "run.directory": directory, "run.seed": seed, "parallel.data": 1 if setting else 2, "parallel.zero_stage": 0, "training.steps": steps,
         "resilience.hang_seconds": 300,
     }
     if setting:
-        sets |= {"parallel.islands": 2, "training.local.steps": setting[0], "training.local.outer_learning_rate": setting[1],
-                 "training.local.outer_momentum": setting[2]}
+        sets |= {"parallel.islands": islands} | {f"training.local.{key}": value for key, value in setting.items()}
     return validation_loss(sets)
 
 
 def main(arguments):
-    steps, seeds = (int(arguments[i]) if len(arguments) > i else default for i, default in enumerate((300, 3)))
+    steps, seeds, islands = (int(arguments[i]) if len(arguments) > i else default for i, default in enumerate((300, 3, 2)))
     good = True
     with tempfile.TemporaryDirectory() as scratch:
-        plain = [loss_of(f"{scratch}/plain-{seed}", seed, steps, None) for seed in range(1, seeds + 1)]
+        plain = [loss_of(f"{scratch}/plain-{seed}", seed, steps, None, islands) for seed in range(1, seeds + 1)]
         print("plain", " ".join(f"{loss:.4f}" for loss in plain), flush=True)
         for name, setting in SETTINGS.items():
-            ratios = [loss_of(f"{scratch}/{name}-{seed}", seed, steps, setting) / loss for seed, loss in enumerate(plain, 1)]
+            ratios = [loss_of(f"{scratch}/{name}-{seed}", seed, steps, setting, islands) / loss for seed, loss in enumerate(plain, 1)]
             mean = statistics.fmean(ratios) - 1
             good = good and mean <= LIMIT
             print(f"{name:14} {100 * mean:+7.2f} %  ({100 * (min(ratios) - 1):+.2f} to {100 * (max(ratios) - 1):+.2f}), limit {100 * LIMIT:.0f} %", flush=True)
