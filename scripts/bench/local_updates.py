@@ -18,7 +18,7 @@ SETTINGS = {  # of training.local
     "local SGD, 8": {"steps": 8, "outer_learning_rate": 1.0, "outer_momentum": 0.0},
     "DiLoCo, 50": {"steps": 50},
     "DiLoCo, 100": {"steps": 100},
-    "streaming, 50": {"steps": 50, "fragments": 5, "delay": 2, "blend": 0.5},
+    "streaming, 50": {"steps": 50, "fragments": 2, "delay": 2, "blend": 0.5},
 }
 
 

@@ -27,7 +27,7 @@ METHODS = {
     "int4": {"training.compression.method": "int4"},
     "top_k": {"training.compression.method": "top_k"},
     "DiLoCo": ROUNDS,
-    "streaming": {**ROUNDS, "training.local.fragments": 5, "training.local.delay": 5, "training.local.blend": 0.5},
+    "streaming": {**ROUNDS, "training.local.fragments": 2, "training.local.delay": 10, "training.local.blend": 0.5},
 }
 # One packet of 1500 bytes carries 1448 bytes of a message and takes 1514 on the link.
 PAYLOAD = 1448 / 1514
