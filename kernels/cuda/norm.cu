@@ -214,10 +214,15 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const
       weights.get(c, column, weight);
 #pragma unroll
       for (int i = 0; i < N; ++i) g[i] = fmaf(-((n[i] - mean) * rstd), mean_gn, fmaf(g[i], weight[i], -mean_g));
-      float r[N] = {};
-      if (residual != nullptr) past.get(c, column, r);
+      if (residual != nullptr) {
+        float r[N];
+        past.get(c, column, r);
 #pragma unroll
-      for (int i = 0; i < N; ++i) g[i] = fmaf(rstd, g[i], r[i]);
+        for (int i = 0; i < N; ++i) g[i] = fmaf(rstd, g[i], r[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) g[i] *= rstd;
+      }
       store_vector(dx + begin + column, g);
     });
   }
