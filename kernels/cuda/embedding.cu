@@ -153,9 +153,9 @@ __global__ void __launch_bounds__(kBlock) embedding_backward_kernel(const int32_
 }
 
 // ---- positions that restart in each document ----
-// A thread owns N columns at kPositions consecutive positions and visits the rows at them, one document after another, so that it accesses its part of
-// the table once. It loads that part before the first document: from code that loads a position at its first use, nvcc 13.0 removes one of the loads. For
-// the documents each block lists their first rows in shared memory, one tile of rows at a time.
+// A thread owns N columns at kPositions consecutive positions and visits the rows at them, one document after another, so that it accesses its part
+// of the table once. It loads that part before the first document: from code that loads a position at its first use, nvcc 13.0 removes one of the
+// loads. For the documents each block lists their first rows in shared memory, one tile of rows at a time.
 
 constexpr int kPositions = 4;  // with fewer there are more blocks, each of which loads all starts
 

@@ -4,10 +4,11 @@ forecast of `plan`.
 
   scripts/bench/slow_link.py [MEGABITS [STEPS]]      20 Mbit/s and 12 steps by default; about three minutes. Needs root, ip and tc
 
-The hosts are two network namespaces of this machine with one data rank each, and the link is a pair of virtual interfaces whose rate is limited in both
-directions. Run it with the data that ./scripts/quickstart.sh prepares. Prints the median step of each method without the first two, for local updates the
-mean of the second round, its tokens per second relative to those of plain training, and the forecast of the same step for two such hosts. Plain training
-and all methods use parallel.collectives: auto; `library` is plain training with MPI's own all-reduce. Exit code 1 if a forecast but that of the library is wrong by more than 20 %.
+The hosts are two network namespaces of this machine with one data rank each, and the link is a pair of virtual interfaces whose rate is limited in
+both directions. Run it with the data that ./scripts/quickstart.sh prepares. Prints the median step of each method without the first two, for local
+updates the mean of the second round, its tokens per second relative to those of plain training, and the forecast of the same step for two such hosts.
+Plain training and all methods use parallel.collectives: auto; `library` is plain training with MPI's own all-reduce. Exit code 1 if a forecast but that
+of the library is wrong by more than 20 %.
 """
 import json
 import os

@@ -87,14 +87,14 @@ TEST_CASE("forecast: on a CPU no communication is hidden") {
   CHECK(moved > 0);
 }
 
-TEST_CASE("forecast: Trireme's attention is faster than FlashAttention-2 on a GPU, and is as measured on a CPU") {
+TEST_CASE("forecast: Trireme's attention has the rate measured on a GPU, and that of the cluster file on a CPU") {
   const auto seconds = [](const char* stack, const ClusterConfig& cluster) {
     return attention_seconds(8, 8192, 32, 128, 2, stack_of(stack), cluster);
   };
   const ClusterConfig gpu = resolve_cluster({});
   const AttentionSeconds own = seconds("trireme", gpu), flash = seconds("torchtitan", gpu);
-  CHECK(own.forward == Approx(flash.forward / 1.07));
-  CHECK(own.backward == Approx(flash.backward / 1.07));
+  CHECK(own.forward == Approx(flash.forward / 1.06));
+  CHECK(own.backward == Approx(flash.backward / 1.06));
   CHECK(seconds("trireme", machine(2, 2)).forward == Approx(seconds("torchtitan", machine(2, 2)).forward));
 }
 

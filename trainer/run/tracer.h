@@ -21,9 +21,9 @@ struct StepRange {
 StepRange step_range(const std::string& text);
 std::string to_string(const StepRange& steps);  ///< "3:5"
 
-/// Every method is collective, begin() and end() over the ranks of an island. Rank 0 writes a line {"event": "exposed"} to metrics.jsonl for each step, and at the end a table and
-/// <run.directory>/trace.json with all steps, the first with every operation of kernels/ops. Between begin() and end() the only overhead is reading
-/// clocks, or recording events on a GPU.
+/// Every method is collective, begin() and end() over the ranks of an island. Rank 0 writes a line {"event": "exposed"} to metrics.jsonl for each step, and
+/// at the end a table and <run.directory>/trace.json with all steps, the first with every operation of kernels/ops. Between begin() and end() the only
+/// overhead is reading clocks, or recording events on a GPU.
 ///
 /// On a GPU the times are those of the compute stream. The step before must be finished before begin(), so a traced step begins with an idle device,
 /// and the device waits for the batch, which other steps read while the previous one runs.
