@@ -10,8 +10,8 @@
 // one warp each. Only LayerNorm (kCentred) subtracts the mean.
 //
 // The gradients of weight and bias are sums over all rows: each block adds those of a slice of the rows, row after row, then the sums of the slices
-// are added. Both orders depend only on the shape, so that dw has the same bits whether dx is computed in the same launch or not. Every fused multiply-add
-// is written as one: nvcc chooses for each instantiation which products and sums it fuses, and a real GPU showed two instantiations that differ.
+// are added. Both orders depend only on the shape, so that dw has the same bits whether dx is computed in the same launch or not. Every fused
+// multiply-add is written as one, because nvcc chooses for each instantiation which products and sums it fuses.
 
 namespace trireme::cuda {
 namespace {
