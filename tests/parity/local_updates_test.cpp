@@ -263,6 +263,25 @@ TEST_CASE("local updates: fragments that synchronise in turn, at once or with a 
   }
 }
 
+TEST_CASE("local updates: a delay takes the weights that were sent, with communication that does not overlap and with one island") {
+  const Outer outer{.round = 4, .fragments = 2, .delay = 1, .blend = 0.5};
+  for (const char* const layout : {"tp1", "pp2", "dp2z3"}) {
+    Config config = islands_of(ParityModel::kLlama, layout, outer);
+    const Islands overlapped = train_islands(config, 6);
+    config.parallel.overlap = false;
+    const Islands blocking = train_islands(config, 6);
+    CHECK(blocking.loss == overlapped.loss);
+    CHECK(blocking.weights == overlapped.weights);
+    CHECK((blocking.last.gradient_norm == overlapped.last.gradient_norm && blocking.last.drift == overlapped.last.drift));
+  }
+  const Outer alone{.islands = 1, .round = 4, .fragments = 2, .delay = 1};
+  const Emulated expected = emulate(ParityModel::kLlama, alone, 6);
+  const Islands delayed = train_islands(islands_of(ParityModel::kLlama, "dp2z1", alone), 6);
+  CHECK(largest_difference(delayed.weights, expected.weights) < 1e-10);
+  CHECK(delayed.last.gradient_norm == Approx(expected.outer_grad_norm).epsilon(1e-8));
+  CHECK(delayed.last.drift == Approx(expected.drift).epsilon(1e-8));
+}
+
 TEST_CASE("local updates: blocks that share a unit may be in different fragments") {
   const Outer outer{.round = 4, .fragments = 2, .delay = 1, .blend = 0.5};
   const Emulated expected = emulate(ParityModel::kGpt2, outer, 6);
@@ -550,3 +569,9 @@ TEST_CASE("local updates: rounds") {
 }
 
 }  // namespace trireme::test
+  const Rounds delayed{.round = 6, .last = 11, .fragments = 2, .delay = 2};
+  for (int64_t step = 1; step <= 11; ++step) {
+    CHECK(streaming.sent_after(step) == std::nullopt);
+    CHECK(delayed.sent_after(step) == (step % 6 == 1 ? std::optional(0) : step % 6 == 4 ? std::optional(1) : std::nullopt));
+    CHECK(delayed.may_wait_after(step) == (step % 3 < 2 || step == 11));
+  }

@@ -21,6 +21,11 @@ std::optional<int64_t> Rounds::fragment_after(int64_t step) const {
   return (step / part - 1) % fragments;
 }
 
+std::optional<int64_t> Rounds::sent_after(int64_t step) const {
+  if (delay == 0 || step == last) return {};
+  return fragment_after(step + delay);
+}
+
 Rounds rounds_of(const TrainingConfig& training, int64_t last) {
   if (!training.local.steps) return {.last = last};
   return {*training.local.steps, last, training.local.fragments, training.local.delay};
@@ -138,13 +143,13 @@ void LocalUpdates::finish(Context& ctx, Piece& piece, const OuterStep& step, boo
   piece.sum = {};
 }
 
-/// The outer steps of one fragment or, with nullopt, of all. Sums that are not in flight begin now.
+/// The outer steps of one fragment or, with nullopt, of all. Sums that have not begun begin now.
 void LocalUpdates::synchronise(Context& ctx, std::optional<int64_t> fragment, const OuterStep& step, bool counts) {
   fill(ctx, 0, sums_);
   sent_bytes_ = 0;
   for (Piece& piece : pieces_) {
     if (fragment && piece.fragment != *fragment) continue;
-    if (!piece.work.pending()) begin(ctx, piece);
+    if (!piece.is_sent()) begin(ctx, piece);
     finish(ctx, piece, step, counts);
   }
   mesh_.world.all_reduce(ctx, sums_, ReduceOp::kSum).wait(ctx);
@@ -165,8 +170,8 @@ bool LocalUpdates::after_step(Context& ctx, const Rounds& rounds, int64_t step, 
     synchronise_all(ctx, counts);
     return true;
   }
-  const std::optional<int64_t> due = rounds.fragment_after(step), sent = rounds.fragment_after(step + rounds.delay);
-  if (rounds.delay > 0 && sent)
+  const std::optional<int64_t> due = rounds.fragment_after(step), sent = rounds.sent_after(step);
+  if (sent)
     for (Piece& piece : pieces_)
       if (piece.fragment == *sent) begin(ctx, piece);
   if (due) synchronise(ctx, due, step_, counts);

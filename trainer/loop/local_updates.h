@@ -41,6 +41,10 @@ struct Rounds {
   /// The fragment whose outer step follows `step`, if one does; after the last step it is that of all fragments.
   std::optional<int64_t> fragment_after(int64_t step) const;
   bool has_outer_step(int64_t step) const { return step == last || fragment_after(step).has_value(); }
+  /// With a delay, the fragment whose sum begins after `step`, if one does.
+  std::optional<int64_t> sent_after(int64_t step) const;
+  /// True if an island may wait for the others after `step`. Communication that does not overlap waits already where a sum begins.
+  bool may_wait_after(int64_t step) const { return has_outer_step(step) || sent_after(step).has_value(); }
 };
 /// `last`: Rounds::last.
 Rounds rounds_of(const TrainingConfig& training, int64_t last);
@@ -96,8 +100,9 @@ class LocalUpdates {
     size_t stage, unit;
     int64_t begin, end, fragment;
     int64_t place = 0;  ///< in in_flight_
-    Tensor sum = {};
-    Work work = {};  ///< the sum of the islands, in flight
+    Tensor sum = {};    ///< over the islands; defined from its beginning until the outer step
+    Work work = {};     ///< of the sum. It may be over at once, so it does not tell whether the sum has begun.
+    bool is_sent() const { return sum.defined(); }
   };
   void add_pieces(size_t stage, size_t unit);
   Tensor part(const Piece& piece, const Tensor& shard) const { return shard.flat(piece.begin, piece.end - piece.begin); }

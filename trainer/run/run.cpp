@@ -35,7 +35,7 @@ void Run::start_step(int64_t step) {
   trainer_->record_activations(records_activations(step));
   const bool may_repeat = config_.observe.anomalies.policy == AnomalyPolicy::kRerun;
   const LossScale before = trainer_->loss_scale();
-  timeout_.start(step, config_.parallel.islands > 1 && rounds().has_outer_step(step));
+  timeout_.start(step, config_.parallel.islands > 1 && rounds().may_wait_after(step));
   set_timeout();
   if (may_repeat) {
     trainer_->weights_changed();  // as in execute()
