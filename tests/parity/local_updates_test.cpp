@@ -428,6 +428,62 @@ TEST_CASE("local updates: another layout of the islands loads every island's sta
   const Outer outer{.islands = 2, .round = 2, .fragments = 2};
   on_ranks(islands_of(ParityModel::kLlamaGrouped, "tp2dp2z3", outer), [&](Trainer& trainer) {
     trainer.initialise();
+TEST_CASE("local updates: a checkpoint of plain training, with a moving average or without one, starts local updates from its weights") {
+  std::map<std::string, std::vector<char>> after[2];
+  for (const bool averaged : {false, true}) {
+    const TemporaryDirectory directory;
+    const Config local = islands_of(ParityModel::kGpt2, "dp2z1", {.islands = 1, .round = 2});
+    Config plain = local;
+    plain.training.local = {};
+    if (averaged) plain.training.ema.decay = 0.9;
+    on_ranks(plain, [&](Trainer& trainer) {
+      trainer.initialise();
+      for (int step = 0; step < 2; ++step) trainer.step(kIslandData, step, kIslandRate);
+      save(trainer, directory.path, 2);
+    });
+    GatheredState state;
+    on_ranks(local, [&](Trainer& trainer) {
+      CheckpointReader reader(directory.path / checkpoint_name(2));
+      TRIREME_CHECK(reader.has_kind(kAverageName) == averaged, "the moving average");
+      TRIREME_CHECK(load_state(trainer, reader) == "the checkpoint has no momentum of the outer step, which starts at zero", "another note");
+      for (int step = 2; step < 4; ++step) {
+        const StepResult one = trainer.step(kIslandData, step, kIslandRate);
+        TRIREME_CHECK(!one.outer || one.outer->gradient_norm < 0.5, "the outer gradient is ", one.outer->gradient_norm);
+      }
+      state.add(trainer);
+    });
+    after[averaged] = state.whole();
+  }
+  CHECK(after[0] == after[1]);
+}
+
+TEST_CASE("local updates: a resume that keeps no weights of each island says so") {
+  const TemporaryDirectory directory;
+  const Outer streaming{.round = 2, .fragments = 2, .blend = 0.5};
+  on_ranks(islands_of(ParityModel::kGpt2, "tp1", streaming), [&](Trainer& trainer) {
+    trainer.initialise();
+    for (int step = 0; step < 2; ++step) trainer.step(kIslandData, step, kIslandRate);
+    save(trainer, directory.path, 2);
+  });
+  const std::string weights = "the weights of each island in the checkpoint are dropped: training starts from the weights that the islands share";
+  on_ranks(islands_of(ParityModel::kGpt2, "tp1", {.round = 2}), [&](Trainer& trainer) {
+    CheckpointReader reader(directory.path / checkpoint_name(2));
+    TRIREME_CHECK(load_state(trainer, reader) == weights, "another note");
+  });
+  const Config one_island = islands_of(ParityModel::kGpt2, "tp1", {.islands = 1, .round = 2, .fragments = 2, .blend = 0.5});
+  Config plain = one_island;
+  plain.training.local = {};
+  on_ranks(one_island, [&](Trainer& trainer) {
+    trainer.initialise();
+    save(trainer, directory.path, 4);
+  });
+  on_ranks(plain, [&](Trainer& trainer) {
+    CheckpointReader reader(directory.path / checkpoint_name(4));
+    const std::string note = load_state(trainer, reader);
+    TRIREME_CHECK(note == "the momentum of the outer step in the checkpoint is dropped: this run has no training.local; " + weights, note);
+  });
+}
+
     for (int step = 0; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
     save(trainer, directory.path, 4);
   });

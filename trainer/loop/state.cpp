@@ -154,20 +154,22 @@ std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss
     }
   });
   if (!has_island_weights) trainer.take_shared_weights();
-  if (has_average) {
-    trainer.weights_changed();
-  } else if (has_momentum) {
-    trainer.weights_changed();
+  trainer.weights_changed();
+  if (!has_average) trainer.start_average();
+  if (has_momentum)
     trainer.start_round();
-  } else {
-    trainer.weights_replaced();  // the moving average starts from the loaded weights
-  }
+  else
+    trainer.start_local_updates();
   trainer.set_accepted_steps(reader.description().steps_of_island(island));
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
-  const std::string note = load_reducer_state(trainer, reader);
-  if (has_momentum == trainer.config().training.local.steps.has_value()) return note;
-  return has_momentum ? "the momentum of the outer step in the checkpoint is dropped: this run has no training.local"
-                      : "the checkpoint has no momentum of the outer step, which starts at zero";
+  std::string notes = load_reducer_state(trainer, reader);
+  const auto add = [&](const char* note) { notes += concat(notes.empty() ? "" : "; ", note); };
+  if (has_momentum != trainer.config().training.local.steps.has_value())
+    add(has_momentum ? "the momentum of the outer step in the checkpoint is dropped: this run has no training.local"
+                     : "the checkpoint has no momentum of the outer step, which starts at zero");
+  if (has_island_weights && !trainer.keeps_island_weights())
+    add("the weights of each island in the checkpoint are dropped: training starts from the weights that the islands share");
+  return notes;
 }
 
 }  // namespace trireme

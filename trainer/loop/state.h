@@ -9,7 +9,7 @@ namespace trireme {
 /// The tensors that this rank writes to a checkpoint: "weight/NAME" and the optimizer's state (AdamW: "exp_avg/NAME" and "exp_avg_sq/NAME") of the
 /// boxes that it owns and counts, and what its Reducer keeps (trainer/loop/reducer_state.h). Over all ranks every element of every parameter is written
 /// once; tied copies and replicas are not written. With training.local, "outer_momentum/NAME" too, and the optimizer's state of island K > 0 as
-/// "exp_avg.K/NAME". Call it only after an outer step, when all islands have the same weights.
+/// "exp_avg.K/NAME". Call it only after a round, when all islands have the same shared weights.
 std::vector<StateTensor> state_tensors(Trainer& trainer);
 
 /// The first part of the name of an island's tensors in a checkpoint: "exp_avg" or "exp_avg.1".
@@ -30,8 +30,8 @@ NonFinite non_finite_weights(Trainer& trainer);
 /// Loads weights, optimizer state, the number of accepted steps and, with dynamic loss scaling, the loss scale, saved under any layout. Every tensor
 /// of the checkpoint must belong to the model. The moving average of the weights may be switched on or off at a resume: if the checkpoint has none it
 /// starts from the weights, and if the configuration has none that of the checkpoint is ignored. With `new_loss_scale` the loss scale is not loaded
-/// but starts from training.loss_scale.initial. Returns what became of the errors of gradient compression if their ranks have changed, or of the
-/// momentum of the outer step if only one of checkpoint and configuration has one, or "".
+/// but starts from training.loss_scale.initial. Returns what became of the errors of gradient compression if their ranks have changed, of the
+/// momentum of the outer step if only one of checkpoint and configuration has one, and of the weights of each island if the configuration keeps none.
 /// Collective. Errors: as load_weights.
 std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale = false);
 

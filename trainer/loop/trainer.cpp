@@ -530,8 +530,16 @@ void Trainer::initialise() {
 
 void Trainer::weights_replaced() {
   weights_changed();
+  start_average();
+  start_local_updates();
+}
+
+void Trainer::start_average() {
   for (const auto& stage : stages_)
     if (stage->optimizer() != nullptr) stage->start_average(ctx_);
+}
+
+void Trainer::start_local_updates() {
   if (local_) local_->start_run(ctx_);
   islands_agree_ = true;
 }

@@ -222,6 +222,10 @@ class Trainer {
   ReplicaContract replica_contract() const { return replica_contract_; }
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
   /// True if, by the contract, this rank's shard enters sums over the ranks of the step.
+  /// The moving average starts from the current weights.
+  void start_average();
+  /// With training.local: the current weights become the shared ones, and the momentum of the outer step becomes zero.
+  void start_local_updates();
   bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
   /// True if this rank has a part of the loss in StepResult::local_loss.
   bool counts_loss() const { return last_ != nullptr && mesh_.at.tensor == 0; }
