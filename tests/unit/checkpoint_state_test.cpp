@@ -171,11 +171,19 @@ TEST_CASE("manifest: the steps and rejections of each island, only if there are 
     CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_steps\""));
   }
   about.island_steps = {49, 50};
-  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{{}, {3}, {0, 2}, {0, 4}}) {
+  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{{3}, {0, 2}, {0, 4}}) {
     about.island_rejections = wrong;
     CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_rejections\""));
   }
+  // Older checkpoints have none, and the key is never ignored.
+  about.island_rejections = {};
+  const CheckpointDescription older = parse_manifest(manifest_text(manifest), "m").description;
+  CHECK((older.island_rejections.empty() && older.rejections_of_island(0) == 3 && older.rejections_of_island(1) == 3));
   about.island_rejections = {0, 3};
+  std::string without_total = manifest_text(manifest);
+  const std::string total = "\"rejected_steps\": 3,";
+  without_total.erase(without_total.find(total), total.size());
+  CHECK_THROWS_WITH(parse_manifest(with_digest(without_total), "m"), Contains("\"island_rejections\": the largest is not rejected_steps"));
   about.layout.erase("islands");
   CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"island_steps\": has 2 numbers for 1 island"));
 }
@@ -191,6 +199,10 @@ TEST_CASE("manifest: the micro-batches of each data rank, only with resilience.r
     about.micro_batches = wrong;
     CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"micro_batches\""));
   }
+  about.micro_batches = {7};
+  std::string text = manifest_text(manifest);
+  const size_t begin = text.find("\"micro_batches\": ") + 17, end = text.find(']', begin);
+  CHECK_THROWS_WITH(parse_manifest(with_digest(text.replace(begin, end + 1 - begin, "[]")), "m"), Contains("\"micro_batches\": is empty"));
 }
 
 TEST_CASE("checkpoint: the window of accepted steps is part of the manifest, to the bit", "[checkpoint]") {

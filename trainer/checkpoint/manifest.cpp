@@ -172,6 +172,7 @@ std::vector<int> parse_micro_batches(const json& object, const std::string& wher
       throw DataError(at + ": contains a number of micro-batches that is not possible");
     split.push_back(static_cast<int>(count));
   }
+  if (split.empty()) throw DataError(at + ": is empty");
   return split;
 }
 
@@ -345,7 +346,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
   about.island_steps = parse_island_numbers(object, "island_steps", about, where);
-  if (about.rejected_steps > 0) about.island_rejections = parse_island_numbers(object, "island_rejections", about, where);
+  if (object.contains("island_rejections")) about.island_rejections = parse_island_numbers(object, "island_rejections", about, where);
   if (!about.island_steps.empty() && about.island_steps.front() != about.optimizer_steps)
     throw DataError(where + ": \"island_steps\": does not begin with optimizer_steps");
   if (!about.island_rejections.empty() && std::ranges::max(about.island_rejections) != about.rejected_steps)

@@ -71,7 +71,7 @@ struct CheckpointDescription {
   AlgorithmsByGpu product_algorithms = {};
   std::vector<int> micro_batches = {};          ///< with resilience.rebalance, the split of the next step (MicroBatchSplit)
   std::vector<int64_t> island_steps = {};       ///< with several islands, the optimizer_steps of each
-  std::vector<int64_t> island_rejections = {};  ///< with several islands and rejected_steps above 0, the rejected_steps of each
+  std::vector<int64_t> island_rejections = {};  ///< with several islands and rejected_steps above 0, that of each; empty in older checkpoints
 
   int64_t steps_of_island(int64_t island) const { return of_island(island_steps, island, optimizer_steps); }
   int64_t rejections_of_island(int64_t island) const { return of_island(island_rejections, island, rejected_steps); }
