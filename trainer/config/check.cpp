@@ -355,18 +355,18 @@ void check_local(Rules& rules, const Config& c) {
                  "the sequences of a step would be assigned over all islands, which exchange nothing within a round of training.local",
                  "none, or parallel.islands 1", "none");
   const int64_t steps = *t.local.steps, fragments = t.local.fragments;
+  const auto legal = [&] { return nearest(fragments, 1, std::min(steps, c.model.layers), [&](int64_t n) { return steps % n == 0; }); };
   if (rules.apply({"training.local.fragments", "model.layers"}) && fragments > c.model.layers)
-    rules.broken("training.local.fragments", concat("the model has ", counted(c.model.layers, "block")), concat("1 to ", c.model.layers),
-                 std::to_string(c.model.layers));
+    rules.broken("training.local.fragments", concat("the model has ", counted(c.model.layers, "block")), concat("1 to ", c.model.layers), legal());
   if (rules.apply({"training.local.fragments"}) && steps % fragments != 0)
-    rules.broken("training.local.fragments", concat("does not divide training.local.steps ", steps), concat("divisors of ", steps),
-                 nearest(fragments, 1, steps, [&](int64_t n) { return steps % n == 0; }));
+    rules.broken("training.local.fragments", concat("does not divide training.local.steps ", steps), concat("divisors of ", steps), legal());
   if (rules.apply({"training.local.fragments", "training.local.delay"}) && steps % fragments == 0 && t.local.delay >= steps / fragments)
     rules.broken("training.local.delay", concat("a fragment synchronises every ", counted(steps / fragments, "step"), ", before its sum has arrived"),
                  concat("0 to ", steps / fragments - 1), std::to_string(steps / fragments - 1));
   const auto whole_rounds = [&](const char* key, int64_t every) {
     if (every % *t.local.steps == 0 || !rules.apply({key})) return;
-    rules.broken(key, concat("not a multiple of training.local.steps ", *t.local.steps, ": only after a round the islands have the same weights"),
+    rules.broken(key,
+                 concat("not a multiple of training.local.steps ", *t.local.steps, ": the islands have the same shared weights only after a round"),
                  concat("0, or multiples of ", *t.local.steps),
                  nearest(every, *t.local.steps, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % *t.local.steps == 0; }));
   };
