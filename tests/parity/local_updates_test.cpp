@@ -318,6 +318,11 @@ TEST_CASE("local updates: an evaluation is of the weights that islands share, an
     const auto before = states();
     const double evaluated = trainer.evaluate(kIslandData, 1).loss;
     TRIREME_CHECK(states() == before, "an evaluation has changed the weights");
+    {
+      const Trainer::SharedWeights held(trainer);
+      TRIREME_CHECK(trainer.evaluate(kIslandData, 1).loss == evaluated, "the evaluation was of other weights where the shared ones are held");
+    }
+    TRIREME_CHECK(states() == before, "holding the shared weights has changed the weights");
     for (const OwnedBox& owned : trainer.owned_boxes()) std::copy_n(owned.shared.data<double>(), owned.shared.numel(), owned.weight.data<double>());
     trainer.weights_changed();
     TRIREME_CHECK(trainer.evaluate(kIslandData, 1).loss == evaluated, "the evaluation was of other weights");
@@ -423,11 +428,6 @@ TEST_CASE("local updates: a run that is resumed after a round has the bits of on
   }
 }
 
-TEST_CASE("local updates: another layout of the islands loads every island's state") {
-  const TemporaryDirectory directory;
-  const Outer outer{.islands = 2, .round = 2, .fragments = 2};
-  on_ranks(islands_of(ParityModel::kLlamaGrouped, "tp2dp2z3", outer), [&](Trainer& trainer) {
-    trainer.initialise();
 TEST_CASE("local updates: a checkpoint of plain training, with a moving average or without one, starts local updates from its weights") {
   std::map<std::string, std::vector<char>> after[2];
   for (const bool averaged : {false, true}) {
@@ -484,6 +484,11 @@ TEST_CASE("local updates: a resume that keeps no weights of each island says so"
   });
 }
 
+TEST_CASE("local updates: another layout of the islands loads every island's state") {
+  const TemporaryDirectory directory;
+  const Outer outer{.islands = 2, .round = 2, .fragments = 2};
+  on_ranks(islands_of(ParityModel::kLlamaGrouped, "tp2dp2z3", outer), [&](Trainer& trainer) {
+    trainer.initialise();
     for (int step = 0; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
     save(trainer, directory.path, 4);
   });
@@ -620,14 +625,14 @@ TEST_CASE("local updates: rounds") {
     CHECK(streaming.ends_after(step) == (step % 6 == 0 || step == 20));
   }
   CHECK(Rounds{.round = 6, .last = 7, .fragments = 3}.has_outer_step(7));
-  for (const char* const name : {"embedding.weight", "position.weight", "final_norm.weight", "head.weight"}) CHECK(fragment_of(name, 3) == 0);
-  CHECK((fragment_of("blocks.4.mlp_norm.weight", 3) == 1 && fragment_of("blocks.12.mlp_norm.weight", 5) == 2 && fragment_of("blocks.7.a", 1) == 0));
-}
-
-}  // namespace trireme::test
   const Rounds delayed{.round = 6, .last = 11, .fragments = 2, .delay = 2};
   for (int64_t step = 1; step <= 11; ++step) {
     CHECK(streaming.sent_after(step) == std::nullopt);
     CHECK(delayed.sent_after(step) == (step % 6 == 1 ? std::optional(0) : step % 6 == 4 ? std::optional(1) : std::nullopt));
     CHECK(delayed.may_wait_after(step) == (step % 3 < 2 || step == 11));
   }
+  for (const char* const name : {"embedding.weight", "position.weight", "final_norm.weight", "head.weight"}) CHECK(fragment_of(name, 3) == 0);
+  CHECK((fragment_of("blocks.4.mlp_norm.weight", 3) == 1 && fragment_of("blocks.12.mlp_norm.weight", 5) == 2 && fragment_of("blocks.7.a", 1) == 0));
+}
+
+}  // namespace trireme::test

@@ -1,4 +1,5 @@
 #pragma once
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -151,6 +152,30 @@ class Trainer {
   /// Queues forward and backward of `step` without partial sums, norm and update. Only the gradients change, which every step clears.
   void rehearse(const Dataset& data, int64_t step);
 
+  /// While it lives, the stages have the weights that all islands share. Within another one it does nothing.
+  class SharedWeights {
+   public:
+    explicit SharedWeights(Trainer& trainer) : trainer_(trainer), exchanges_(trainer.keeps_island_weights() && !trainer.has_shared_weights_) {
+      exchange();
+    }
+    ~SharedWeights() noexcept(false) {
+      if (std::uncaught_exceptions() > exceptions_) return;  // the run ends, and a second error would hide the first
+      exchange();
+    }
+    SharedWeights(const SharedWeights&) = delete;
+    SharedWeights& operator=(const SharedWeights&) = delete;
+
+   private:
+    void exchange() {
+      if (!exchanges_) return;
+      trainer_.local_->exchange_weights(trainer_.ctx_);
+      trainer_.has_shared_weights_ = !trainer_.has_shared_weights_;
+    }
+    Trainer& trainer_;
+    const bool exchanges_;
+    const int exceptions_ = std::uncaught_exceptions();
+  };
+
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
     double loss = 0;                    ///< mean over the valid tokens, nats
@@ -197,6 +222,10 @@ class Trainer {
   void weights_changed();
   /// Call after replacing all weights: weights_changed(), the moving average restarts from them, and so does training.local.
   void weights_replaced();
+  /// The moving average starts from the current weights.
+  void start_average();
+  /// With training.local: the current weights become the shared ones, and the momentum of the outer step becomes zero.
+  void start_local_updates();
   /// With training.local: the state between two rounds has been loaded, and the next round starts from the current weights.
   void start_round();
   /// Where islands have weights of their own, these become the shared ones.
@@ -222,10 +251,6 @@ class Trainer {
   ReplicaContract replica_contract() const { return replica_contract_; }
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
   /// True if, by the contract, this rank's shard enters sums over the ranks of the step.
-  /// The moving average starts from the current weights.
-  void start_average();
-  /// With training.local: the current weights become the shared ones, and the momentum of the outer step becomes zero.
-  void start_local_updates();
   bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
   /// True if this rank has a part of the loss in StepResult::local_loss.
   bool counts_loss() const { return last_ != nullptr && mesh_.at.tensor == 0; }
@@ -265,21 +290,6 @@ class Trainer {
   std::string offender_name(int64_t index);
   void note(const char* what, int64_t number);
 
-  /// While it lives, the stages have the weights that all islands share.
-  class SharedWeights {
-   public:
-    explicit SharedWeights(Trainer& trainer) : trainer_(trainer) { exchange(); }
-    ~SharedWeights() { exchange(); }
-    SharedWeights(const SharedWeights&) = delete;
-    SharedWeights& operator=(const SharedWeights&) = delete;
-
-   private:
-    void exchange() {
-      if (trainer_.keeps_island_weights()) trainer_.local_->exchange_weights(trainer_.ctx_);
-    }
-    Trainer& trainer_;
-  };
-
   Context& ctx_;
   Config config_;
   std::unique_ptr<Communicator> blocking_;  ///< wraps the world if parallel.overlap is false
@@ -297,6 +307,7 @@ class Trainer {
   bool records_activations_ = false;
   std::unique_ptr<LocalUpdates> local_;  ///< with training.local
   Rounds rounds_;
+  bool has_shared_weights_ = false;  ///< a SharedWeights lives
   bool islands_agree_ = true;
   ActionList longest_training_, longest_evaluation_;  ///< of the data rank that has the most micro-batches
   ActionList training_list_, evaluation_list_, text_list_;

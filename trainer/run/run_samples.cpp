@@ -82,6 +82,7 @@ std::vector<int32_t> Run::continue_text(std::vector<int32_t> text) {
 void Run::sample(int64_t step) {
   progress_.act(concat("writing samples of text after step ", step));
   progress_.set_timeout(state_timeout(config_));
+  const Trainer::SharedWeights shared(*trainer_);  // for all tokens
   for (size_t i = 0; i < prompts_.size(); ++i) {
     std::vector<int32_t> tokens = prompts_[i];
     const std::vector<int32_t> added = continue_text(tokens);
