@@ -211,6 +211,18 @@ TEST_CASE("a moving average adds one master-dtype element per owned weight, by f
   CHECK(update(averaged) / update(plain) == Approx((accesses + 3) / accesses).epsilon(1e-9));
 }
 
+TEST_CASE("memory by formula: local updates add two tensors to the optimizer state, and the sum in flight is none of it") {
+  Config c = base("llama");
+  c.parallel.pipeline = 2;
+  c.parallel.data = 2;
+  c.parallel.zero_stage = 3;
+  c.training.global_batch_size = 16;
+  c.training.local.steps = 4;
+  c.training.local.fragments = 2;
+  c.training.local.delay = GENERATE(0, 1);
+  compare(resolve(c));
+}
+
 TEST_CASE("memory by formula equals counted memory: random layouts") {
   std::mt19937 draw(8);
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };

@@ -227,11 +227,12 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
   const LocalConfig& rounds = training.local;
-  const double in_flight = rounds.delay > 0 ? 1 / static_cast<double>(rounds.fragments) : 0;
-  const auto states = static_cast<double>(state_names(training).size()) + (rounds.steps ? 2 + in_flight : 0);
+  const auto states = static_cast<double>(state_names(training).size() + (rounds.steps ? 2 : 0));
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
   bytes.other = static_cast<double>(2 * sizeof(int32_t) *
                                     static_cast<size_t>(training.global_batch_size / data_ranks(config_.parallel) * training.sequence_length));
+  // About the largest fragment, whose sum is in flight.
+  if (rounds.delay > 0) bytes.other += wide * elements / policy_.shard / static_cast<double>(rounds.fragments);
   if (config_.model.architecture != "gpt2")
     bytes.other += static_cast<double>(local * *config_.model.max_positions * *config_.model.head_size * size_of(accumulator_of(precision_.compute)));
 
