@@ -23,7 +23,7 @@ struct RankResult {
   bool stands_out = false;
 };
 
-/// The results of every rank of the step, those of an island, on all of them. Collective.
+/// The results of every rank of this rank's island, on all of them. Collective.
 std::vector<RankResult> gather_rank_results(Trainer& trainer, const StepResult& result, const StepLimits& limits) {
   const auto bits = [](double value) { return std::to_string(std::bit_cast<uint64_t>(value)); };
   const bool has_loss = trainer.counts_loss() && result.local_targets > 0;
