@@ -3,9 +3,9 @@
 
   scripts/bench/local_updates.py [STEPS [SEEDS [ISLANDS]]]      300 steps, three seeds and two islands by default; 15 minutes on two idle cores
 
-Trains on a rank for each island, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each setting the mean ratio of its
-validation loss to that of plain training with the same seed, tokens and global batch, and the smallest and largest. Exit code 1 if a mean is more than
-2 % above plain training.
+Trains on a rank for each island, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each setting the mean ratio of
+its validation loss to that of plain training with the same seed, tokens and global batch, and the smallest and largest. Exit code 1 if a mean is above the
+limit of its setting, which is somewhat more than docs/parallelism.md gives for two and for four islands.
 """
 import statistics
 import sys
@@ -13,12 +13,11 @@ import tempfile
 
 from quickstart_run import validation_loss
 
-LIMIT = 0.02
-SETTINGS = {  # of training.local
-    "local SGD, 8": {"steps": 8, "outer_learning_rate": 1.0, "outer_momentum": 0.0},
-    "DiLoCo, 50": {"steps": 50},
-    "DiLoCo, 100": {"steps": 100},
-    "streaming, 50": {"steps": 50, "fragments": 2, "delay": 2, "blend": 0.5},
+SETTINGS = {  # the limit, and training.local
+    "local SGD, 8": (0.05, {"steps": 8, "outer_learning_rate": 1.0, "outer_momentum": 0.0}),
+    "DiLoCo, 50": (0.18, {"steps": 50}),
+    "DiLoCo, 100": (0.20, {"steps": 100}),
+    "streaming, 50": (0.18, {"steps": 50, "fragments": 2, "delay": 2, "blend": 0.5}),
 }
 
 
@@ -38,11 +37,11 @@ def main(arguments):
     with tempfile.TemporaryDirectory() as scratch:
         plain = [loss_of(f"{scratch}/plain-{seed}", seed, steps, None, islands) for seed in range(1, seeds + 1)]
         print("plain", " ".join(f"{loss:.4f}" for loss in plain), flush=True)
-        for name, setting in SETTINGS.items():
+        for name, (limit, setting) in SETTINGS.items():
             ratios = [loss_of(f"{scratch}/{name}-{seed}", seed, steps, setting, islands) / loss for seed, loss in enumerate(plain, 1)]
             mean = statistics.fmean(ratios) - 1
-            good = good and mean <= LIMIT
-            print(f"{name:14} {100 * mean:+7.2f} %  ({100 * (min(ratios) - 1):+.2f} to {100 * (max(ratios) - 1):+.2f}), limit {100 * LIMIT:.0f} %", flush=True)
+            good = good and mean <= limit
+            print(f"{name:14} {100 * mean:+7.2f} %  ({100 * (min(ratios) - 1):+.2f} to {100 * (max(ratios) - 1):+.2f}), limit {100 * limit:.0f} %", flush=True)
     return 0 if good else 1
 
 
