@@ -101,20 +101,25 @@ TEST_CASE("the simulated world takes as long as the forecast without the update"
 }
 
 TEST_CASE("a straggler costs what remains after its micro-batches have moved") {
-  const auto seconds = [](const std::string& rebalance, double straggler) {
-    const std::string text = concat("model: {layers: 4, hidden_size: 512, heads: 8, vocab_size: 32000}\nparallel: {data: 4}\ntraining: {steps: 1, ",
-                                    "sequence_length: 1024, micro_batch_size: 1, global_batch_size: 24}\ndata: {train: [none]}\n",
-                                    "resilience: {rebalance: ", rebalance, "}\n");
+  const auto seconds = [](const std::string& rebalance, double straggler, const std::string& zero = "", double left = 7 / 6.0) {
+    const std::string text = concat(
+        "model: {layers: 4, hidden_size: 512, heads: 8, vocab_size: 32000}\nparallel: {data: 4", zero, "}\ntraining: {steps: 1, ",
+        "sequence_length: 1024, micro_batch_size: 1, global_batch_size: 24}\ndata: {train: [none]}\n", "resilience: {rebalance: ", rebalance, "}\n");
     ClusterConfig cluster = machines("cpu", 1);
     cluster.software.straggler = straggler;
     const Config config = resolve(parse_config(text, "a test"));
-    CHECK(straggler_factor(config, cluster) == Approx(rebalance == "none" ? straggler : straggler == 1 ? 1 : 7 / 6.0));
+    CHECK(straggler_factor(config, cluster) == Approx(rebalance == "none" ? straggler : straggler == 1 ? 1 : left));
     const Forecast forecast = forecast_time(config, cluster);
     return forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host;
   };
   CHECK(seconds("micro_batches", 1) == seconds("none", 1));
   CHECK(seconds("none", 2) > 1.8 * seconds("none", 1));
   CHECK(seconds("micro_batches", 2) == Approx(7 / 6.0 * seconds("none", 1)).epsilon(0.02));
+  // Data ranks that meet in every micro-batch: 3 with the slow rank and 4 without it.
+  for (const char* const each : {", zero_stage: 2", ", zero_stage: 3", ", zero_stage: 3, gradient_accumulation: full"})
+    CHECK(seconds("micro_batches", 2, each, 10 / 6.0) / seconds("none", 2, each) == Approx(10 / 12.0).epsilon(0.02));
+  const std::string once = ", zero_stage: 3, gradient_accumulation: full, reshard: after_step";
+  CHECK(seconds("micro_batches", 2, once) / seconds("none", 2, once) == Approx(7 / 12.0).epsilon(0.02));
 }
 
 TEST_CASE("layers with a window take less time individually, in the forecast and in the simulated world") {

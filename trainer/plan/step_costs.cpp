@@ -298,10 +298,15 @@ ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) {
 
 double straggler_factor(const Config& config, const ClusterConfig& cluster) {
   const double straggler = cluster.software.straggler;
-  if (config.resilience.rebalance == Rebalance::kNone) return straggler;
+  if (config.resilience.rebalance == Rebalance::kNone || straggler == 1) return straggler;
   std::vector<double> seconds(static_cast<size_t>(data_ranks(config.parallel)), 1.0);
   seconds.front() = straggler;
-  return longest_seconds(split_by_speed(config, seconds), seconds) / microbatches_of(config);
+  const MicroBatchSplit split = split_by_speed(config, seconds);
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  if (policy.shard == 1 || (policy.gradients_resident && !policy.unshard_each_use)) return longest_seconds(split, seconds) / microbatches_of(config);
+  // The others wait in each micro-batch of the straggler, and compute their further ones alone.
+  const int slow = split.front(), most = std::ranges::max(split);
+  return (slow * straggler + most - slow) / microbatches_of(config);
 }
 
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {

@@ -57,7 +57,8 @@ SharedUses shared_uses(const Config& config, const Stack& stack);
 /// data themselves. Errors: ConfigError for a precision that the stack or the device does not support.
 Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 
-/// Factor by which software.straggler delays a step's compute: with resilience.rebalance, what remains of it after micro-batches have moved.
+/// Factor by which software.straggler delays a step's compute: with resilience.rebalance, what remains of it after micro-batches have moved. Less
+/// remains where data ranks meet once a step than where they meet in every micro-batch.
 double straggler_factor(const Config& config, const ClusterConfig& cluster);
 
 struct StepCosts {
