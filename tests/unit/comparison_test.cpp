@@ -116,6 +116,18 @@ TEST_CASE("compare: micro-batches that were split differently explain other last
   RunFiles even;
   even.metrics = metrics_of("3.5000000000000004");
   check_says(compare(one, record(scratch, "d", even), equal_checkpoints()).cause, "split differently from step 3 on");
+  // A split that comes after the first difference does not explain it.
+  RunFiles earlier = even;
+  earlier.metrics = edited(earlier.metrics, R"("loss":4.5)", R"("loss":4.25)");
+  const Comparison fault = compare(one, record(scratch, "e", earlier), equal_checkpoints());
+  CHECK(result_of(fault, "micro-batches") == Result::kDifferent);
+  check_says(fault.cause, "a fault of memory or hardware");
+  // Nor does one that the shorter run has not reached.
+  RunFiles shorter;
+  shorter.metrics = shorter.metrics.substr(0, shorter.metrics.find(R"({"step":3,)"));
+  const Comparison common = compare(one, record(scratch, "f", shorter), equal_checkpoints());
+  CHECK(std::ranges::find(common.parts, "micro-batches", &Part::name) == common.parts.end());
+  check_says(common.cause, "one run has trained further");
 }
 
 TEST_CASE("compare: the first step and figure that differ, to the last bit") {

@@ -256,19 +256,22 @@ Part checkpoints_part(const CheckpointComparison& checkpoints) {
   return {"checkpoints", Result::kEqual, concat("every byte of step", steps.size() > 1 ? "s " : " ", joined(steps, ", "))};
 }
 
-/// resilience.rebalance decides by measured times, so runs of one configuration may split their batches differently. No part if neither has decided.
-std::optional<Part> splits_part(const RunRecord& a, const RunRecord& b) {
+/// resilience.rebalance decides by measured times, so runs of one configuration may split their batches differently. No part if neither has decided
+/// before the last step that both have. `from`: Comparison::splits_from.
+std::optional<Part> splits_part(const RunRecord& a, const RunRecord& b, std::optional<int64_t>& from) {
+  if (a.steps.step.empty() || b.steps.step.empty()) return std::nullopt;
+  const int64_t last = std::min(a.steps.step.back(), b.steps.step.back());
   std::array<std::vector<std::pair<int64_t, std::string>>, 2> decisions;  // step, numbers of micro-batches
   for (size_t run = 0; run < 2; ++run)
     for (const EventRecord& event : (run == 0 ? a : b).events)
-      if (event.kind == "rebalance" && event.fields.contains("micro_batches"))
+      if (event.kind == "rebalance" && event.after_step < last && event.fields.contains("micro_batches"))
         decisions[run].emplace_back(event.after_step, event.fields["micro_batches"].dump());
   const auto& [one, other] = decisions;
   if (one.empty() && other.empty()) return std::nullopt;
   const auto [x, y] = std::ranges::mismatch(one, other);
   if (x == one.end() && y == other.end()) return Part{"micro-batches", Result::kEqual, counted(one.size(), "decision")};
-  const int64_t step = x == one.end() ? y->first : y == other.end() ? x->first : std::min(x->first, y->first);
-  return Part{"micro-batches", Result::kDifferent, concat("split differently from step ", step + 1, " on")};
+  from = 1 + (x == one.end() ? y->first : y == other.end() ? x->first : std::min(x->first, y->first));
+  return Part{"micro-batches", Result::kDifferent, concat("split differently from step ", *from, " on")};
 }
 
 Part config_part(const RunRecord& a, const RunRecord& b, const std::vector<KeyValues>& keys) {
@@ -307,6 +310,7 @@ Comparison compare(const RunRecord& a, const RunRecord& b, CheckpointComparison 
                  .parts = {},
                  .keys = differing_keys(a, b),
                  .step = {},
+                 .splits_from = {},
                  .tensor = {},
                  .checkpoints = std::move(checkpoints),
                  .cause = {}};
@@ -322,7 +326,7 @@ Comparison compare(const RunRecord& a, const RunRecord& b, CheckpointComparison 
                data,
                samples_part(a, b, data),
                steps_part(a, b)};
-  if (const std::optional<Part> splits = splits_part(a, b)) all.parts.push_back(*splits);
+  if (const std::optional<Part> splits = splits_part(a, b, all.splits_from)) all.parts.push_back(*splits);
   const size_t steps = common_steps(a.steps, b.steps);
   const auto consider = [&](const std::optional<StepDifference>& found) {
     if (found && (!all.step || found->step < all.step->step)) all.step = found;

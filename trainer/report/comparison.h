@@ -44,6 +44,7 @@ struct Comparison {
   std::vector<Part> parts;
   std::vector<KeyValues> keys;
   std::optional<StepDifference> step;      ///< the earliest
+  std::optional<int64_t> splits_from;      ///< the first common step whose micro-batches were split differently
   std::optional<TensorDifference> tensor;  ///< the first in the order of the model, of the earliest checkpoint that differs
   CheckpointComparison checkpoints;
   std::string cause;  ///< a sentence; empty if the runs are equal

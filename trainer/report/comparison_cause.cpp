@@ -49,9 +49,8 @@ std::string training_cause(const Comparison& all) {
   if (part(all, "code").result == Result::kDifferent) causes.push_back("another version of the program: " + part(all, "code").detail);
   if (const std::string keys = keys_text(all.keys, {Aspect::kExecution, Aspect::kLayout}); !keys.empty())
     causes.push_back(concat("another order of sums, which changes the last bits: ", keys));
-  if (const auto splits = std::ranges::find(all.parts, "micro-batches", &Part::name);
-      splits != all.parts.end() && splits->result == Result::kDifferent)
-    causes.push_back(concat("another order of sums, as micro-batches are ", splits->detail, " (resilience.rebalance)"));
+  if (all.splits_from && *all.splits_from <= (all.step ? all.step->step : all.tensor->step))
+    causes.push_back(concat("another order of sums, as micro-batches are ", part(all, "micro-batches").detail, " (resilience.rebalance)"));
   if (part(all, "hardware").result == Result::kDifferent) causes.push_back("other hardware: " + part(all, "hardware").detail);
   if (const std::string keys = keys_text(all.keys, {Aspect::kOperation}); causes.empty() && !keys.empty()) causes.push_back("changed keys: " + keys);
   if (!causes.empty()) return joined(causes, "; ");
