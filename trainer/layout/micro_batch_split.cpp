@@ -1,7 +1,10 @@
 #include "trainer/layout/micro_batch_split.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "trainer/layout/lowered_schedule.h"
@@ -28,12 +31,18 @@ double longest_seconds(const MicroBatchSplit& split, const std::vector<double>& 
 MicroBatchSplit split_by_speed(const Config& config, const std::vector<double>& seconds) {
   const SplitLimits limits = split_limits(config);
   MicroBatchSplit split(seconds.size(), limits.fewest);
+  using End = std::pair<double, size_t>;  // of a rank with one more micro-batch
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends;
+  const auto offer = [&](size_t rank) {
+    if (split[rank] < limits.most) ends.emplace((split[rank] + 1) * seconds[rank], rank);
+  };
+  for (size_t rank = 0; rank < seconds.size(); ++rank) offer(rank);
   const int all = microbatches_of(config) * static_cast<int>(seconds.size());
   for (int left = all - limits.fewest * static_cast<int>(seconds.size()); left > 0; --left) {
-    size_t best = seconds.size();
-    for (size_t rank = 0; rank < seconds.size(); ++rank)
-      if (split[rank] < limits.most && (best == seconds.size() || (split[rank] + 1) * seconds[rank] < (split[best] + 1) * seconds[best])) best = rank;
+    const size_t best = ends.top().second;
+    ends.pop();
     ++split[best];
+    offer(best);
   }
   return split;
 }
