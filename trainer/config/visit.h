@@ -213,8 +213,8 @@ void visit(V& v, ResilienceConfig& c) {
     c.replica_check_every);
   v(execution_key(
         {.key = "rebalance",
-         .doc = "What moves from slow data ranks to fast ones. micro_batches: after every 20 steps, micro-batches of the same global batch, in "
-                "proportion to the median speed of each data rank."}),
+         .doc = "What moves from slow data ranks to fast ones. micro_batches: after every 20 steps, micro-batches of the same global batch, so that "
+                "the slowest data rank, by its median time, ends soonest."}),
     c.rebalance);
 }
 
