@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "kernels/core/counted.h"
 #include "kernels/ops/matmul.h"
@@ -151,6 +152,8 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
       config = resolve(*loaded, world->size());
       if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);
     });
+    if (std::exchange(config.resilience.rebalance, Rebalance::kNone) != Rebalance::kNone && world->rank() == 0)
+      std::cerr << "note: bench step splits micro-batches evenly, with no resilience.rebalance\n";
     machine.emplace(std::move(world), place, config);
     bench::StepOptions options = arguments.step;
     options.effort = arguments.effort();
