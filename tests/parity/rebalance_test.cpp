@@ -153,7 +153,8 @@ Config run_config(const fs::path& directory) {
 }
 
 /// Runs on threads. Each collective of the tensor group takes `pause` longer, as slow compute would, and twice as long on the data rank `slow`.
-void run_slowed(const Config& config, std::chrono::microseconds pause, int slow, const std::string& resume = "auto") {
+void run_slowed(const Config& config, std::chrono::microseconds pause, int slow, const std::string& resume = "auto",
+                std::optional<int64_t> max_steps = {}) {
   run_ranks(8, [&](Communicator& world) {
     Progress progress;
     const std::unique_ptr<Communicator> inner = watched(world, progress);
@@ -162,7 +163,8 @@ void run_slowed(const Config& config, std::chrono::microseconds pause, int slow,
     });
     Arena arena(Device::kCpu);
     Context ctx{Device::kCpu, &arena, 1};
-    TRIREME_CHECK(run_training(ctx, *slowed, resolve(config, 8), {.resume = resume}, progress) == ExitCode::kOk, "the run failed");
+    TRIREME_CHECK(run_training(ctx, *slowed, resolve(config, 8), {.resume = resume, .max_steps = max_steps}, progress) == ExitCode::kOk,
+                  "the run failed");
   });
 }
 
@@ -230,6 +232,28 @@ TEST_CASE("rebalance: with one of four data ranks twice as slow, steps take the 
     CHECK(again[0]["micro_batches"] == decisions[0]["micro_batches"]);
     CHECK(read_whole(checkpoint(kSteps)) == end);
   }
+  INFO("a job that resumed from step 10 ended after step 12");
+  run_slowed(config, std::chrono::microseconds(0), kSlow, checkpoint(10), 12);
+  CHECK(decisions_of(lines_of(config.run.directory)).empty());
+  run_slowed(config, std::chrono::microseconds(0), kSlow, checkpoint(10));
+  const std::vector<json> again = decisions_of(lines_of(config.run.directory));
+  REQUIRE(again.size() == 1);
+  CHECK(again[0]["micro_batches"] == decisions[0]["micro_batches"]);
+  CHECK(again[0].count("imbalance") == 0);  // nothing was measured for it
+  CHECK(read_whole(checkpoint(kSteps)) == end);
+}
+
+TEST_CASE("rebalance: a run that is resumed with the key for the first time decides after 20 steps") {
+  const TemporaryDirectory files;
+  write_tokens(files.path / "tokens", 29 * 12 + 1);
+  Config config = run_config(files.path / "run");
+  config.resilience.rebalance = Rebalance::kNone;
+  run_slowed(config, std::chrono::microseconds(0), 1);
+  config.resilience.rebalance = Rebalance::kMicroBatches;
+  run_slowed(config, std::chrono::microseconds(2000), 1, fs::path(config.run.directory) / "checkpoints" / checkpoint_name(10));
+  const std::vector<json> decisions = decisions_of(lines_of(config.run.directory));
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0]["step"] == 30);
 }
 
 }  // namespace

@@ -260,17 +260,34 @@ TEST_CASE("metrics: the splits of micro-batches after a step, which a resumed ru
   CHECK(MetricsSink::splits_after(path, 0).last_step == 0);
   MetricsSink writer(path);
   const auto rebalance = [&](int64_t step, const std::vector<int>& split) { writer.write({"rebalance", step, {{"micro_batches", split}}}); };
-  writer.write(metrics_of(20));
+  const auto step = [&](int64_t number) {
+    Event event = metrics_of(number);
+    event.fields["imbalance"] = 0.5;
+    writer.write(event);
+  };
+  writer.write(metrics_of(19));
+  CHECK(MetricsSink::splits_after(path, 0).last_step == 0);  // was trained without the key
+  step(20);
   rebalance(20, {7, 3});
-  writer.write(metrics_of(40));
+  step(40);
   rebalance(40, {6, 4});
   writer.write({"diverged", {}, {{"rejected_steps", 3}}});
-  writer.write(metrics_of(47));
+  step(47);
   std::ofstream(path, std::ios::app) << R"({"event":"rebalance","step":60,"micro_ba)";  // cut by a kill
   const LoggedSplits all = MetricsSink::splits_after(path, 0), later = MetricsSink::splits_after(path, 20);
   CHECK(all.last_step == 47);
   CHECK(all.after_step == std::map<int64_t, std::vector<int>>{{20, {7, 3}}, {40, {6, 4}}});
   CHECK(later.after_step == std::map<int64_t, std::vector<int>>{{40, {6, 4}}});
+  // A job that repeats these steps after step 20 ends before it has repeated the decision.
+  MetricsSink::truncate_after(path, 20);
+  MetricsSink repeated(path);
+  repeated.write({"rebalance_again", 20, {{"last_step", 47}, {"micro_batches", {{"40", {6, 4}}}}}});
+  const LoggedSplits again = MetricsSink::splits_after(path, 20), earlier = MetricsSink::splits_after(path, 0);
+  CHECK((again.last_step == 47 && again.after_step == later.after_step));
+  CHECK((earlier.last_step == 47 && earlier.after_step == all.after_step));
+  // A job in another layout repeats nothing.
+  repeated.write({"rebalance_again", 20, {{"last_step", 20}, {"micro_batches", nlohmann::ordered_json::object()}}});
+  CHECK((MetricsSink::splits_after(path, 20).last_step == 20 && MetricsSink::splits_after(path, 20).after_step.empty()));
 }
 
 TEST_CASE("metrics: lines that do not fit on the disk are buffered and written later, complete and in order") {

@@ -71,10 +71,10 @@ TEST_CASE("rebalance: limits, and splits of another layout") {
     CHECK_FALSE(is_split_of(config, other));
 }
 
-TEST_CASE("rebalance: the imbalance is the share that the others wait") {
-  CHECK(lost_share({1, 1, 1, 2}) == Approx(0.6));
-  CHECK(lost_share({3, 3}) == Approx(0).margin(1e-15));
-  CHECK(lost_share({0, 0}) == 0);
+TEST_CASE("rebalance: the imbalance is by how much longer than the mean the slowest rank takes") {
+  CHECK(excess_of_slowest({1, 1, 1, 2}) == Approx(0.6));
+  CHECK(excess_of_slowest({3, 3}) == Approx(0).margin(1e-15));
+  CHECK(excess_of_slowest({0, 0}) == 0);
 }
 
 TEST_CASE("rebalance: medians of 20 steps decide, and a few slow steps do not") {

@@ -1,6 +1,7 @@
 #include "trainer/run/metrics_sink.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 
@@ -80,11 +81,21 @@ LoggedSplits MetricsSink::splits_after(const std::filesystem::path& path, int64_
     const ordered_json value = ordered_json::parse(line, nullptr, false);
     if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer()) continue;
     const auto at = value["step"].get<int64_t>();
-    splits.last_step = std::max(splits.last_step, at);
-    if (at <= step || !value.contains("event") || value["event"] != "rebalance" || !value.contains("micro_batches")) continue;
-    std::vector<int>& split = splits.after_step[at];
-    for (const ordered_json& count : value["micro_batches"]) split.push_back(count.is_number_integer() ? count.get<int>() : 0);
+    const std::string event = value.contains("event") && value["event"].is_string() ? value["event"].get<std::string>() : "";
+    const auto add = [&](int64_t after, const ordered_json& counts) {
+      std::vector<int>& split = splits.after_step[after];
+      split.clear();
+      for (const ordered_json& count : counts) split.push_back(count.is_number_integer() ? count.get<int>() : 0);
+    };
+    if (event.empty() && value.contains("imbalance")) splits.last_step = std::max(splits.last_step, at);
+    if (event == "rebalance" && value.contains("micro_batches")) add(at, value["micro_batches"]);
+    if (event == "rebalance_again" && value.contains("last_step") && value["last_step"].is_number_integer() && value.contains("micro_batches")) {
+      splits.last_step = std::max(at, value["last_step"].get<int64_t>());
+      std::erase_if(splits.after_step, [&](const auto& logged) { return logged.first > at; });
+      for (const auto& [after, counts] : value["micro_batches"].items()) add(std::strtoll(after.c_str(), nullptr, 10), counts);
+    }
   }
+  std::erase_if(splits.after_step, [&](const auto& logged) { return logged.first <= step; });
   return splits;
 }
 

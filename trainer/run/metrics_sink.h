@@ -16,9 +16,9 @@ struct MetricsHistory {
   std::string checkpoint;  ///< the last that was saved or resumed from; empty: none
 };
 
-/// How the steps of an earlier job were split (events "rebalance").
+/// How the steps of earlier jobs were split (events "rebalance", and "rebalance_again" of a resumed job).
 struct LoggedSplits {
-  int64_t last_step = 0;                           ///< that the job has logged
+  int64_t last_step = 0;                           ///< the last that was trained with resilience.rebalance
   std::map<int64_t, std::vector<int>> after_step;  ///< MicroBatchSplit
 };
 
@@ -45,7 +45,8 @@ class MetricsSink : public EventSink {
     std::string until;  ///< empty: no line with a time
   };
   static Discarded lines_after(const std::filesystem::path& path, int64_t step);
-  /// The splits of micro-batches that truncate_after() would remove, by the step after which each took force, and the last step.   Errors: IoError.
+  /// The splits of micro-batches after `step`, by the step after which each took force, and the last step. A job that ended while it repeated steps
+  /// has logged those that it had still to repeat.   Errors: IoError.
   static LoggedSplits splits_after(const std::filesystem::path& path, int64_t step);
   /// Renames a file that contains steps to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., and returns that name; empty if there is no
   /// such file.   Errors: IoError.

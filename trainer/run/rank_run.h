@@ -77,6 +77,7 @@ class Run {
   RerunVerdict repeat(int64_t step, const StepResult& result, const StepLimits& limits);
   void end_if_anomalous(int64_t step);
   void resume_split(const Resumed& resumed);
+  void report_logged_splits();
   std::vector<double> seconds_of_data_ranks();
   void rebalance(int64_t step);
   void start_step(int64_t step);

@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-double lost_share(const std::vector<double>& seconds) {
+double excess_of_slowest(const std::vector<double>& seconds) {
   const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   return sum > 0 ? std::ranges::max(seconds) * static_cast<double>(seconds.size()) / sum - 1 : 0;
 }

@@ -6,8 +6,8 @@
 
 namespace trireme {
 
-/// max / mean - 1: the share of a step that the other data ranks wait for the slowest one. 0 if all are 0.
-double lost_share(const std::vector<double>& seconds);
+/// max / mean - 1: by which share of the mean the slowest data rank takes longer than the mean. 0 if all are 0.
+double excess_of_slowest(const std::vector<double>& seconds);
 
 /// Decides for resilience.rebalance how the micro-batches of later steps are split. Its input is the same on all ranks, and so are its decisions.
 class Rebalancer {

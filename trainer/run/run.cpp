@@ -135,7 +135,7 @@ nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result)
   nlohmann::ordered_json fields = use_of_sets(step);
   if (result.outer)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
-  if (rebalancer_) fields["imbalance"] = lost_share(data_rank_seconds_);
+  if (rebalancer_) fields["imbalance"] = excess_of_slowest(data_rank_seconds_);
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
   return fields;

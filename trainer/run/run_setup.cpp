@@ -246,6 +246,7 @@ void Run::open_directory(const Resumed& resumed) {
   std::FILE* const messages = both_outputs_are_terminals(options_.environment) ? stdout : stderr;  // so that none overtakes the progress line
   reporter_.open(config_, environment, forecast_, history_, total_, width, messages);
   report_change(resumed);
+  report_logged_splits();
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
   if (!data_->validation.empty()) reporter_.message(evaluation_text());
