@@ -12,7 +12,11 @@ constexpr int kOuterBlock = 256;
 /// Runs once in a round, so single elements are fast enough.
 __global__ void __launch_bounds__(kOuterBlock)
     outer_kernel(OuterStep step, int64_t count, float* sum, float* weights, float* theta, float* momentum, float* drift) {
-  for (int64_t i = thread_index(); i < count; i += thread_count()) outer_rule(step, sum[i], weights[i], theta[i], momentum[i], drift[i]);
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    float gradient = sum[i], weight = weights[i], shared = theta[i], velocity = momentum[i], distance;  // loaded once, as the tensors might overlap
+    outer_rule(step, gradient, weight, shared, velocity, distance);
+    sum[i] = gradient, weights[i] = weight, theta[i] = shared, momentum[i] = velocity, drift[i] = distance;
+  }
 }
 
 }  // namespace
