@@ -154,7 +154,7 @@ TEST_CASE("captured steps and the evaluations between them see the parameters of
   CHECK(files.validation_losses("graph") == files.validation_losses("queued"));
 }
 
-TEST_CASE("activations, histograms and samples on GPUs are those of the CPU, and change no bit of a run, with and without graphs") {
+TEST_CASE("activations, histograms and samples on GPUs are those of the CPU, and change no bit of a run, with and without graphs", "[slow]") {
   ParityLayout layout;
   layout.tensor = layout.data = 2;
   layout.zero = 3;

@@ -91,7 +91,7 @@ void check_covers(int strength, size_t draws) {
 
 }  // namespace
 
-TEST_CASE("the tested layouts cover every legal pair of option values, and no illegal one") {
+TEST_CASE("the tested layouts cover every legal pair of option values, and no illegal one", "[slow]") {
   check_covers(2, 3000);
   // The cases for which options were added occur.
   int ragged = 0, uneven = 0;
