@@ -115,8 +115,7 @@ void LocalUpdates::add_squares(Context& ctx, const Piece& piece, const Tensor& v
   const int64_t first = params.shard().rank() * params.master(static_cast<int>(piece.unit)).numel() + piece.begin;  // in the flat buffer of the unit
   std::vector<Tensor> counted;
   for (const Unit::Segment& segment : counted_segments(*params.units()[piece.unit], params.shard()))
-    if (fragment_of(segment.spec->name, fragments_) == piece.fragment && segment.flat_begin >= first &&
-        segment.flat_begin < first + piece.end - piece.begin)
+    if (segment.flat_begin >= first && segment.flat_begin < first + piece.end - piece.begin)
       counted.push_back(values.flat(segment.flat_begin - first, segment.count));
   sum_of_squares(ctx, counted, sum);
 }
