@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "trainer/run/median.h"
 
 namespace trireme {
 namespace {
@@ -14,12 +15,6 @@ constexpr size_t kNewest = 8;             ///< steps whose median follows a tren
 constexpr double kNormalSpread = 1.4826;  ///< standard deviation of a normal distribution, in median absolute deviations
 constexpr double kLossFloor = 0.05;       ///< of the spread of the logarithm: at the default z a factor of 1.35
 constexpr double kGradientFloor = 0.3;    ///< a factor of 6: norms of few tokens vary by two or three
-
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// Of the values, all of them positive.
 double limit_of(std::vector<double> values, double z, double floor) {

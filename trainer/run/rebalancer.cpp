@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "trainer/run/median.h"
+
 namespace trireme {
 
 double excess_of_slowest(const std::vector<double>& seconds) {
@@ -19,10 +21,9 @@ std::optional<Rebalancer::Decision> Rebalancer::add(const MicroBatchSplit& split
   for (size_t rank = 0; rank < split.size(); ++rank) {
     std::vector<double> of_rank;
     for (const std::vector<double>& step : window_) of_rank.push_back(step[rank]);
-    const auto middle = of_rank.begin() + kWindow / 2;
-    std::ranges::nth_element(of_rank, middle);
-    decision.seconds.push_back(*middle);
-    of_microbatch.push_back(*middle / split[rank]);
+    const double middle = median(of_rank);
+    decision.seconds.push_back(middle);
+    of_microbatch.push_back(middle / split[rank]);
   }
   restart();
   decision.split = split_by_speed(config_, of_microbatch);

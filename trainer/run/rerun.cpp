@@ -12,6 +12,7 @@
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/anomaly_window.h"
+#include "trainer/run/median.h"
 
 namespace trireme {
 namespace {
@@ -167,12 +168,9 @@ class PartOfBatch final : public Dataset {
 /// differ by large factors.
 double limit_of_losses(std::vector<double> others, double z) {
   constexpr double kToDeviation = 1.4826, kFloor = 0.05;
-  const auto middle = others.begin() + static_cast<ptrdiff_t>(others.size() / 2);
-  std::ranges::nth_element(others, middle);
-  const double median = *middle;
-  for (double& loss : others) loss = std::abs(loss - median);
-  std::ranges::nth_element(others, middle);
-  return median + z * std::max(kToDeviation * *middle, kFloor * median);
+  const double center = median(others);
+  for (double& loss : others) loss = std::abs(loss - center);
+  return center + z * std::max(kToDeviation * median(others), kFloor * center);
 }
 
 /// The place in the batch whose sample has a loss that stands out from the others'; empty if none does. Evaluates groups of samples, then the samples

@@ -1,7 +1,6 @@
 #include "trainer/run/steady_steps.h"
 
-#include <algorithm>
-#include <vector>
+#include "trainer/run/median.h"
 
 namespace trireme {
 
@@ -19,10 +18,8 @@ std::optional<double> SteadySteps::median() const {
   constexpr size_t kFewest = 10;
   constexpr double kShortest = 0.01;
   if (seconds_.size() < kFewest) return {};
-  std::vector<double> sorted(seconds_.begin(), seconds_.end());
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle < kShortest ? std::optional<double>() : *middle;
+  const double middle = trireme::median({seconds_.begin(), seconds_.end()});
+  return middle < kShortest ? std::optional<double>() : middle;
 }
 
 }  // namespace trireme

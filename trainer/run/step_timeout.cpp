@@ -1,7 +1,8 @@
 #include "trainer/run/step_timeout.h"
 
 #include <algorithm>
-#include <vector>
+
+#include "trainer/run/median.h"
 
 namespace trireme {
 
@@ -15,10 +16,7 @@ void StepTimeout::finish(int64_t step, double seconds) {
 double StepTimeout::seconds() const {
   constexpr size_t kFewest = 3;
   if (newest_.size() < kFewest || waiting_step_ > 0) return longest_;
-  std::vector<double> sorted(newest_.begin(), newest_.end());
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return std::max(shortest_, 5 * *middle);
+  return std::max(shortest_, 5 * median({newest_.begin(), newest_.end()}));
 }
 
 }  // namespace trireme
