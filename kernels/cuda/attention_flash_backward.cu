@@ -16,6 +16,7 @@
 //
 // Shapes: dout [M,N*H], qkv and dqkv [M,(N+2K)H], all T; lse, delta and the sums as in AttentionBackward and QuerySums. For each step of kQueries
 // queries and each of its heads a block reads 4 kQueries H bytes of queries and dout, and reads and writes 4 kQueries H bytes of sums.
+#include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -295,6 +296,9 @@ void backward(const Context& ctx, const AttentionBackward<T>& t, const Attention
 
 template <class T>
 void flash_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape) {
+#ifdef TRIREME_HOPPER
+  if (uses_hopper(ctx, shape)) return hopper_backward(ctx, tensors, shape);
+#endif
   switch (shape.head_size) {
     case 32: return backward<T, 32>(ctx, tensors, shape);
     case 64: return backward<T, 64>(ctx, tensors, shape);

@@ -1,6 +1,7 @@
 // Flash attention 2 (Dao 2023, arXiv:2307.08691), forward, on tensor cores: each block owns 128 queries of one head and iterates over the keys they
 // see. A warp owns 32 queries, so that each fragment of keys or values read from shared memory feeds two products: with 16 queries the reads would
 // take longer than the products. Scores and probabilities stay in registers.
+#include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -198,6 +199,9 @@ void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, cons
 
 template <class T>
 void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse) {
+#ifdef TRIREME_HOPPER
+  if (uses_hopper(ctx, shape)) return hopper_forward(ctx, qkv, shape, layout, out, lse);
+#endif
   switch (shape.head_size) {
     case 32: return forward<T, 32>(ctx, qkv, shape, layout, out, lse);
     case 64: return forward<T, 64>(ctx, qkv, shape, layout, out, lse);

@@ -121,10 +121,12 @@ __device__ inline void wgmma_wait() {
 }
 
 /// Makes what this thread has written to shared memory visible to products and bulk additions that are issued behind a later barrier.
-__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async;\n" ::: "memory"); }
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /// Starts adding `bytes` of fp32 in shared memory to global memory, in any order; bytes a multiple of 16, both aligned to 16. One thread calls for all.
+/// What was visible to it in global memory, by a wait_for_value before a barrier, is added to.
 __device__ inline void bulk_add(float* global, const float* shared, int bytes) {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(global), "r"(shared_address(shared)), "r"(bytes)
                : "memory");
 }
@@ -137,7 +139,7 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 /// Waits until all groups of this thread are complete: their shared memory may be overwritten, and release_value shows other blocks what they wrote.
 __device__ inline void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-  asm volatile("fence.proxy.async;\n" ::: "memory");
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }
 
 }  // namespace trireme::cuda

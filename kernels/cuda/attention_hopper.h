@@ -1,0 +1,24 @@
+#pragma once
+// Attention by products of warpgroups (sm_90a), for flash_forward and flash_backward. T is bfloat16 or float16.
+#include "kernels/core/gpu.h"
+#include "kernels/cuda/attention_kernels.cuh"
+
+namespace trireme::cuda {
+
+/// Head sizes that these kernels compute on GPUs of compute capability 9.0.
+constexpr bool hopper_supports(int64_t head_size) { return head_size == 64 || head_size == 128; }
+inline bool uses_hopper([[maybe_unused]] const Context& ctx, [[maybe_unused]] const AttentionShape& shape) {
+#ifdef TRIREME_HOPPER
+  const GpuProperties& gpu = ctx.gpu->properties();
+  return gpu.major == 9 && gpu.minor == 0 && hopper_supports(shape.head_size);
+#else
+  return false;  // built for other GPUs
+#endif
+}
+
+template <class T>
+void hopper_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse);
+template <class T>
+void hopper_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape);
+
+}  // namespace trireme::cuda
