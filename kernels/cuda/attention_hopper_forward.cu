@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kGroups<H>* kWarpgroup, 1)
   const int pair = head / layout.group, first_row = (order.tiles - 1 - place) * kBlockRows, sequence = layout.sequence;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, group_row = thread / kWarpgroup * kGroupRows;
   const int lane_row = group_row + thread % kWarpgroup / kWarp * 16 + lane / 4;
-  const int first_key = kBounded ? layout.first_key(head / layout.heads, first_row) : 0;
+  const int first_key = kBounded ? layout.first_key(head / layout.heads, first_row) / kKeys * kKeys : 0;  // so that tiles do not depend on blocks
   const int end_key = first_row + kBlockRows < sequence ? first_row + kBlockRows : sequence;
 
   const T* const from = qkv + layout.key(pair);

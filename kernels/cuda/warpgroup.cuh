@@ -136,9 +136,11 @@ __device__ inline void bulk_store(float* global, const float* shared, int bytes)
 }
 /// Closes this thread's current group of bulk operations.
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-/// Waits until all groups of this thread are complete: their shared memory may be overwritten, and release_value shows other blocks what they wrote.
+/// Waits until at most N groups of this thread are pending. The shared memory of the others may be overwritten, and release_value shows other blocks
+/// what they wrote.
+template <int N>
 __device__ inline void bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(N) : "memory");
   asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }
 
