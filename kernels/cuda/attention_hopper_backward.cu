@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   int buffer = 0;
   int addend = -1, adding = -1;  // rows of queries: to which the addend of the previous step, and of the step before, belongs; -1: none
   bool store = false;            // whether the addend of the previous step is the first one to its queries
-  const auto release = [&] {  // the queries of `adding`
+  const auto release = [&] {     // the queries of `adding`
     if (addend >= 0) {
       bulk_wait<1>();
     } else {
@@ -198,7 +198,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int step = 0; step < kN / 2; ++step)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          *reinterpret_cast<uint32_t*>(memory->dscores + ScoreTile::offset(lane_row + i % 2 * 8, 2 * step + i / 2) + lane % 4 * 4) = gradients[step][i];
+          *reinterpret_cast<uint32_t*>(memory->dscores + ScoreTile::offset(lane_row + i % 2 * 8, 2 * step + i / 2) + lane % 4 * 4) =
+              gradients[step][i];
       fence_proxy_async();
       if (thread == 0 && adding >= 0) release();
       adding = addend;

@@ -212,8 +212,8 @@ template <class T, int H>
 void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse) {
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, kRows<H>), shape.sequence * H * 4 * shape.kv_heads / shape.heads);
   dispatch_bounded(layout, [&](auto bounded) {
-    launch(ctx, hopper_forward_kernel<T, H, bounded>, {order.grid(), dim3(kGroups<H> * kWarpgroup), sizeof(ForwardMemory<H>)}, qkv, layout, order, out,
-           lse);
+    launch(ctx, hopper_forward_kernel<T, H, bounded>, {order.grid(), dim3(kGroups<H> * kWarpgroup), sizeof(ForwardMemory<H>)}, qkv, layout, order,
+           out, lse);
   });
 }
 

@@ -22,7 +22,8 @@ __device__ inline int panel_offset(int row, int chunk) { return row * kPanelRowB
 /// operand of more than 64 columns continues `panel_bytes` further.
 __device__ inline uint64_t wgmma_operand(uint32_t address, int panel_bytes = 0) {
   constexpr uint64_t kRowsOfSwizzle = 8 * kPanelRowBytes;
-  return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{static_cast<uint32_t>(panel_bytes) >> 4} << 16 | (kRowsOfSwizzle >> 4) << 32 | uint64_t{1} << 62;
+  return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{static_cast<uint32_t>(panel_bytes) >> 4} << 16 | (kRowsOfSwizzle >> 4) << 32 |
+         uint64_t{1} << 62;
 }
 
 }  // namespace trireme::cuda
@@ -36,16 +37,16 @@ __device__ inline uint32_t shared_address(const void* shared) { return static_ca
 #define TRIREME_TILE(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define TRIREME_TILES_8 \
   TRIREME_TILE(0), TRIREME_TILE(1), TRIREME_TILE(2), TRIREME_TILE(3), TRIREME_TILE(4), TRIREME_TILE(5), TRIREME_TILE(6), TRIREME_TILE(7)
-#define TRIREME_TILES_16                                                                                                                            \
+#define TRIREME_TILES_16                                                                                                                       \
   TRIREME_TILES_8, TRIREME_TILE(8), TRIREME_TILE(9), TRIREME_TILE(10), TRIREME_TILE(11), TRIREME_TILE(12), TRIREME_TILE(13), TRIREME_TILE(14), \
       TRIREME_TILE(15)
-#define TRIREME_NAMES_32                                                                                                                           \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define TRIREME_NAMES_64                                                                                                                                   \
-  TRIREME_NAMES_32                                                                                                                                         \
+#define TRIREME_NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TRIREME_NAMES_64 \
+  TRIREME_NAMES_32       \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TRIREME_WGMMA(columns, type, names, predicate, operands) \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, " predicate ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names "}, " operands ";\n}\n"
+#define TRIREME_WGMMA(columns, type, names, predicate, operands)                                                                                     \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " predicate ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names "}, " operands \
+  ";\n}\n"
 
 /// d [64, N] = a [64, 16] b [16, N], plus d if `add`; a and b in shared memory, of T (bfloat16 or float16). N: 64 or 128. Asynchronous: d may be
 /// used only behind the wait for the product's group.
@@ -54,8 +55,9 @@ __device__ inline void wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, bool 
   static_assert(N == 64 || N == 128);
   constexpr bool kBrain = std::is_same_v<T, bfloat16>;
   if constexpr (N == 64) {
-#define TRIREME_PRODUCT(type)                                                                                       \
-  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%34", "%32, %33, p, 1, 1, %35, %36") : TRIREME_TILES_8 \
+#define TRIREME_PRODUCT(type)                                                                    \
+  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%34", "%32, %33, p, 1, 1, %35, %36") \
+               : TRIREME_TILES_8                                                                 \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedA}), "n"(int{kTransposedB}))
     if constexpr (kBrain) {
       TRIREME_PRODUCT("bf16");
@@ -64,8 +66,9 @@ __device__ inline void wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, bool 
     }
 #undef TRIREME_PRODUCT
   } else {
-#define TRIREME_PRODUCT(type)                                                                                         \
-  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%66", "%64, %65, p, 1, 1, %67, %68") : TRIREME_TILES_16 \
+#define TRIREME_PRODUCT(type)                                                                     \
+  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%66", "%64, %65, p, 1, 1, %67, %68") \
+               : TRIREME_TILES_16                                                                 \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedA}), "n"(int{kTransposedB}))
     if constexpr (kBrain) {
       TRIREME_PRODUCT("bf16");
@@ -82,8 +85,9 @@ __device__ inline void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint6
   static_assert(N == 64 || N == 128);
   constexpr bool kBrain = std::is_same_v<T, bfloat16>;
   if constexpr (N == 64) {
-#define TRIREME_PRODUCT(type)                                                                                                          \
-  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, %38") : TRIREME_TILES_8        \
+#define TRIREME_PRODUCT(type)                                                                                \
+  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, %38") \
+               : TRIREME_TILES_8                                                                             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedB}))
     if constexpr (kBrain) {
       TRIREME_PRODUCT("bf16");
@@ -92,8 +96,9 @@ __device__ inline void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint6
     }
 #undef TRIREME_PRODUCT
   } else {
-#define TRIREME_PRODUCT(type)                                                                                                            \
-  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, %70") : TRIREME_TILES_16        \
+#define TRIREME_PRODUCT(type)                                                                                 \
+  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, %70") \
+               : TRIREME_TILES_16                                                                             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedB}))
     if constexpr (kBrain) {
       TRIREME_PRODUCT("bf16");

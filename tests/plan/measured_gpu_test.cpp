@@ -12,43 +12,59 @@ namespace {
 struct Measured {
   std::string file;
   std::vector<std::string> sets;
-  double tokens_per_second;
+  double h200, h100;  ///< tokens per second
 };
 
-/// Steps of bench/llama-1.3b_nvidia-h200_2026-11-26.md.
+/// Steps of bench/llama-1.3b_nvidia-h200_2026-11-26.md and bench/llama-1.3b_nvidia-h100_2026-11-26.md.
 const std::vector<Measured>& steps() {
   static const std::string llama = "configs/llama-1.3b-h200.yaml";
   static const std::vector<Measured> all = {
-      {llama, {}, 63903},
-      {llama, {"training.global_batch_size=16"}, 61512},
-      {llama, {"training.sequence_length=8192", "training.micro_batch_size=4", "training.global_batch_size=8"}, 45508},
-      {llama, {"training.global_batch_size=16", "training.recompute=full"}, 49724},
+      {llama, {}, 63903, 61625},
+      {llama, {"training.global_batch_size=16"}, 61512, 60292},
+      {llama, {"training.sequence_length=8192", "training.micro_batch_size=4", "training.global_batch_size=8"}, 45508, 43737},
+      {llama, {"training.global_batch_size=16", "training.recompute=full"}, 49724, 48717},
       {"scripts/bench/gpt2-124m.yaml",
        {"training.precision=bf16", "training.sequence_length=1024", "training.micro_batch_size=32", "training.global_batch_size=64"},
-       513531},
+       513531,
+       487341},
       {"configs/llama-8b-8gpu.yaml",
        {"model.layers=6", "training.recompute=none", "parallel.data=1", "parallel.zero_stage=0", "training.sequence_length=4096",
         "training.micro_batch_size=4", "training.global_batch_size=8"},
-       47993}};
+       47993,
+       47476}};
   return all;
+}
+
+/// Forecast step time over the measured one, minus 1.
+double error_of(const Measured& step, const std::string& device, double tokens_per_second) {
+  ClusterConfig cluster;
+  cluster.device.type = device;
+  cluster.nodes = cluster.devices_per_node = 1;
+  std::vector<std::string> sets = step.sets;
+  sets.push_back("run.device=cuda");
+  const LoadedConfig loaded = load_config(std::string(TRIREME_SOURCE_DIR "/") + step.file, sets);
+  const Config config = resolve(loaded);
+  const double seconds = forecast_time(config, resolve_cluster(cluster)).step_seconds;
+  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+  return tokens_per_second * seconds / tokens - 1;
 }
 
 }  // namespace
 
-// The figures of Trireme's kernels were measured kernel by kernel; none was fitted to a step.
+// The figures of Trireme's kernels were measured on the H200, kernel by kernel; none was fitted to a step.
 TEST_CASE("steps measured on an H200 are forecast within 5 %") {
-  ClusterConfig cluster;
-  cluster.device.type = "H200";
-  cluster.nodes = cluster.devices_per_node = 1;
   for (const Measured& step : steps()) {
-    std::vector<std::string> sets = step.sets;
-    sets.push_back("run.device=cuda");
-    const LoadedConfig loaded = load_config(std::string(TRIREME_SOURCE_DIR "/") + step.file, sets);
-    const Config config = resolve(loaded);
-    const double seconds = forecast_time(config, resolve_cluster(cluster)).step_seconds;
-    const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-    const double error = step.tokens_per_second * seconds / tokens - 1;
+    const double error = error_of(step, "H200", step.h200);
     CAPTURE(step.file, step.sets, error);
     CHECK(std::abs(error) < 0.05);
+  }
+}
+
+// No figure came from an H100. The forecast of GPT-2 124M is 8.9 % too slow there.
+TEST_CASE("steps measured on an H100 are forecast within 2.5 %, but one") {
+  for (const Measured& step : steps()) {
+    const double error = error_of(step, "H100", step.h100);
+    CAPTURE(step.file, step.sets, error);
+    CHECK(std::abs(error) < (step.file == "scripts/bench/gpt2-124m.yaml" ? 0.1 : 0.025));
   }
 }
