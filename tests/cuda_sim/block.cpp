@@ -87,6 +87,7 @@ KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed, int sampled_
   fault_ = {};
   variables_.clear();
   static_used_ = 0;
+  dynamic_address_ = 0;
   asan_unpoison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(dynamic_end_));
   dynamic_ = dynamic_end_ - (call.dynamic_shared + 15) / 32 * 32 - 16;  // a multiple of 16, as CUDA promises, and not of 32
   asan_poison(reinterpret_cast<uintptr_t>(dynamic_) + call.dynamic_shared, reinterpret_cast<uintptr_t>(dynamic_end_));
@@ -115,14 +116,17 @@ void BlockRunner::prepare_threads() {
   if (order > 1) random_.shuffle(unstarted_);
   newest_first_ = random_.below(2) == 0;  // faster: lanes of one warp run one after another
   copy_mode_ = static_cast<int>(random_.below(3));
+  late_mode_ = -1;
   runnable_.clear();
   barrier_.clear();
   warps_.resize(static_cast<size_t>(threads_ + 31) / 32);
   for (size_t i = 0; i < warps_.size(); ++i) {
     const int lanes = std::min(32, threads_ - static_cast<int>(i) * 32);
     warps_[i].absent = lanes == 32 ? 0u : ~0u << lanes;
-    warps_[i].groups.clear();
+    warps_[i].arrivals.clear();
   }
+  warpgroups_.clear();
+  warpgroups_.resize((static_cast<size_t>(threads_) + kWarpgroup - 1) / kWarpgroup);
 }
 
 void BlockRunner::run_block() {
@@ -170,6 +174,8 @@ void BlockRunner::begin_thread(Fiber& fiber, int thread) {
   fiber.waits = false;
   fiber.copies.clear();
   fiber.groups = 0;
+  fiber.bulk.clear();
+  fiber.bulk_groups = 0;
   warps_[t / 32].lanes[t % 32] = &fiber;
 }
 
@@ -190,8 +196,10 @@ void BlockRunner::finish_thread(Fiber& self) {
   Warp& warp = warp_of(self);
   const unsigned bit = 1u << (self.thread % 32);
   warp.absent |= bit;
-  for (const WarpGroup& group : warp.groups)
-    if ((group.mask & bit) != 0) fail(cudaErrorLaunchFailure, text_of("returned while lanes wait for it", group.meeting, group.mask, group.site));
+  for (const Arrival& arrival : warp.arrivals)
+    if ((arrival.mask & bit) != 0)
+      fail(cudaErrorLaunchFailure, text_of("returned while lanes wait for it", arrival.meeting, arrival.mask, arrival.site));
+  check_finished(self);
   --live_;
   if (live_ > 0 && static_cast<int>(barrier_.size()) == live_) release_barrier();
   Fiber* const to = next(&self);

@@ -10,6 +10,7 @@
 #include "tests/cuda_sim/device_thread.h"
 #include "tests/cuda_sim/random.h"
 #include "tests/cuda_sim/sanitizer.h"
+#include "tests/cuda_sim/warpgroup.h"
 
 namespace cuda_sim {
 
@@ -47,10 +48,13 @@ struct Fiber : DeviceThread {
   // Pending asynchronous copies.
   std::vector<AsyncCopy> copies;
   int groups = 0;
+  // Bulk operations not waited for.
+  std::vector<BulkOperation> bulk;
+  int bulk_groups = 0;
 };
 
 /// Lanes that are arriving at one synchronisation point.
-struct WarpGroup {
+struct Arrival {
   Meeting meeting;
   unsigned mask;
   Site site;
@@ -60,7 +64,7 @@ struct WarpGroup {
 struct Warp {
   Fiber* lanes[32];
   unsigned absent;  // lanes that have exited or never existed
-  std::vector<WarpGroup> groups;
+  std::vector<Arrival> arrivals;
 };
 
 struct KernelFault {
@@ -89,14 +93,29 @@ class BlockRunner {
   bool meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot);
   Warp& warp_of(const Fiber& self) { return warps_[static_cast<size_t>(self.thread) / 32]; }
   void release(Warp& warp, unsigned mask, const Fiber& self);
+  /// The same for the threads of a warpgroup. Returns the warpgroup to the last thread, otherwise null.
+  Warpgroup* meet_warpgroup(Fiber& self, Meeting meeting, Site site, void* slot);
+  void release(Warpgroup& group, const Fiber& self);
+  Warpgroup& warpgroup_of(const Fiber& self) { return warpgroups_[static_cast<size_t>(self.thread) / kWarpgroup]; }
   /// Does not return. (Not marked [[noreturn]]: AddressSanitizer would then look for the bounds of a stack it does not know.)
   void fail(cudaError_t error, std::string text, uintptr_t address = 0, const void* place = nullptr);
   void* static_shared(const void* tag, size_t bytes, size_t alignment);
   void* dynamic_shared() const { return dynamic_; }
   bool is_shared(const void* address, size_t bytes) const;
+  /// Whether the bytes lie in one static variable or in the dynamic shared memory.
+  bool holds_shared(const void* address, size_t bytes) const;
+  /// Address of a byte of the dynamic shared memory, as PTX counts: from 1,024 on, if there are no static variables. No variable may follow.
+  uint32_t shared_address(const void* address, Site site);
+  /// The bytes at such an address; null if they are not all in the dynamic shared memory.
+  const unsigned char* shared_at(uint32_t address, size_t bytes) const;
   void maybe_copy(Fiber& self);
   void copy_until(Fiber& self, int group);
   bool copies_at_once() const { return copy_mode_ == 0; }
+  /// When products and bulk operations run: 0 immediately, 1 at the wait, 2 at random points before.
+  int late_mode();
+  void run_some(Fiber& self, size_t one_in);  ///< in mode 2: of the thread and its warpgroup
+  void multiply(Product& product);
+  void run(BulkOperation& operation);
   /// Stack on which a memory fault is handled, separate from the faulting stack.
   void* emergency_stack();  ///< returns its top, ready for use
 
@@ -111,6 +130,7 @@ class BlockRunner {
   void prepare_threads();
   void prepare_shared();
   void check_shared();
+  void check_finished(const Fiber& self);
   Fiber& fresh_fiber();
   void begin_thread(Fiber& fiber, int thread);
   void switch_to(Fiber& from, Fiber& to);
@@ -134,12 +154,15 @@ class BlockRunner {
   std::vector<int> unstarted_;    // threads not yet started, the next one last
   std::vector<Fiber*> barrier_;   // waiting at __syncthreads
   std::vector<Warp> warps_;
+  std::vector<Warpgroup> warpgroups_;
   int threads_ = 0, live_ = 0;
   bool newest_first_ = false;
-  int copy_mode_ = 0;  // asynchronous copies run: 0 immediately, 1 at the wait, 2 at random points before
+  int copy_mode_ = 0;   // asynchronous copies run: 0 immediately, 1 at the wait, 2 at random points before
+  int late_mode_ = -1;  // -1: not drawn yet
   unsigned char* shared_ = nullptr;
   unsigned char *dynamic_ = nullptr, *dynamic_end_ = nullptr;
   size_t static_used_ = 0;
+  uint32_t dynamic_address_ = 0;  // 0: not asked for yet
   std::vector<Variable> variables_;
   unsigned char* emergency_ = nullptr;
   KernelFault fault_;

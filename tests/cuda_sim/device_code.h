@@ -211,6 +211,37 @@ void cp_async_wait() {
 }
 inline void wait_for_value(const uint32_t* counter, uint32_t value, CUDA_SIM_SITE) { ::device_calls::wait_for_value(counter, value, {file, line}); }
 inline void release_value(uint32_t* counter, uint32_t value, CUDA_SIM_SITE) { ::device_calls::release_value(counter, value, {file, line}); }
+
+// The functions of kernels/cuda/warpgroup.cuh.
+inline uint32_t shared_address(const void* shared, CUDA_SIM_SITE) { return ::cuda_sim::shared_address(shared, {file, line}); }
+template <class T, int N, bool kTransposedA, bool kTransposedB>
+void wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, bool add, CUDA_SIM_SITE) {
+  static_assert(N == 64 || N == 128);
+  const auto widen = [](uint16_t bits) { return static_cast<float>(__builtin_bit_cast(T, bits)); };
+  ::device_calls::wgmma({d[0], nullptr, a, b, N, kTransposedA, kTransposedB, add, widen}, {file, line});
+}
+template <class T, int N, bool kTransposedB>
+void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool add, CUDA_SIM_SITE) {
+  static_assert(N == 64 || N == 128);
+  const auto widen = [](uint16_t bits) { return static_cast<float>(__builtin_bit_cast(T, bits)); };
+  ::device_calls::wgmma({d[0], a, 0, b, N, false, kTransposedB, add, widen}, {file, line});
+}
+inline void wgmma_fence(CUDA_SIM_SITE) { ::device_calls::wgmma_fence({file, line}); }
+inline void wgmma_commit(CUDA_SIM_SITE) { ::device_calls::wgmma_commit({file, line}); }
+template <int N>
+void wgmma_wait(CUDA_SIM_SITE) {
+  ::device_calls::wgmma_wait(N, {file, line});
+}
+inline void fence_proxy_async() { ::device_calls::fence_proxy_async(); }
+inline void bulk_add(float* global, const float* shared, int bytes, CUDA_SIM_SITE) {
+  ::device_calls::bulk_operation(global, shared, bytes, true, {file, line});
+}
+inline void bulk_store(float* global, const float* shared, int bytes, CUDA_SIM_SITE) {
+  ::device_calls::bulk_operation(global, shared, bytes, false, {file, line});
+}
+inline void bulk_commit() { ::device_calls::bulk_commit(); }
+inline void bulk_wait() { ::device_calls::bulk_wait(); }
+
 inline float exp2_fast(float x) { return ::cuda_sim::exp2_approx(x); }
 inline int reread_thread() { return static_cast<int>(threadIdx.x); }
 

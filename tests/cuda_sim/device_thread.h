@@ -29,7 +29,7 @@ extern constinit thread_local DeviceThread* this_thread;  ///< null in host code
 
 extern std::atomic<bool> hardware_rounding;  ///< Options::hardware_rounding
 
-enum class Meeting : uint8_t { kSyncthreads, kSyncwarp, kShuffle, kVote, kMma, kLdmatrix };
+enum class Meeting : uint8_t { kSyncthreads, kSyncwarp, kShuffle, kVote, kMma, kLdmatrix, kWgmma, kWgmmaFence, kWgmmaCommit, kWgmmaWait };
 
 void sync_block(Site site);
 void sync_warp(unsigned mask, Site site);
@@ -44,6 +44,26 @@ void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
 void async_copy(void* shared, const void* global, bool valid, Site site);
 void async_commit();
 void async_wait(int groups_left);
+
+/// A thread's part of a product of its warpgroup.
+struct ProductPart {
+  float* d;           ///< columns / 2 values
+  const uint32_t* a;  ///< four registers; null: a is in shared memory
+  uint64_t a_descriptor, b_descriptor;
+  int columns;
+  bool transposed_a, transposed_b, add;
+  float (*widen)(uint16_t);
+};
+// The functions of kernels/cuda/warpgroup.cuh. Those of warpgroups return true in the last thread that arrives, before the others continue.
+bool wgmma(const ProductPart& part, Site site);
+bool wgmma_fence(Site site);
+bool wgmma_commit(Site site);
+bool wgmma_wait(int groups_left, Site site);
+void bulk_operation(float* global, const float* shared, int bytes, bool add, Site site);
+void bulk_commit();
+void bulk_wait();
+inline void fence_proxy_async() {}  // only the recorder of tests/trace sees what it orders
+uint32_t shared_address(const void* shared, Site site);
 /// The blocks of a launch run one after another. If the counter has another value, the block that should set it has not run: an error, because on a
 /// GPU the wait would not end if that block could not begin.
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site);

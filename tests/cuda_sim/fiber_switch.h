@@ -7,6 +7,9 @@
 
 namespace cuda_sim {
 
+/// The thread that runs. Host code must not call.
+Fiber& current();
+
 inline bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
 
 /// Selects the fiber to run next; a thread not yet started begins on `reuse`, if given. Returns null if no thread can run.
@@ -56,18 +59,18 @@ __attribute__((always_inline)) inline bool BlockRunner::meet(Fiber& self, Meetin
   self.slot = slot;
   if ((mask & bit) == 0) fail_meeting(self, "is not in its own mask");
   if ((mask & warp.absent) != 0) fail_meeting(self, "has a mask with lanes that have returned or do not exist");
-  WarpGroup* own = nullptr;
-  for (WarpGroup& group : warp.groups) {
-    if (group.mask == mask && group.meeting == meeting && same_site(group.site, site))
-      own = &group;
-    else if ((group.mask & bit) != 0 && (group.arrived & mask) != 0)
-      fail_apart(self, *warp.lanes[__builtin_ctz(group.arrived & mask)]);
+  Arrival* own = nullptr;
+  for (Arrival& other : warp.arrivals) {
+    if (other.mask == mask && other.meeting == meeting && same_site(other.site, site))
+      own = &other;
+    else if ((other.mask & bit) != 0 && (other.arrived & mask) != 0)
+      fail_apart(self, *warp.lanes[__builtin_ctz(other.arrived & mask)]);
   }
-  if (own == nullptr) own = &warp.groups.emplace_back(WarpGroup{meeting, mask, site, 0});
+  if (own == nullptr) own = &warp.arrivals.emplace_back(Arrival{meeting, mask, site, 0});
   own->arrived |= bit;
   if (own->arrived == mask) {
-    *own = warp.groups.back();
-    warp.groups.pop_back();
+    *own = warp.arrivals.back();
+    warp.arrivals.pop_back();
     return true;
   }
   suspend(self);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/bfloat16.h"
 #include "kernels/core/float16.h"
+#include "tests/cuda_sim/fragment_layout.h"
 #include "tests/cuda_sim/test_device.h"
 
 using namespace cuda_sim;
@@ -13,21 +14,6 @@ namespace kernels = kernels_under_test;
 namespace {
 
 constexpr int kLanes = 32;
-
-/// An index is split into digits below the extents, the first digit varying fastest. Each digit moves by its stride.
-struct Mode {
-  std::vector<int> extents, strides;
-  int at(int index) const {
-    int position = 0;
-    for (size_t i = 0; i < extents.size(); index /= extents[i++]) position += index % extents[i] * strides[i];
-    return position;
-  }
-};
-/// Where element `value` of a lane's registers lies in a matrix or in memory.
-struct FragmentLayout {
-  Mode lane, value;
-  size_t at(int of_lane, int of_value) const { return static_cast<size_t>(lane.at(of_lane) + value.at(of_value)); }
-};
 
 // mma_traits_sm80.hpp, SM80_16x8x16_F32BF16BF16F32_TN, which is also that of fp16: a [16,16] at row + 16 column, b [16,8] at column + 8 row,
 // d [16,8] at row + 16 column.

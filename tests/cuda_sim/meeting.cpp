@@ -24,6 +24,10 @@ const char* name_of(Meeting meeting) {
     case Meeting::kVote: return "a vote";
     case Meeting::kMma: return "mma";
     case Meeting::kLdmatrix: return "ldmatrix";
+    case Meeting::kWgmma: return "wgmma";
+    case Meeting::kWgmmaFence: return "wgmma_fence";
+    case Meeting::kWgmmaCommit: return "wgmma_commit";
+    case Meeting::kWgmmaWait: return "wgmma_wait";
   }
   return "?";
 }
@@ -51,6 +55,7 @@ void BlockRunner::sync_block(Fiber& self, Site site) {
   if (!barrier_.empty() && !same_site(barrier_.front()->site, site))
     fail(cudaErrorLaunchFailure, text_of("waits", Meeting::kSyncthreads, ~0u, site, ", while another thread waits", *barrier_.front()));
   maybe_copy(self);
+  if (late_mode_ == 2) run_some(self, 32);
   barrier_.push_back(&self);
   if (static_cast<int>(barrier_.size()) == live_) release_barrier();  // this one too: the last to arrive must not be favoured
   suspend(self);
@@ -70,6 +75,49 @@ void BlockRunner::release(Warp& warp, unsigned mask, const Fiber& self) {
   for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
     Fiber* const lane = warp.lanes[__builtin_ctz(rest)];
     if (lane != &self) runnable_.push_back(lane);
+  }
+}
+
+Warpgroup* BlockRunner::meet_warpgroup(Fiber& self, Meeting meeting, Site site, void* slot) {
+  Warpgroup& group = warpgroup_of(self);
+  const size_t first_warp = static_cast<size_t>(self.thread) / kWarpgroup * (kWarpgroup / 32);
+  self.meeting = meeting;
+  self.site = site;
+  self.mask = ~0u;
+  self.slot = slot;
+  for (size_t warp = first_warp; warp < first_warp + kWarpgroup / 32; ++warp)
+    if (warp >= warps_.size() || warps_[warp].absent != 0) fail_meeting(self, "is in a warpgroup with threads that have returned or do not exist");
+  if (group.arrived > 0 && (group.last->meeting != meeting || !same_site(group.last->site, site)))
+    fail(cudaErrorLaunchFailure, text_of("waits", meeting, ~0u, site, ", while a thread of its warpgroup waits", *group.last));
+  group.last = group.threads[static_cast<size_t>(self.thread) % kWarpgroup] = &self;
+  if (++group.arrived == kWarpgroup) {
+    group.arrived = 0;
+    return &group;
+  }
+  suspend(self);
+  return nullptr;
+}
+
+void BlockRunner::release(Warpgroup& group, const Fiber& self) {
+  for (Fiber* const thread : group.threads)
+    if (thread != &self) runnable_.push_back(thread);
+}
+
+/// A thread has returned.
+void BlockRunner::check_finished(const Fiber& self) {
+  const Warpgroup& group = warpgroup_of(self);
+  if (group.arrived > 0)
+    fail(cudaErrorLaunchFailure, text_of("returned while threads of its warpgroup wait for it", group.last->meeting, ~0u, group.last->site));
+  if (!group.products.empty()) {
+    const Product& product = group.products.back();
+    fail(cudaErrorLaunchFailure,
+         text_of(product.group == group.groups ? "returned before wgmma_commit of the product" : "returned before wgmma_wait of the product",
+                 Meeting::kWgmma, ~0u, product.site));
+  }
+  if (!self.bulk.empty()) {
+    const BulkOperation& last = self.bulk.back();
+    fail(cudaErrorLaunchFailure, std::string("returned before ") + (last.group == self.bulk_groups ? "bulk_commit" : "bulk_wait") +
+                                     " of the bulk operation in line " + std::to_string(last.site.line) + " of " + last.site.file);
   }
 }
 

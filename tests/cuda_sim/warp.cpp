@@ -1,25 +1,16 @@
 // Warp-level operations and asynchronous copies: implements device_thread.h on the block runner.
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "tests/cuda_sim/fiber_switch.h"
+#include "tests/cuda_sim/tensor_core.h"
 
 namespace cuda_sim {
 
 std::atomic<bool> hardware_rounding = false;
 
 namespace {
-
-Fiber& current() {
-  if (this_thread == nullptr) {
-    std::fprintf(stderr, "cuda_sim: device code called by the host\n");
-    std::abort();
-  }
-  return *static_cast<Fiber*>(this_thread);
-}
 
 struct ShuffleSlot {
   uint64_t value;
@@ -55,28 +46,6 @@ __attribute__((always_inline)) inline void meet(Fiber& self, Meeting meeting, un
   runner.release(warp, mask, self);
 }
 
-using Row = float __attribute__((vector_size(32)));  // 8 floats
-
-/// sum + the products of eight columns, no more exact than tensor cores of sm_80 and newer: each term is truncated to a multiple of 2^-24 of the highest
-/// bit of the largest term, and the sum to fp32 (Fasi, Higham, Mikaitis and Pranesh 2021, doi:10.7717/peerj-cs.330).
-float truncated_sum(float sum, const float* a, const Row* b, unsigned column) {
-  double terms[9] = {sum}, largest = std::abs(sum);
-  for (unsigned k = 0; k < 8; ++k) {
-    terms[k + 1] = static_cast<double>(a[k]) * b[k][column];
-    largest = std::max(largest, std::abs(terms[k + 1]));
-  }
-  double total = 0;
-  if (largest == 0 || !std::isfinite(largest)) {
-    for (const double term : terms) total += term;
-    return static_cast<float>(total);
-  }
-  const double unit = std::ldexp(1.0, std::ilogb(largest) - 24);
-  for (const double term : terms) total += std::trunc(term / unit);
-  const auto rounded = static_cast<float>(total * unit);
-  const bool away = std::isfinite(rounded) && std::abs(rounded) > std::abs(total * unit);
-  return away ? std::nextafter(rounded, 0.0F) : rounded;
-}
-
 /// Fragment layout as in the PTX ISA: lane = 4 * group + pair.
 void multiply(Warp& warp) {
   float a[16][16];
@@ -95,16 +64,7 @@ void multiply(Warp& warp) {
     }
     for (unsigned i = 0; i < 4; ++i) d[group + i / 2 * 8][pair + i % 2] = slot.d[i];
   }
-  for (unsigned i = 0; i < 16; ++i) {
-    Row sum = d[i];
-    if (hardware_rounding) {
-      for (unsigned k = 0; k < 16; k += 8)
-        for (unsigned j = 0; j < 8; ++j) sum[j] = truncated_sum(sum[j], a[i] + k, b + k, j);
-    } else {
-      for (unsigned k = 0; k < 16; ++k) sum += a[i][k] * b[k];
-    }
-    d[i] = sum;
-  }
+  for (unsigned i = 0; i < 16; ++i) add_product(d[i], a[i], b);
   for (unsigned lane = 0; lane < 32; ++lane) {
     const MmaSlot& slot = slot_of<MmaSlot>(warp, lane);
     for (unsigned i = 0; i < 4; ++i) slot.d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
@@ -126,6 +86,14 @@ void load_matrices(Warp& warp, bool transposed) {
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
 }  // namespace
+
+Fiber& current() {
+  if (this_thread == nullptr) {
+    std::fprintf(stderr, "cuda_sim: device code called by the host\n");
+    std::abort();
+  }
+  return *static_cast<Fiber*>(this_thread);
+}
 
 unsigned lane_id() { return static_cast<unsigned>(current().thread) % 32; }
 

@@ -34,6 +34,14 @@ void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
 void async_copy(void* shared, const void* global, bool valid, Site site);
 void async_commit();
 void async_wait(int groups_left);
+bool wgmma(const cuda_sim::ProductPart& part, Site site);
+bool wgmma_fence(Site site);
+bool wgmma_commit(Site site);
+bool wgmma_wait(int groups_left, Site site);
+void bulk_operation(float* global, const float* shared, int bytes, bool add, Site site);
+void bulk_commit();
+void bulk_wait();
+void fence_proxy_async();
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site);
 void release_value(uint32_t* counter, uint32_t value, Site site);
 

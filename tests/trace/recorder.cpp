@@ -266,6 +266,24 @@ void async_wait(int groups_left) {
   cuda_sim::async_wait(groups_left);
   if (Recorder* const to = recording()) to->wait(*device_thread(), groups_left);
 }
+bool wgmma(const cuda_sim::ProductPart& part, Site site) {
+  return meet([&] { return cuda_sim::wgmma(part, site); });
+}
+bool wgmma_fence(Site site) {
+  return meet([&] { return cuda_sim::wgmma_fence(site); });
+}
+bool wgmma_commit(Site site) {
+  return meet([&] { return cuda_sim::wgmma_commit(site); });
+}
+bool wgmma_wait(int groups_left, Site site) {
+  return meet([&] { return cuda_sim::wgmma_wait(groups_left, site); });
+}
+void bulk_operation(float* global, const float* shared, int bytes, bool add, Site site) {
+  cuda_sim::bulk_operation(global, shared, bytes, add, site);
+}
+void bulk_commit() { cuda_sim::bulk_commit(); }
+void bulk_wait() { cuda_sim::bulk_wait(); }
+void fence_proxy_async() {}
 
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site) {
   cuda_sim::wait_for_value(counter, value, site);

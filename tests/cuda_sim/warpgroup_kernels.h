@@ -1,0 +1,66 @@
+#pragma once
+// Kernels of warpgroup products and bulk operations, correct and incorrect, compiled as device code. Each is queued on a stream.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace warpgroup_kernels {
+
+/// A product of [64, 64] by [64, columns], in four steps along k.
+struct Form {
+  bool half;       // float16, otherwise bfloat16
+  int columns;     // 64 or 128
+  bool registers;  // A in registers
+  bool transposed_a, transposed_b;
+  bool add;  // to what is in the results, otherwise the first step overwrites them
+};
+/// a [64, 64] and b [64, columns] by rows, of 16 bits. Each of `groups` warpgroups reads and writes d[thread * columns / 2 + i], the registers of its
+/// threads. With A in registers, those of step s are a[s][thread][4] in place of the matrix.
+cudaError_t product(const Form& form, const void* a, const uint16_t* b, float* d, int groups, cudaStream_t stream);
+
+enum class Defect : int {
+  kNothing,
+  // Errors at a product.
+  kHalfAWarpgroup,    // a block of 192 threads
+  kReturned,          // a thread returns before the product
+  kReturnsMeanwhile,  // a thread returns while others wait for it
+  kTwoPlaces,         // two warps at one product, two at another
+  kBarrierInstead,    // one warp at __syncthreads
+  kNoWgmmaFence,      // none before the first product
+  kNoSecondFence,     // none behind a wait
+  kOtherOperand,      // a thread has another descriptor
+  kOtherAdd,          // a thread adds
+  kOtherSwizzle,      // a descriptor of the 64-byte swizzle
+  kBaseOffset,        // a base offset
+  kSecondRow,         // an operand from the second row of a panel
+  kAcrossRow,         // an operand from the second chunk of a row, half a step along k
+  kStride,            // a stride of 512 bytes
+  kBehindShared,      // an operand that ends behind the shared memory
+  kStaticVariable,    // a static variable moves the dynamic shared memory
+  kLateVariable,      // a static variable appears behind shared_address
+  kStaticOperand,     // shared_address of a static variable
+  kOtherShape,        // 64 columns into some of the registers of a pending product of 128
+  kNoCommit,          // returns without
+  kNoWait,            // returns without
+  kWaitTooWeak,       // returns with one group pending
+  // Wrong results under some seeds.
+  kReadsEarly,     // uses the results before the wait
+  kWritesOperand,  // overwrites an operand before the wait, behind a barrier
+  // An error under some seeds.
+  kWritesResults,  // writes results before the wait
+  // Errors of bulk operations.
+  kBulkSize,      // 20 bytes
+  kBulkGlobal,    // not aligned in global memory
+  kBulkShared,    // not aligned in shared memory
+  kBulkOutside,   // ends behind the shared memory
+  kBulkNoCommit,  // returns without
+  kBulkNoWait,    // returns without
+};
+/// d[thread * 32 + i] = the product of two matrices [64, 64] of bfloat16 ones: 64 in each element.
+cudaError_t launch_defective(Defect wrong, float* d, cudaStream_t stream);
+
+/// x[i] = i, for i < 64, then x[i] += i twice, if `add`, by bulk operations of two threads. Without `wait`, thread 0 counts what it finds changed in x
+/// before the wait: *early.
+cudaError_t bulk(float* x, bool add, int* early, cudaStream_t stream);
+
+}  // namespace warpgroup_kernels
