@@ -81,15 +81,16 @@ void* BlockRunner::emergency_stack() {
   return emergency_ + kEmergencyStack;
 }
 
-KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed, int sampled_blocks) {
+KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed, int sampled_blocks, int capability) {
   call_ = &call;
   random_ = Random(seed);
+  capability_ = capability;
   fault_ = {};
   variables_.clear();
   static_used_ = 0;
-  dynamic_address_ = 0;
   asan_unpoison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(dynamic_end_));
-  dynamic_ = dynamic_end_ - (call.dynamic_shared + 15) / 32 * 32 - 16;  // a multiple of 16, as CUDA promises, and not of 32
+  dynamic_ = dynamic_end_ - (call.dynamic_shared / kDynamicAlignment | 1) * kDynamicAlignment;
+  if (dynamic_ + call.dynamic_shared > dynamic_end_) dynamic_ -= 2 * kDynamicAlignment;
   asan_poison(reinterpret_cast<uintptr_t>(dynamic_) + call.dynamic_shared, reinterpret_cast<uintptr_t>(dynamic_end_));
   asan_poison(reinterpret_cast<uintptr_t>(shared_), reinterpret_cast<uintptr_t>(shared_) + kStaticZone);
   shape_.block = call.block;

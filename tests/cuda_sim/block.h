@@ -23,6 +23,8 @@ constexpr unsigned char kPoison = 0xFF;
 constexpr size_t kStaticZone = size_t{64} << 10;
 constexpr size_t kDynamicZone = size_t{228} << 10;
 constexpr size_t kGap = 16;  // after each variable
+/// The dynamic memory begins at a multiple of this and of no larger power of two, in the host's memory and as PTX counts.
+constexpr size_t kDynamicAlignment = 1024;
 
 struct AsyncCopy {
   void* shared;
@@ -82,7 +84,8 @@ class BlockRunner {
   BlockRunner& operator=(const BlockRunner&) = delete;
 
   /// Runs all blocks, or those of Options::sampled_blocks, or stops at the first fault.
-  KernelFault run(const KernelCall& call, uint64_t seed, int sampled_blocks);
+  KernelFault run(const KernelCall& call, uint64_t seed, int sampled_blocks, int capability);
+  int capability() const { return capability_; }  ///< compute capability of the GPU, times ten
   int64_t switches() const { return switches_; }
   int64_t copies() const { return copies_; }
   void count_copy() { ++copies_; }
@@ -104,7 +107,7 @@ class BlockRunner {
   bool is_shared(const void* address, size_t bytes) const;
   /// Whether the bytes lie in one static variable or in the dynamic shared memory.
   bool holds_shared(const void* address, size_t bytes) const;
-  /// Address of a byte of the dynamic shared memory, as PTX counts: from 1,024 on, if there are no static variables. No variable may follow.
+  /// Address of a byte of the dynamic shared memory, as PTX counts.
   uint32_t shared_address(const void* address, Site site);
   /// The bytes at such an address; null if they are not all in the dynamic shared memory.
   const unsigned char* shared_at(uint32_t address, size_t bytes) const;
@@ -145,6 +148,7 @@ class BlockRunner {
   std::string where(const Fiber& fiber) const;
 
   const KernelCall* call_ = nullptr;
+  int capability_ = 0;
   BlockShape shape_{};
   Random random_;
   Fiber main_;
@@ -162,7 +166,6 @@ class BlockRunner {
   unsigned char* shared_ = nullptr;
   unsigned char *dynamic_ = nullptr, *dynamic_end_ = nullptr;
   size_t static_used_ = 0;
-  uint32_t dynamic_address_ = 0;  // 0: not asked for yet
   std::vector<Variable> variables_;
   unsigned char* emergency_ = nullptr;
   KernelFault fault_;

@@ -32,7 +32,7 @@ class Kernel final : public Operation {
   std::unique_ptr<Operation> clone() const override { return std::make_unique<Kernel>(call_, device_); }
   void run() override {
     uint64_t seed = 0;
-    int sampled_blocks = 0;
+    int sampled_blocks = 0, capability = 0;
     {
       const Lock lock(machine().mutex);
       const std::vector<int64_t>& sampled = machine().options.sampled_launches;
@@ -40,6 +40,7 @@ class Kernel final : public Operation {
       if (!sampled.empty() && std::find(sampled.begin(), sampled.end(), number) == sampled.end()) return;
       seed = machine().random.next();
       sampled_blocks = machine().options.sampled_blocks;
+      capability = 10 * machine().options.major + machine().options.minor;
       if (const std::string text = bad_argument(); !text.empty()) {
         machine().fail(device_, cudaErrorIllegalAddress, name() + ": " + text);
         return;
@@ -47,7 +48,7 @@ class Kernel final : public Operation {
     }
     auto runner = take_runner();
     const int64_t switches = runner->switches(), copies = runner->copies();
-    const KernelFault fault = runner->run(*call_, seed, sampled_blocks);
+    const KernelFault fault = runner->run(*call_, seed, sampled_blocks, capability);
     const std::string place = fault.place != nullptr ? " at " + source_of(fault.place) : "";
     {
       const Lock lock(machine().mutex);

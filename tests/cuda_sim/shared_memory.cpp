@@ -1,4 +1,4 @@
-// The shared memory of a block, and asynchronous copies into it.
+// The shared memory of a block, its addresses, and asynchronous copies into it.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ void BlockRunner::prepare_shared() {
 void BlockRunner::check_shared() {
 #if !defined(__SANITIZE_ADDRESS__)
   const auto check = [this](const unsigned char* end, size_t gap, const char* what, size_t bytes) {
-    if (fault_.error != cudaSuccess || std::all_of(end, end + gap, [](unsigned char byte) { return byte == kPoison; })) return;
+    if (fault_.error != cudaSuccess || gap == 0 || (*end == kPoison && std::memcmp(end, end + 1, gap - 1) == 0)) return;
     fault_.error = cudaErrorIllegalAddress;
     fault_.text = "block " + std::to_string(shape_.index.x) + ": bytes after " + what + " of " + std::to_string(bytes) + " bytes were written";
   };
@@ -38,8 +38,6 @@ void* BlockRunner::static_shared(const void* tag, size_t bytes, size_t alignment
   if (total > kSharedDefault || begin + bytes + kGap > kStaticZone || total + call_->dynamic_shared > call_->shared_limit)
     fail(cudaErrorInvalidValue, "needs " + std::to_string(total) + " bytes of static and " + std::to_string(call_->dynamic_shared) +
                                     " of dynamic shared memory, of which " + std::to_string(call_->shared_limit) + " are allowed");
-  if (dynamic_address_ != 0)
-    fail(cudaErrorInvalidValue, "comes to a static shared variable after shared_address: the variable would move the dynamic shared memory");
   static_used_ = begin + bytes + kGap;
   unsigned char* const memory = shared_ + begin;
   asan_unpoison(reinterpret_cast<uintptr_t>(memory), reinterpret_cast<uintptr_t>(memory) + bytes);
@@ -65,22 +63,16 @@ bool BlockRunner::holds_shared(const void* address, size_t bytes) const {
 }
 
 uint32_t BlockRunner::shared_address(const void* address, Site site) {
-  constexpr size_t kFirst = 1024;  // the system's own shared memory comes before
-  if (dynamic_address_ == 0) {
-    size_t bytes = kFirst;
-    for (const Variable& variable : variables_) bytes += (variable.bytes + 15) / 16 * 16;
-    dynamic_address_ = static_cast<uint32_t>(bytes);
-  }
   const auto* const at = static_cast<const unsigned char*>(address);
   if (at < dynamic_ || at > dynamic_ + call_->dynamic_shared)
     fail(cudaErrorIllegalAddress,
          "calls shared_address for memory that is not dynamic shared memory in line " + std::to_string(site.line) + " of " + site.file);
-  return dynamic_address_ + static_cast<uint32_t>(at - dynamic_);
+  return static_cast<uint32_t>(kDynamicAlignment) + static_cast<uint32_t>(at - dynamic_);
 }
 
 const unsigned char* BlockRunner::shared_at(uint32_t address, size_t bytes) const {
-  const bool inside = address >= dynamic_address_ && address + bytes <= dynamic_address_ + call_->dynamic_shared;
-  return inside ? dynamic_ + (address - dynamic_address_) : nullptr;
+  const bool inside = address >= kDynamicAlignment && address - kDynamicAlignment + bytes <= call_->dynamic_shared;
+  return inside ? dynamic_ + (address - kDynamicAlignment) : nullptr;
 }
 
 void BlockRunner::copy_until(Fiber& self, int group) {

@@ -194,6 +194,7 @@ bool wgmma(const ProductPart& part, Site site) {
   Warpgroup* const group = runner.meet_warpgroup(self, Meeting::kWgmma, site, &own);
   if (group == nullptr) return false;
   check_parts(runner, *group, site);
+  if (runner.capability() != 90) fail_product(runner, "needs a GPU of compute capability 9.0", site);
   if (!group->fenced) fail_product(runner, "has called no wgmma_fence since its last wgmma_wait, or at all,", site);
   if (own.a == nullptr) check_operand(runner, operand_a(own), "A", site);
   check_operand(runner, operand_b(own), "B", site);
@@ -252,6 +253,7 @@ void bulk_operation(float* global, const float* shared, int bytes, bool add, Sit
   Fiber& self = current();
   BlockRunner& runner = *self.runner;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (runner.capability() < 90) fail_bulk(runner, cudaErrorInvalidDeviceFunction, "a GPU of compute capability below 9.0", site);
   if (bytes <= 0 || bytes % 16 != 0) fail_bulk(runner, cudaErrorMisalignedAddress, "a number of bytes that is no multiple of 16", site);
   if (!aligned(global) || !aligned(shared)) fail_bulk(runner, cudaErrorMisalignedAddress, "memory that is not 16-byte aligned", site);
   if (!runner.holds_shared(shared, static_cast<size_t>(bytes)))

@@ -109,10 +109,6 @@ __global__ void wrong_kernel(Defect wrong, float* d) {
   TRIREME_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned thread = threadIdx.x;
   float sums[8][4] = {};
-  if (wrong == Defect::kStaticVariable) {
-    TRIREME_SHARED(float[4], few);
-    few[0] = 1;
-  }
   if (wrong == Defect::kStaticOperand) {
     TRIREME_SHARED(float[4], fixed);
     d[0] = static_cast<float>(shared_address(fixed));
@@ -141,11 +137,6 @@ __global__ void wrong_kernel(Defect wrong, float* d) {
     case Defect::kBarrierInstead:
       if (thread < 32) __syncthreads();
       break;
-    case Defect::kLateVariable: {
-      TRIREME_SHARED(float[4], late);
-      late[0] = 1;
-      break;
-    }
     case Defect::kOtherShape: {
       float wide[16][4];
       wgmma_fence();
@@ -169,6 +160,24 @@ __global__ void wrong_kernel(Defect wrong, float* d) {
   }
   wgmma_wait<0>();
   if (wrong != Defect::kReadsEarly) store_results(d, sums);
+}
+
+__global__ void two_groups_kernel(float* first, float* second, float* both) {
+  TRIREME_DYNAMIC_SHARED(unsigned char, shared);
+  fill(shared, 1);
+  fence_proxy_async();
+  __syncthreads();
+  float sums[8][4], other_sums[8][4];
+  multiply(Defect::kNothing, sums, shared);
+  wgmma_commit();
+  multiply(Defect::kNothing, other_sums, shared);
+  wgmma_commit();
+  wgmma_wait<1>();
+  store_results(first, sums);
+  store_results(second, other_sums);
+  wgmma_wait<0>();
+  for (int i = 0; i < 32; ++i) sums[i / 4][i % 4] += other_sums[i / 4][i % 4];
+  store_results(both, sums);
 }
 
 __global__ void wrong_bulk_kernel(Defect wrong, float* d) {
@@ -224,6 +233,9 @@ cudaError_t product(const Form& form, const void* a, const uint16_t* b, float* d
 cudaError_t launch_defective(Defect wrong, float* d, cudaStream_t stream) {
   if (wrong >= Defect::kBulkSize) return launch(wrong_bulk_kernel, dim3(1), dim3(32), kTileBytes, stream, wrong, d);
   return launch(wrong_kernel, dim3(1), dim3(wrong == Defect::kHalfAWarpgroup ? 192 : 128), kTileBytes, stream, wrong, d);
+}
+cudaError_t two_groups(float* first, float* second, float* both, cudaStream_t stream) {
+  return launch(two_groups_kernel, dim3(1), dim3(128), kTileBytes, stream, first, second, both);
 }
 cudaError_t bulk(float* x, bool add, int* early, cudaStream_t stream) { return launch(bulk_kernel, dim3(1), dim3(64), 0, stream, x, add, early); }
 

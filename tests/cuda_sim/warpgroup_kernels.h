@@ -36,8 +36,6 @@ enum class Defect : int {
   kAcrossRow,         // an operand from the second chunk of a row, half a step along k
   kStride,            // a stride of 512 bytes
   kBehindShared,      // an operand that ends behind the shared memory
-  kStaticVariable,    // a static variable moves the dynamic shared memory
-  kLateVariable,      // a static variable appears behind shared_address
   kStaticOperand,     // shared_address of a static variable
   kOtherShape,        // 64 columns into some of the registers of a pending product of 128
   kNoCommit,          // returns without
@@ -58,6 +56,9 @@ enum class Defect : int {
 };
 /// d[thread * 32 + i] = the product of two matrices [64, 64] of bfloat16 ones: 64 in each element.
 cudaError_t launch_defective(Defect wrong, float* d, cudaStream_t stream);
+/// Two such products in two groups: behind the wait for the first one, first[thread * 32 + i] and second[...] are the registers of both. Then the second
+/// one is waited for, and both[...] is the sum.
+cudaError_t two_groups(float* first, float* second, float* both, cudaStream_t stream);
 
 /// x[i] = i, for i < 64, then x[i] += i twice, if `add`, by bulk operations of two threads. Without `wait`, thread 0 counts what it finds changed in x
 /// before the wait: *early.

@@ -152,8 +152,8 @@ TEST_CASE("wrong calls for products and bulk operations are reported with place,
       Row{Defect::kSecondRow, "an operand B that does not begin at a multiple of 1,024 bytes"},
       Row{Defect::kAcrossRow, "an operand A that does not begin at a multiple of 1,024 bytes"}, Row{Defect::kStride, "an operand B with a stride"},
       Row{Defect::kBehindShared, "an operand B that is not in the dynamic shared memory"},
-      Row{Defect::kStaticVariable, "does not begin at a multiple of 1,024 bytes"},
-      Row{Defect::kLateVariable, "static shared variable after shared_address"}, Row{Defect::kStaticOperand, "not dynamic shared memory"},
+
+      Row{Defect::kStaticOperand, "not dynamic shared memory"},
       Row{Defect::kOtherShape, "some of the registers of a pending product of another shape"}, Row{Defect::kNoCommit, "returned before wgmma_commit"},
       Row{Defect::kNoWait, "returned before wgmma_wait"}, Row{Defect::kWaitTooWeak, "returned before wgmma_wait"},
       Row{Defect::kBulkSize, "no multiple of 16"}, Row{Defect::kBulkGlobal, "not 16-byte aligned"}, Row{Defect::kBulkShared, "not 16-byte aligned"},
@@ -217,5 +217,46 @@ TEST_CASE("a bulk operation is complete after its wait, and not reliably before"
     complete += early.host()[0] == 63;
   }
   CHECK((complete >= 2 && complete <= kSeeds - 4));
+  reset();
+}
+
+TEST_CASE("products of warpgroups need compute capability 9.0, and bulk operations 9.0 or more") {
+  for (const int major : {8, 9, 10}) {
+    Options options;
+    options.major = major;
+    reset(0, options);
+    TestStream stream;
+    const DeviceArray<float> d(kResults);
+    (void)kernels::launch_defective(Defect::kNothing, d.get(), stream);
+    CHECK((cudaStreamSynchronize(stream) == cudaSuccess) == (major == 9));
+    if (major != 9) CHECK_THAT(errors().at(0), Catch::Contains("needs a GPU of compute capability 9.0"));
+  }
+  for (const int major : {8, 9, 10}) {
+    Options options;
+    options.major = major;
+    reset(0, options);
+    TestStream stream;
+    const DeviceArray<float> x(64);
+    const DeviceArray<int> early(std::vector<int>{0});
+    (void)kernels::bulk(x.get(), true, early.get(), stream);
+    CHECK((cudaStreamSynchronize(stream) == cudaSuccess) == (major >= 9));
+  }
+  reset();
+}
+
+TEST_CASE("a wait that leaves one group pending completes the groups before it") {
+  constexpr int kSeeds = 16;
+  int early = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    reset(seed);
+    TestStream stream;
+    const DeviceArray<float> first(kResults), second(kResults), both(kResults);
+    CUDA_OK(kernels::two_groups(first.get(), second.get(), both.get(), stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(all_equal(first, kDepth));
+    CHECK(all_equal(both, 2 * kDepth));
+    early += !all_equal(second, kDepth);
+  }
+  CHECK((early >= 4 && early < kSeeds));
   reset();
 }

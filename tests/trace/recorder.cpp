@@ -11,6 +11,7 @@
 
 #include "tests/cuda_sim/block.h"
 #include "tests/cuda_sim/state.h"
+#include "tests/trace/async_reads.h"
 #include "tests/trace/device_calls.h"
 #include "tests/trace/requests.h"
 #include "tests/trace/shadow.h"
@@ -42,6 +43,16 @@ struct Copy {
   int group;
 };
 
+/// A call of fence_proxy_async: where in the order of its thread and block.
+struct Fence {
+  uint32_t step, epoch, warp_epoch;
+};
+struct BulkWrite {
+  uintptr_t global;
+  size_t bytes;
+  int group;
+};
+
 /// The state of a thread of the block that runs.
 struct Thread {
   uint32_t epoch = 0, warp_epoch = 0;
@@ -49,6 +60,11 @@ struct Thread {
   bool atomic = false;
   std::vector<Copy> copies;  ///< not waited for
   int groups = 0;
+  uint32_t step = 0;  ///< see Party::step
+  std::vector<Fence> fences;
+  std::vector<BulkWrite> bulk;  ///< not waited for
+  int bulk_groups = 0;
+  std::vector<Seen> waited;  ///< of other blocks, if this thread has waited for one since its last barrier
 };
 
 class Recorder {
@@ -63,8 +79,9 @@ class Recorder {
   void begin_thread() {
     if (begun_++ > 0) return;
     ++block_;
-    seen_.assign(blocks_ + 1, 0);
-    waited_.assign(blocks_ + 1, 0);
+    seen_.assign(blocks_ + 1, {});
+    waited_.assign(blocks_ + 1, {});
+    reads_.clear();
     seen_epoch_ = 0;
     threads_.assign(threads_per_block_, {});
     warps_.resize((threads_per_block_ + 31) / 32);
@@ -98,6 +115,7 @@ class Recorder {
     const auto conflict = [&](const Party& earlier, bool wrote) { report(shared, earlier, wrote, now, is_write); };
     if (is_write) {
       shadow.write(address, bytes, now, conflict);
+      if (shared) check_reads(address, bytes, now);
     } else {
       shadow.read(address, bytes, now, conflict);
     }
@@ -112,17 +130,25 @@ class Recorder {
   void pass_barrier(Thread& own) {
     ++own.epoch;
     if (std::exchange(seen_epoch_, own.epoch) != own.epoch) raise(seen_, waited_);
+    own.waited.clear();
   }
-  /// What a block has seen and what it did before its last barrier is ordered before what another block does behind a barrier after its wait.
+  /// What a block has seen and what it did before its last barrier, and what the releasing thread did, is ordered before what the waiting thread of
+  /// another block does, and before what its block does behind the next barrier.
   void release(const Fiber& self, const void* place, const uint32_t* counter) {
     access_atomic(self, place, counter, true);
-    std::vector<uint32_t>& released = released_[counter];
-    released = seen_;
-    released[block_] = thread(self).epoch;
+    Thread& own = thread(self);
+    std::vector<Seen>& released = released_[counter];
+    released = own.waited.empty() ? seen_ : own.waited;
+    released[block_] = {own.epoch, ++own.step, static_cast<uint16_t>(self.thread)};
   }
   void wait_for_value(const Fiber& self, const void* place, const uint32_t* counter) {
     access_atomic(self, place, counter, false);
-    if (const auto found = released_.find(counter); found != released_.end()) raise(waited_, found->second);
+    const auto found = released_.find(counter);
+    if (found == released_.end()) return;
+    raise(waited_, found->second);
+    std::vector<Seen>& own = thread(self).waited;
+    if (own.empty()) own = seen_;
+    raise(own, found->second);
   }
 
   void copy(const Fiber& self, const void* place, void* to, const void* global, bool valid) {
@@ -140,28 +166,134 @@ class Recorder {
     });
   }
 
+  void fence_proxy(const Fiber& self) {
+    Thread& own = thread(self);
+    own.fences.push_back({own.step++, own.epoch, own.warp_epoch});
+  }
+  void product(const Fiber& self, const void* place, const cuda_sim::ProductPart& part) {
+    const Reader reader = Reader::of_warpgroup(self.thread);
+    const Party now = party(self, thread(self), place);
+    reads_.begin(reader, now);
+    const auto read = [&](const cuda_sim::SharedOperand& operand) {
+      operand.each_chunk([&](uint32_t address) { read_late(reader, reinterpret_cast<uintptr_t>(self.runner->shared_at(address, 16)), 16, now); });
+    };
+    if (part.a == nullptr) read({part.a_descriptor, part.transposed_a, cuda_sim::kProductRows});
+    read({part.b_descriptor, part.transposed_b, part.columns});
+  }
+  void commit_products(const Fiber& self) { reads_.commit(Reader::of_warpgroup(self.thread)); }
+  void wait_for_products(const Fiber& self, int groups_left) {
+    reads_.wait(Reader::of_warpgroup(self.thread), groups_left, party(self, thread(self), nullptr));
+  }
+
+  /// An addition reads and writes global memory. It counts as one request for all of its bytes.
+  void bulk(const Fiber& self, const void* place, float* to, const float* from, int count, bool add) {
+    Thread& own = thread(self);
+    const auto global = reinterpret_cast<uintptr_t>(to), shared = reinterpret_cast<uintptr_t>(from);
+    const auto bytes = static_cast<size_t>(count);
+    Party now = party(self, own, place);
+    const Reader reader = Reader::of_thread(self.thread);
+    reads_.begin(reader, now);
+    read_late(reader, shared, bytes, now);
+    if (cuda_sim::machine().memory.device_of(global) < 0) return;
+    now.atomic = add;
+    now.pending = now.bulk = true;
+    global_.write(global, bytes, now, [&](const Party& earlier, bool wrote) { report(false, earlier, wrote, now, true); });
+    const int64_t sectors = static_cast<int64_t>((global + bytes - 1) / 32 - global / 32) + 1;
+    const Traffic request{1, count, sectors, (int64_t{count} + 31) / 32};
+    launch_.places[{place, Kind::kGlobalStore}].add(request);
+    if (add) {
+      global_.count_read(global, bytes);
+      launch_.places[{place, Kind::kGlobalLoad}].add(request);
+    }
+    own.bulk.push_back({global, bytes, own.bulk_groups});
+  }
+  void commit_bulk(const Fiber& self) {
+    ++thread(self).bulk_groups;
+    reads_.commit(Reader::of_thread(self.thread));
+  }
+  void wait_for_bulk(const Fiber& self) {
+    Thread& own = thread(self);
+    const Party now = party(self, own, nullptr);
+    reads_.wait(Reader::of_thread(self.thread), 0, now);
+    std::erase_if(own.bulk, [&](const BulkWrite& write) {
+      if (write.group >= own.bulk_groups) return false;
+      global_.complete(write.global, write.bytes, now);
+      return true;
+    });
+  }
+
  private:
   Party party(const Fiber& self, const Thread& own, const void* place) const {
-    return {place, static_cast<uint32_t>(block_), own.epoch, own.warp_epoch, static_cast<uint16_t>(self.thread), own.atomic, false, &seen_};
+    Party result;
+    result.place = place;
+    result.block = static_cast<uint32_t>(block_);
+    result.epoch = own.epoch;
+    result.warp_epoch = own.warp_epoch;
+    result.step = own.step;
+    result.thread = static_cast<uint16_t>(self.thread);
+    result.atomic = own.atomic;
+    result.seen = own.waited.empty() ? &seen_ : &own.waited;
+    return result;
   }
   void access_atomic(const Fiber& self, const void* place, const uint32_t* counter, bool is_write) {
     thread(self).atomic = true;
     access(self, place, reinterpret_cast<uintptr_t>(counter), sizeof *counter, is_write);
     thread(self).atomic = false;
   }
-  static void raise(std::vector<uint32_t>& most, const std::vector<uint32_t>& other) {
-    for (size_t block = 0; block < most.size(); ++block) most[block] = std::max(most[block], other[block]);
+  static void raise(std::vector<Seen>& most, const std::vector<Seen>& other) {
+    for (size_t block = 0; block < most.size(); ++block) most[block].raise(other[block]);
   }
 
+  /// An asynchronous operation reads shared memory behind this call, by the asynchronous proxy. What threads have written must be behind a
+  /// fence_proxy_async of the writer, and that behind a barrier. To a bulk operation the order of its thread and of its warp is enough.
+  void read_late(Reader reader, uintptr_t address, size_t bytes, const Party& now) {
+    shared_.each_write(address, bytes, [&](const Party& write) {
+      if (write.block != now.block) return;
+      const char* missing = nullptr;
+      const std::vector<Fence>& fences = threads_[write.thread].fences;
+      const auto fence = std::lower_bound(fences.begin(), fences.end(), write.step, [](const Fence& f, uint32_t step) { return f.step < step; });
+      if (write.pending) {
+        missing = "cp.async without a wait";
+      } else if (fence == fences.end()) {
+        missing = "write without fence_proxy_async";
+      } else {
+        Party fenced = write;
+        fenced.epoch = fence->epoch;
+        fenced.warp_epoch = fence->warp_epoch;
+        if (reader.is_warpgroup() ? fenced.epoch >= now.epoch : !shared_.ordered(fenced, now)) missing = "write, fence_proxy_async without a barrier";
+      }
+      if (missing == nullptr || !is_first(write, now)) return;
+      launch_.races.push_back({"shared memory, thread " + std::to_string(write.thread) + " and " + reader.name() + " of a block: " + missing +
+                                   ", then " + reader.operation(),
+                               write.place, now.place});
+    });
+    reads_.read(reader, address, bytes);
+  }
+  /// A write must be behind the wait for each asynchronous operation that reads its bytes.
+  void check_reads(uintptr_t address, size_t bytes, const Party& now) {
+    reads_.write(address, bytes, [&](Reader reader, const Party& read) {
+      if (!read.pending && (shared_.ordered(read, now) || (reader.is_warpgroup() && reader == Reader::of_warpgroup(now.thread)))) return;
+      if (!is_first(read, now)) return;
+      launch_.races.push_back({"shared memory, " + reader.name() + " and thread " + std::to_string(now.thread) + " of a block: " +
+                                   reader.operation() + (read.pending ? " without a wait" : " and a wait without a barrier") + ", then write",
+                               read.place, now.place});
+    });
+  }
+  bool is_first(const Party& earlier, const Party& now) { return reported_.insert({earlier.place, now.place}).second; }
+
   void report(bool shared, const Party& earlier, bool wrote, const Party& now, bool writes) {
-    if (!reported_.insert({earlier.place, now.place}).second) return;
+    if (!is_first(earlier, now)) return;
     std::string what = shared ? "shared memory, " : "global memory, ";
     if (earlier.block != now.block) {
       what += "two blocks";
     } else {
       what += "threads " + std::to_string(earlier.thread) + " and " + std::to_string(now.thread) + " of a block";
     }
-    what += std::string(": ") + (earlier.pending ? "cp.async without a wait" : wrote ? "write" : "read") + ", then " + (writes ? "write" : "read");
+    what += std::string(": ") +
+            (earlier.pending ? earlier.bulk ? "bulk operation without a wait" : "cp.async without a wait"
+             : wrote         ? "write"
+                             : "read") +
+            ", then " + (writes ? "write" : "read");
     launch_.races.push_back({what, earlier.place, now.place});
   }
 
@@ -172,9 +304,10 @@ class Recorder {
   std::vector<Thread> threads_;
   std::vector<std::vector<Access>> warps_;
   // Happens-before between blocks, see Party::seen: of the block that runs, what its waits have added since its last barrier, and of each counter.
-  std::vector<uint32_t> seen_, waited_;
+  std::vector<Seen> seen_, waited_;
   uint32_t seen_epoch_ = 0;  ///< barriers passed by any thread of the block that runs
-  std::map<const uint32_t*, std::vector<uint32_t>> released_;
+  std::map<const uint32_t*, std::vector<Seen>> released_;
+  AsyncReads reads_;  ///< of the block that runs
   Shadow shared_{true}, global_{false};
   std::set<std::pair<const void*, const void*>> reported_;
 };
@@ -267,23 +400,38 @@ void async_wait(int groups_left) {
   if (Recorder* const to = recording()) to->wait(*device_thread(), groups_left);
 }
 bool wgmma(const cuda_sim::ProductPart& part, Site site) {
-  return meet([&] { return cuda_sim::wgmma(part, site); });
+  const bool last = meet([&] { return cuda_sim::wgmma(part, site); });
+  if (Recorder* const to = recording(); to != nullptr && last) to->product(*device_thread(), __builtin_return_address(0), part);
+  return last;
 }
 bool wgmma_fence(Site site) {
   return meet([&] { return cuda_sim::wgmma_fence(site); });
 }
 bool wgmma_commit(Site site) {
-  return meet([&] { return cuda_sim::wgmma_commit(site); });
+  const bool last = meet([&] { return cuda_sim::wgmma_commit(site); });
+  if (Recorder* const to = recording(); to != nullptr && last) to->commit_products(*device_thread());
+  return last;
 }
 bool wgmma_wait(int groups_left, Site site) {
-  return meet([&] { return cuda_sim::wgmma_wait(groups_left, site); });
+  const bool last = meet([&] { return cuda_sim::wgmma_wait(groups_left, site); });
+  if (Recorder* const to = recording(); to != nullptr && last) to->wait_for_products(*device_thread(), groups_left);
+  return last;
 }
 void bulk_operation(float* global, const float* shared, int bytes, bool add, Site site) {
   cuda_sim::bulk_operation(global, shared, bytes, add, site);
+  if (Recorder* const to = recording()) to->bulk(*device_thread(), __builtin_return_address(0), global, shared, bytes, add);
 }
-void bulk_commit() { cuda_sim::bulk_commit(); }
-void bulk_wait() { cuda_sim::bulk_wait(); }
-void fence_proxy_async() {}
+void bulk_commit() {
+  cuda_sim::bulk_commit();
+  if (Recorder* const to = recording()) to->commit_bulk(*device_thread());
+}
+void bulk_wait() {
+  cuda_sim::bulk_wait();
+  if (Recorder* const to = recording()) to->wait_for_bulk(*device_thread());
+}
+void fence_proxy_async() {
+  if (Recorder* const to = recording()) to->fence_proxy(*device_thread());
+}
 
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site) {
   cuda_sim::wait_for_value(counter, value, site);

@@ -1,5 +1,7 @@
 #include "tests/trace/shadow.h"
 
+#include <algorithm>
+
 namespace cuda_trace {
 namespace {
 
@@ -7,12 +9,24 @@ bool same_warp(const Party& a, const Party& b) { return a.thread / 32 == b.threa
 
 }  // namespace
 
+/// Of two releasing threads only the later one counts, which can but report too much.
+void Seen::raise(const Seen& other) {
+  if (other.thread == thread ? other.steps > steps : other.epoch >= epoch) {
+    thread = other.thread;
+    steps = other.steps;
+  }
+  epoch = std::max(epoch, other.epoch);
+}
+
 bool Shadow::ordered(const Party& earlier, const Party& now) const {
-  if (earlier.block == 0) return true;
-  if (earlier.block != now.block)
-    return private_ || (earlier.atomic && now.atomic) || (now.seen != nullptr && earlier.epoch < (*now.seen)[earlier.block]);
+  if (earlier.block == 0 || (private_ && earlier.block != now.block) || (earlier.atomic && now.atomic)) return true;
   if (earlier.pending) return false;  // not even for the thread that copies
-  if (earlier.thread == now.thread || earlier.epoch < now.epoch || (earlier.atomic && now.atomic)) return true;
+  if (earlier.block != now.block) {
+    if (now.seen == nullptr) return false;
+    const Seen& seen = (*now.seen)[earlier.block];
+    return earlier.epoch < seen.epoch || (earlier.thread == seen.thread && earlier.step < seen.steps);
+  }
+  if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
   return same_warp(earlier, now) && earlier.warp_epoch < now.warp_epoch;
 }
 
@@ -42,9 +56,11 @@ void Shadow::add_reader(Cell& cell, const Party& now) const {
 void Shadow::complete(uintptr_t address, size_t bytes, const Party& now) {
   each(address, bytes, [&](Cell& cell) {
     if (cell.write.pending && cell.write.block == now.block && cell.write.thread == now.thread) {
-      const void* const place = cell.write.place;
+      const Party started = cell.write;
       cell.write = now;
-      cell.write.place = place;
+      cell.write.place = started.place;
+      cell.write.atomic = started.atomic;
+      cell.write.bulk = started.bulk;
     }
   });
 }

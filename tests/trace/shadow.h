@@ -8,6 +8,14 @@
 
 namespace cuda_trace {
 
+/// What a thread has seen of another block, through releases and waits: all that the block did before it had passed `epoch` barriers, and what one of
+/// its threads, which released, did before its step `steps`.
+struct Seen {
+  uint32_t epoch = 0, steps = 0;
+  uint16_t thread = 0;
+  void raise(const Seen& other);
+};
+
 /// One access of a thread. A thread that runs has passed as many barriers as every other thread of its block that runs, and as many __syncwarp as
 /// every lane of its warp that runs, so counts replace vector clocks.
 struct Party {
@@ -15,12 +23,13 @@ struct Party {
   uint32_t block = 0;       ///< number of the block in the launch, from 1; 0: no access
   uint32_t epoch = 0;       ///< barriers passed
   uint32_t warp_epoch = 0;  ///< __syncwarp of the whole warp passed
+  uint32_t step = 0;        ///< calls of fence_proxy_async and release_value that the thread has made
   uint16_t thread = 0;
   bool atomic = false;
-  bool pending = false;  ///< bytes of a cp.async that its thread has not waited for
-  /// Of the access that is being recorded. By number of the other blocks: barriers of that block, and what it did before them is ordered before this
-  /// access by releases and waits.
-  const std::vector<uint32_t>* seen = nullptr;
+  bool pending = false;  ///< of a cp.async or a bulk operation that its thread has not waited for
+  bool bulk = false;     ///< by a bulk operation
+  /// Of the access that is being recorded, by number of the other blocks.
+  const std::vector<Seen>* seen = nullptr;
 };
 
 /// Bytes of one space in granules of two.
@@ -49,7 +58,17 @@ class Shadow {
       written_ += !std::exchange(cell.was_written, true);
     });
   }
-  /// The thread has waited for a cp.async to these bytes.
+  /// Calls body(write) for the last write of each granule.
+  template <class Body>
+  void each_write(uintptr_t address, size_t bytes, Body&& body) {
+    each(address, bytes, [&](const Cell& cell) { body(cell.write); });
+  }
+  /// Counts the bytes as read.
+  void count_read(uintptr_t address, size_t bytes) {
+    each(address, bytes, [&](Cell& cell) { read_ += !std::exchange(cell.was_read, true); });
+  }
+  bool ordered(const Party& earlier, const Party& now) const;
+  /// The thread has waited for a cp.async or a bulk operation that writes these bytes.
   void complete(uintptr_t address, size_t bytes, const Party& now);
 
   int64_t bytes_read() const { return read_ * kGranule; }
@@ -67,7 +86,6 @@ class Shadow {
     Cell cells[kPage / kGranule];
   };
 
-  bool ordered(const Party& earlier, const Party& now) const;
   void add_reader(Cell& cell, const Party& now) const;
   Page& page(uintptr_t number);
   template <class Body>

@@ -3,10 +3,12 @@
 
 #include "tests/cuda_sim/test_device.h"
 #include "tests/trace/access_patterns.h"
+#include "tests/trace/async_patterns.h"
 
 using namespace cuda_trace;
 using access_patterns::Order;
 using access_patterns::Turn;
+using async_patterns::Lack;
 namespace kernels = kernels_under_test;
 
 namespace {
@@ -32,6 +34,15 @@ bool races(Body&& body) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) found += !traced(seed, body).races.empty();
   CHECK((found == 0 || found == kSeeds));
   return found > 0;
+}
+
+/// Texts of the races that each seed finds, of all seeds together.
+template <class Body>
+std::string reports(Body&& body) {
+  std::string texts;
+  for (uint64_t seed = 0; seed < 6; ++seed)
+    for (const Race& race : traced(seed, body).races) texts += race.what + "\n";
+  return texts;
 }
 
 }  // namespace
@@ -147,6 +158,94 @@ TEST_CASE("a release and a wait order two blocks, from the barrier before the re
         return access_patterns::in_turn(x.get(), counters.get(), turn, blocks, stream);
       });
       CHECK(found == (turn != Turn::kOrdered));
+    }
+  }
+}
+
+struct LackOf {
+  Lack lack;
+  const char* report;  ///< null: no race
+};
+
+TEST_CASE("operands of products are ordered by fence_proxy_async and a barrier before, and by the wait and a barrier behind") {
+  cuda_sim::reset();
+  const DeviceArray<float> x(std::vector<float>(2048, 1.0F));
+  DeviceArray<float> d(128 * 32);
+  const bool by_copies = GENERATE(false, true);
+  const LackOf of = GENERATE(LackOf{Lack::kNothing, nullptr}, LackOf{Lack::kCopyWait, "cp.async without a wait, then wgmma"},
+                             LackOf{Lack::kProxyFence, "write without fence_proxy_async, then wgmma"},
+                             LackOf{Lack::kProxyFenceFirst, "write without fence_proxy_async, then wgmma"},
+                             LackOf{Lack::kOneProxyFence, "write without fence_proxy_async, then wgmma"},
+                             LackOf{Lack::kBarrier, "write, fence_proxy_async without a barrier, then wgmma"},
+                             LackOf{Lack::kWait, "wgmma without a wait, then write"}, LackOf{Lack::kCommit, "wgmma without a wait, then write"},
+                             LackOf{Lack::kWaitForAll, "wgmma without a wait, then write"}, LackOf{Lack::kBarrierAfterWait, "warpgroup 0"},
+                             LackOf{Lack::kOwnWarpgroup, nullptr});
+  if (of.lack == Lack::kCopyWait && !by_copies) return;
+  INFO((by_copies ? "cp.async" : "stores") << ", lack " << static_cast<int>(of.lack));
+  const auto body = [&](cudaStream_t stream) { return async_patterns::operands(x.get(), d.get(), of.lack, by_copies, stream); };
+  CHECK(races(body) == (of.report != nullptr));
+  if (of.report != nullptr) CHECK_THAT(reports(body), Catch::Contains(of.report));
+}
+
+TEST_CASE("what a bulk operation reads is ordered as operands of products, by its own thread too") {
+  cuda_sim::reset();
+  DeviceArray<float> x(std::vector<float>(64, 1.0F)), y(1);
+  const bool add = GENERATE(false, true);
+  const LackOf of =
+      GENERATE(LackOf{Lack::kNothing, nullptr}, LackOf{Lack::kProxyFence, "write without fence_proxy_async, then bulk operation"},
+               LackOf{Lack::kProxyFenceFirst, "write without fence_proxy_async, then bulk operation"},
+               LackOf{Lack::kOneProxyFence, "write without fence_proxy_async, then bulk operation"},
+               LackOf{Lack::kBarrier, "write, fence_proxy_async without a barrier, then bulk operation"},
+               LackOf{Lack::kWait, "bulk operation without a wait, then write"}, LackOf{Lack::kCommit, "bulk operation without a wait, then write"},
+               LackOf{Lack::kBarrierAfterWait, "bulk operation and a wait without a barrier, then write"}, LackOf{Lack::kOwnWarpgroup, nullptr});
+  INFO((add ? "bulk_add" : "bulk_store") << ", lack " << static_cast<int>(of.lack));
+  const auto body = [&](cudaStream_t stream) { return async_patterns::bulk(x.get(), add, of.lack, stream); };
+  CHECK(races(body) == (of.report != nullptr));
+  if (of.report != nullptr) CHECK_THAT(reports(body), Catch::Contains(of.report));
+  CHECK_FALSE(races([&](cudaStream_t stream) { return async_patterns::bulk_of_warp(x.get(), stream); }));
+}
+
+TEST_CASE("what a bulk operation writes is ordered by its wait and a barrier, and behind stores by a barrier") {
+  cuda_sim::reset();
+  DeviceArray<float> x(64), y(1);
+  for (const Lack lack : {Lack::kNothing, Lack::kWait, Lack::kBarrierAfterWait})
+    CHECK(races([&](cudaStream_t stream) { return async_patterns::load_stored(x.get(), y.get(), lack, stream); }) == (lack != Lack::kNothing));
+  for (const Lack lack : {Lack::kNothing, Lack::kBarrier})
+    CHECK(races([&](cudaStream_t stream) { return async_patterns::add_to_stored(x.get(), lack, stream); }) == (lack != Lack::kNothing));
+}
+
+TEST_CASE("bulk additions of blocks do not conflict, and a release behind their wait orders them before other accesses") {
+  cuda_sim::reset();
+  using async_patterns::Turn;
+  DeviceArray<float> x(std::vector<float>(64, 0.0F)), y(64);
+  DeviceArray<uint32_t> counters(2);
+  for (const Turn turn : {Turn::kOrdered, Turn::kUnorderedAdditions, Turn::kUnorderedStore, Turn::kReleasesBeforeWait, Turn::kLoadsBeforeBarrier}) {
+    INFO("turn " << static_cast<int>(turn));
+    const bool found = races([&](cudaStream_t stream) {
+      CUDA_OK(cudaMemsetAsync(counters.get(), 0, 2 * sizeof(uint32_t), stream));
+      return async_patterns::in_turn(x.get(), y.get(), counters.get(), turn, 3, stream);
+    });
+    CHECK(found == (turn != Turn::kOrdered && turn != Turn::kUnorderedAdditions));
+    if (turn == Turn::kOrdered) CHECK(y.host() == std::vector<float>(64, 3.0F));
+  }
+}
+
+TEST_CASE("a bulk operation is one request of its bytes, and an addition loads them too") {
+  cuda_sim::reset();
+  DeviceArray<float> x(std::vector<float>(68, 0.0F));
+  for (const bool add : {false, true}) {
+    for (const bool aligned : {true, false}) {
+      const Launch launch =
+          traced(0, [&](cudaStream_t stream) { return async_patterns::bulk(x.get() + (aligned ? 0 : 4), add, Lack::kNothing, stream); });
+      for (const Kind kind : {Kind::kGlobalStore, Kind::kGlobalLoad}) {
+        const bool counts = add || kind == Kind::kGlobalStore;
+        CHECK(launch.of(kind).requests == (counts ? 1 : 0));
+        CHECK(launch.of(kind).bytes == (counts ? 256 : 0));
+        CHECK(launch.of(kind).units == (!counts ? 0 : aligned ? 8 : 9));
+      }
+      CHECK(launch.bytes_written == 256);
+      CHECK(launch.bytes_read == (add ? 256 : 0));
+      CHECK(launch.of(Kind::kSharedLoad).requests == 0);
     }
   }
 }
