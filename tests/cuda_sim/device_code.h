@@ -240,7 +240,10 @@ inline void bulk_store(float* global, const float* shared, int bytes, CUDA_SIM_S
   ::device_calls::bulk_operation(global, shared, bytes, false, {file, line});
 }
 inline void bulk_commit() { ::device_calls::bulk_commit(); }
-inline void bulk_wait() { ::device_calls::bulk_wait(); }
+template <int N>
+void bulk_wait() {
+  ::device_calls::bulk_wait(N);
+}
 
 inline float exp2_fast(float x) { return ::cuda_sim::exp2_approx(x); }
 inline int reread_thread() { return static_cast<int>(threadIdx.x); }

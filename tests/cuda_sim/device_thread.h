@@ -61,7 +61,7 @@ bool wgmma_commit(Site site);
 bool wgmma_wait(int groups_left, Site site);
 void bulk_operation(float* global, const float* shared, int bytes, bool add, Site site);
 void bulk_commit();
-void bulk_wait();
+void bulk_wait(int groups_left);
 inline void fence_proxy_async() {}  // only the recorder of tests/trace sees what it orders
 uint32_t shared_address(const void* shared, Site site);
 /// The blocks of a launch run one after another. If the counter has another value, the block that should set it has not run: an error, because on a

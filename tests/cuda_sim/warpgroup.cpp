@@ -269,9 +269,9 @@ void bulk_commit() {
 }
 
 /// Those that are left run in reverse: their order is not defined.
-void bulk_wait() {
+void bulk_wait(int groups_left) {
   Fiber& self = current();
-  const auto pending = [&](const BulkOperation& operation) { return operation.group >= self.bulk_groups; };
+  const auto pending = [&](const BulkOperation& operation) { return operation.group >= self.bulk_groups - groups_left; };
   for (auto operation = self.bulk.rbegin(); operation != self.bulk.rend(); ++operation)
     if (!operation->done && !pending(*operation)) self.runner->run(*operation);
   std::erase_if(self.bulk, [&](const BulkOperation& operation) { return !pending(operation); });

@@ -191,7 +191,7 @@ __global__ void wrong_bulk_kernel(Defect wrong, float* d) {
       default: bulk_add(d, shared, 16);
     }
     if (wrong != Defect::kBulkNoCommit) bulk_commit();
-    if (wrong == Defect::kBulkNoCommit) bulk_wait();
+    if (wrong == Defect::kBulkNoCommit) bulk_wait<0>();
   }
 }
 
@@ -207,13 +207,13 @@ __global__ void bulk_kernel(float* x, bool add, int* early) {
     bulk_store(x + 32, values + 32, 128);
     bulk_commit();
     for (int i = 1; i < 64; ++i) *early += x[i] == static_cast<float>(i);
-    bulk_wait();
+    bulk_wait<0>();
   }
   __syncthreads();
   if (thread % 32 == 0 && add) {
     bulk_add(x, values, 256);
     bulk_commit();
-    bulk_wait();
+    bulk_wait<0>();
   }
 }
 

@@ -65,7 +65,7 @@ __global__ void bulk_kernel(float* x, bool add, Lack lack) {
   if (thread == 0) {
     start(x, shared, add);
     if (lack != Lack::kCommit) bulk_commit();
-    if (lack != Lack::kWait) bulk_wait();
+    if (lack != Lack::kWait) bulk_wait<0>();
   }
   if (lack != Lack::kBarrierAfterWait && lack != Lack::kOwnWarpgroup) __syncthreads();
   if (lack != Lack::kOwnWarpgroup)
@@ -74,7 +74,7 @@ __global__ void bulk_kernel(float* x, bool add, Lack lack) {
     shared[63] = 2;
   if (thread == 0) {
     bulk_commit();
-    bulk_wait();
+    bulk_wait<0>();
   }
 }
 
@@ -88,7 +88,7 @@ __global__ void bulk_of_warp_kernel(float* x) {
   if (lane == 0) {
     bulk_add(x, shared, 256);
     bulk_commit();
-    bulk_wait();
+    bulk_wait<0>();
   }
   __syncwarp();
   shared[lane] = 2;
@@ -108,11 +108,11 @@ __global__ void load_stored_kernel(float* x, float* y, Lack lack) {
   if (threadIdx.x == 0) {
     bulk_store(x, shared, 256);
     bulk_commit();
-    if (lack != Lack::kWait) bulk_wait();
+    if (lack != Lack::kWait) bulk_wait<0>();
   }
   if (lack != Lack::kBarrierAfterWait) __syncthreads();
   if (threadIdx.x == 1) y[0] = x[7];
-  if (threadIdx.x == 0) bulk_wait();
+  if (threadIdx.x == 0) bulk_wait<0>();
 }
 
 __global__ void add_to_stored_kernel(float* x, Lack lack) {
@@ -123,7 +123,7 @@ __global__ void add_to_stored_kernel(float* x, Lack lack) {
   if (threadIdx.x == 0) {
     bulk_add(x, shared, 256);
     bulk_commit();
-    bulk_wait();
+    bulk_wait<0>();
   }
 }
 
@@ -137,9 +137,9 @@ __global__ void in_turn_kernel(float* x, float* y, uint32_t* counters, Turn turn
     if (ordered) wait_for_value(&counters[1], place);
     start(x, shared, turn == Turn::kUnorderedAdditions || place > 0);
     bulk_commit();
-    if (turn != Turn::kReleasesBeforeWait) bulk_wait();
+    if (turn != Turn::kReleasesBeforeWait) bulk_wait<0>();
     if (ordered) release_value(&counters[1], place + 1);
-    bulk_wait();
+    bulk_wait<0>();
   }
   if (turn != Turn::kLoadsBeforeBarrier) __syncthreads();
   if (ordered && place == gridDim.x - 1) y[threadIdx.x] = x[threadIdx.x];

@@ -40,7 +40,7 @@ bool wgmma_commit(Site site);
 bool wgmma_wait(int groups_left, Site site);
 void bulk_operation(float* global, const float* shared, int bytes, bool add, Site site);
 void bulk_commit();
-void bulk_wait();
+void bulk_wait(int groups_left);
 void fence_proxy_async();
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site);
 void release_value(uint32_t* counter, uint32_t value, Site site);

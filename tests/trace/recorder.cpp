@@ -211,12 +211,12 @@ class Recorder {
     ++thread(self).bulk_groups;
     reads_.commit(Reader::of_thread(self.thread));
   }
-  void wait_for_bulk(const Fiber& self) {
+  void wait_for_bulk(const Fiber& self, int groups_left) {
     Thread& own = thread(self);
     const Party now = party(self, own, nullptr);
-    reads_.wait(Reader::of_thread(self.thread), 0, now);
+    reads_.wait(Reader::of_thread(self.thread), groups_left, now);
     std::erase_if(own.bulk, [&](const BulkWrite& write) {
-      if (write.group >= own.bulk_groups) return false;
+      if (write.group >= own.bulk_groups - groups_left) return false;
       global_.complete(write.global, write.bytes, now);
       return true;
     });
@@ -425,9 +425,9 @@ void bulk_commit() {
   cuda_sim::bulk_commit();
   if (Recorder* const to = recording()) to->commit_bulk(*device_thread());
 }
-void bulk_wait() {
-  cuda_sim::bulk_wait();
-  if (Recorder* const to = recording()) to->wait_for_bulk(*device_thread());
+void bulk_wait(int groups_left) {
+  cuda_sim::bulk_wait(groups_left);
+  if (Recorder* const to = recording()) to->wait_for_bulk(*device_thread(), groups_left);
 }
 void fence_proxy_async() {
   if (Recorder* const to = recording()) to->fence_proxy(*device_thread());
