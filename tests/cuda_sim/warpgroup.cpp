@@ -96,6 +96,9 @@ std::shared_ptr<Accumulator> new_accumulator(const Warpgroup& group) {
   return accumulator;
 }
 
+/// In registers of pending products: a signalling NaN, whose bits change in any arithmetic, so that registers that are scaled are found too.
+constexpr uint32_t kPending = 0xFFBFFFFF;
+
 /// Before a product that may run later: its accumulator takes the values of the registers, which become NaN.
 void take_registers(Accumulator& accumulator, bool add) {
   if (accumulator.late++ > 0) return;
@@ -104,7 +107,7 @@ void take_registers(Accumulator& accumulator, bool add) {
   for (size_t thread = 0; thread < kWarpgroup; ++thread) {
     float* const registers = accumulator.registers[thread];
     for (size_t value = 0; add && value < columns / 2; ++value) accumulator.sums[place_of(thread, value, columns)] = registers[value];
-    std::memset(registers, kPoison, columns / 2 * sizeof(float));
+    for (size_t value = 0; value < columns / 2; ++value) std::memcpy(&registers[value], &kPending, sizeof kPending);
   }
 }
 
@@ -114,9 +117,10 @@ bool give_registers(Accumulator& accumulator) {
   bool untouched = true;
   for (size_t thread = 0; thread < kWarpgroup; ++thread) {
     float* const registers = accumulator.registers[thread];
-    const auto* const bytes = reinterpret_cast<const unsigned char*>(registers);
-    untouched = untouched && std::all_of(bytes, bytes + columns / 2 * sizeof(float), [](unsigned char byte) { return byte == kPoison; });
-    for (size_t value = 0; value < columns / 2; ++value) registers[value] = accumulator.sums[place_of(thread, value, columns)];
+    for (size_t value = 0; value < columns / 2; ++value) {
+      untouched = untouched && std::memcmp(&registers[value], &kPending, sizeof kPending) == 0;
+      registers[value] = accumulator.sums[place_of(thread, value, columns)];
+    }
   }
   return untouched;
 }

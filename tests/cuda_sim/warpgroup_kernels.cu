@@ -153,6 +153,7 @@ __global__ void wrong_kernel(Defect wrong, float* d) {
   if (wrong == Defect::kWaitTooWeak) return wgmma_wait<1>();
   if (wrong == Defect::kReadsEarly) store_results(d, sums);
   if (wrong == Defect::kWritesResults) sums[3][1] = 7;
+  if (wrong == Defect::kScalesResults) sums[3][1] *= 2;
   if (wrong == Defect::kWritesOperand) {
     __syncthreads();
     fill(shared, 3);

@@ -46,6 +46,7 @@ enum class Defect : int {
   kWritesOperand,  // overwrites an operand before the wait, behind a barrier
   // An error under some seeds.
   kWritesResults,  // writes results before the wait
+  kScalesResults,  // multiplies them
   // Errors of bulk operations.
   kBulkSize,      // 20 bytes
   kBulkGlobal,    // not aligned in global memory

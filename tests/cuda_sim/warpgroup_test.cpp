@@ -84,6 +84,24 @@ TEST_CASE("operands in shared memory lie where CuTe's canonical layouts have the
   CHECK(chunks == want_chunks);
 }
 
+TEST_CASE("descriptors outside of the layouts are refused") {
+  const auto descriptor = [](uint64_t start, uint64_t leading, uint64_t stride, uint64_t bits) {
+    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | bits;
+  };
+  constexpr uint64_t kSwizzle = uint64_t{1} << 62;
+  const auto refused = [&](uint64_t of, bool transposed, int extent = 64) { return SharedOperand(of, transposed, extent).problem() != nullptr; };
+  for (const bool transposed : {false, true}) {
+    CHECK_FALSE(refused(descriptor(1024, 0, 1024, kSwizzle), transposed));
+    for (const uint64_t mode : {0, 2, 3}) CHECK(refused(descriptor(1024, 0, 1024, mode << 62), transposed));
+    for (const int bit : {14, 15, 30, 31, 46, 47, 48, 49, 50, 51, 52, 61})
+      CHECK(refused(descriptor(1024, 0, 1024, kSwizzle | uint64_t{1} << bit), transposed));
+    for (const uint64_t start : {16, 48, 80, 112, 128, 160, 512}) CHECK(refused(descriptor(1024 + start, 0, 1024, kSwizzle), transposed));
+    for (const uint64_t start : {32, 64, 96}) CHECK(refused(descriptor(1024 + start, 0, 1024, kSwizzle), transposed) == transposed);
+    CHECK(refused(descriptor(1024, 0, 512, kSwizzle), transposed));
+    CHECK(refused(descriptor(1024, 8192 + 128, 1024, kSwizzle), transposed, 128) == transposed);  // otherwise without meaning
+  }
+}
+
 TEST_CASE("products of warpgroups are those of the matrices, in each form") {
   kernels::Form form{};
   form.half = GENERATE(false, true);
@@ -177,7 +195,7 @@ TEST_CASE("wrong calls for products and bulk operations are reported with place,
 }
 
 TEST_CASE("results that are used before the wait are NaN, and an operand that is overwritten before it gives wrong results, under some seeds") {
-  const Defect wrong = GENERATE(Defect::kReadsEarly, Defect::kWritesOperand, Defect::kWritesResults);
+  const Defect wrong = GENERATE(Defect::kReadsEarly, Defect::kWritesOperand, Defect::kWritesResults, Defect::kScalesResults);
   INFO("defect " << static_cast<int>(wrong));
   constexpr int kSeeds = 16;
   int found = 0;
@@ -187,7 +205,7 @@ TEST_CASE("results that are used before the wait are NaN, and an operand that is
     const DeviceArray<float> d(kResults);
     (void)kernels::launch_defective(wrong, d.get(), stream);
     const cudaError_t error = cudaStreamSynchronize(stream);
-    if (wrong == Defect::kWritesResults) {
+    if (wrong == Defect::kWritesResults || wrong == Defect::kScalesResults) {
       found += error != cudaSuccess;
       if (error != cudaSuccess) CHECK_THAT(errors().at(0), Catch::Contains("written registers of a pending product"));
       continue;
