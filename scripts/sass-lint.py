@@ -59,12 +59,14 @@ def read_program(binary, arches, cuobjdump, nvdisasm):
         if not texts:
             print(f"sass-lint: skipped: {binary} has no PTX, in which launch bounds are declared; configure with -UCMAKE_CUDA_ARCHITECTURES")
             sys.exit(77)
+        portable = [text for text in texts.values() if not re.search(r"^\.target sm_\d+a", text, re.M)]
         declared = {kernel: rest for text in texts.values() for kernel, rest in parse_ptx(text).items()}
         found, releases = {}, {}
         for arch in arches:
             cubins = sorted(folder.glob(f"*.{arch}.cubin"))
-            if not cubins and all(int(target) <= number(arch) for text in texts.values() for target in re.findall(r"^\.target sm_(\d+)", text, re.M)):
-                cubins = [compile_ptx(text, arch, binary.parent / "sass") for text in texts.values()]
+            if not cubins and all(target <= number(arch) for target in map(target_of, portable)):
+                cubins = [compile_ptx(text, arch, binary.parent / "sass") for text in portable]
+            cubins += sorted(folder.glob(f"*.{arch}a.cubin"))  # kernels with instructions that only this architecture has
             if not cubins:
                 print(f"sass-lint: {binary} has no code for {arch}: not checked")
                 continue
@@ -86,6 +88,10 @@ def read_program(binary, arches, cuobjdump, nvdisasm):
 
 def number(arch):
     return int(arch.removeprefix("sm_"))
+
+
+def target_of(ptx):
+    return int(re.search(r"^\.target sm_(\d+)", ptx, re.M)[1])
 
 
 def compile_ptx(text, arch, cache):
@@ -133,17 +139,18 @@ def fields(name, by_arch, dynamic):
 
 
 def parse_golden(text):
-    """({name: {column: {arch: value}}}, nvcc's release, architectures) of tests/kernels/sass.txt."""
+    """({name: {column: {arch: value}}}, nvcc's release, architectures) of tests/kernels/sass.txt. Columns have only the architectures of the kernel."""
     release, arches = re.search(r"^# CUDA (\S+), (.*)$", text, re.M).groups()
     arches, rows = arches.split(), {}
     for line in text.splitlines():
         name, *columns = line.split(" | ")
         if columns and not line.startswith("#"):
             row = rows[name] = {}
+            of = next((column.split()[1:] for column in columns if column.startswith("only ")), arches)
             for column in columns:
                 key, _, value = column.partition(" ")
                 words = value.split() if key not in ("threads", "bound") else [value]
-                row[key] = dict(zip(arches, words * len(arches) if len(words) == 1 else words))
+                row[key] = dict(zip(of, words * len(of) if len(words) == 1 else words))
     return rows, release, arches
 
 
@@ -191,11 +198,11 @@ def check(found, releases, golden):
     rows, golden_release, arches = parse_golden(golden)
     complaints = []
     for arch, kernels in found.items():
-        for name in sorted(rows.keys() - kernels.keys()):
+        for name in sorted(name for name, row in rows.items() if name not in kernels and arch in row["threads"]):
             complaints.append(f"{arch}: {name}: recorded, but not in the program")
         for name, kernel in sorted(kernels.items()):
             row = rows.get(name)
-            if row is None:
+            if row is None or arch not in row["threads"]:
                 complaints.append(f"{arch}: {name}: not recorded in tests/kernels/sass.txt; run scripts/sass-lint.py --write")
                 continue
             dynamic = int(row["dynamic"][arch])
@@ -215,7 +222,8 @@ HEAD = """\
 # tests/cuda. blocks: that fit a multiprocessor. stack: bytes + accesses of spilled registers.
 # loads, stores: of global memory, count x bytes. divided: accesses of 16 or 8 bytes that were divided. loop: HMMA:LDSM:MUFU:clocks of shared memory, of
 # which branches that are seldom taken are a part. bound: the slowest pipe and what it allows in TFLOP/s on A100 and H100, counting the loop's own
-# products (two of attention's forward, five of its backward): a bound from instruction counts, not a measurement.
+# products (two of attention's forward, five of its backward): a bound from instruction counts, not a measurement. only: the architectures of a kernel
+# that not all have; products of warpgroups are not counted.
 """
 
 
@@ -223,9 +231,10 @@ def write(found, release, path):
     rows = parse_golden(path.read_text())[0] if path.exists() else {}
     lines = [HEAD.format(release=release, arches=" ".join(found))]
     for name in sorted({name for kernels in found.values() for name in kernels}):
-        by_arch = {arch: kernels[name] for arch, kernels in found.items()}
+        by_arch = {arch: kernels[name] for arch, kernels in found.items() if name in kernels}
+        only = [f"only {' '.join(by_arch)}"] if len(by_arch) < len(found) else []
         dynamic = next(iter(rows.get(name, {}).get("dynamic", {"": "0"}).values()))
-        lines.append(" | ".join([name, *(f"{key} {value}" for key, value in fields(name, by_arch, int(dynamic)).items())]) + "\n")
+        lines.append(" | ".join([name, *only, *(f"{key} {value}" for key, value in fields(name, by_arch, int(dynamic)).items())]) + "\n")
     path.write_text("".join(lines))
 
 

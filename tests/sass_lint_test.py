@@ -167,6 +167,18 @@ class Comparison(unittest.TestCase):
         self.assertEqual([text.split(";")[0] for text in self.complaints(found)], ["sm_80: new<1>: not recorded in tests/kernels/sass.txt",
                                                                                   "sm_90: flash<8>: recorded, but not in the program"])
 
+    def test_a_kernel_of_one_architecture(self):
+        found = self.found()
+        found["sm_90"]["warpgroups<8>"] = sass_code.Kernel(threads=256, least=1, registers=240)
+        lint.write(found, "13.0", self.path)
+        self.assertIn("warpgroups<8> | only sm_90 | threads 256 x 1 | dynamic 0 | static 0 | registers 240 |", self.path.read_text())
+        self.assertEqual(self.complaints(found), [])
+        found["sm_90"]["warpgroups<8>"].registers = 241
+        self.assertEqual(self.complaints(found), ["sm_90: warpgroups<8>: 241 registers, 240 recorded"])
+        found["sm_80"]["warpgroups<8>"] = found["sm_90"].pop("warpgroups<8>")
+        self.assertEqual([text.split(";")[0] for text in self.complaints(found)], ["sm_80: warpgroups<8>: not recorded in tests/kernels/sass.txt",
+                                                                                  "sm_90: warpgroups<8>: recorded, but not in the program"])
+
     def test_dynamic_shared_memory_must_be_recorded(self):
         self.path.write_text(self.path.read_text().replace("dynamic 66048", "dynamic 0"))
         self.assertIn("its dynamic shared memory is not in", self.complaints(self.found())[0])

@@ -1,6 +1,5 @@
 #pragma once
 // Attention by products of warpgroups (sm_90a), for flash_forward and flash_backward. T is bfloat16 or float16.
-#include "kernels/core/gpu.h"
 #include "kernels/cuda/attention_kernels.cuh"
 
 namespace trireme::cuda {
@@ -9,8 +8,10 @@ namespace trireme::cuda {
 constexpr bool hopper_supports(int64_t head_size) { return head_size == 64 || head_size == 128; }
 inline bool uses_hopper([[maybe_unused]] const Context& ctx, [[maybe_unused]] const AttentionShape& shape) {
 #ifdef TRIREME_HOPPER
-  const GpuProperties& gpu = ctx.gpu->properties();
-  return gpu.major == 9 && gpu.minor == 0 && hopper_supports(shape.head_size);
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ctx.gpu->index()), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ctx.gpu->index()), "cudaDeviceGetAttribute");
+  return major == 9 && minor == 0 && hopper_supports(shape.head_size);
 #else
   return false;  // built for other GPUs
 #endif

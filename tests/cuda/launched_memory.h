@@ -25,7 +25,7 @@ inline std::map<std::string, int64_t> launched_memory() {
 inline std::map<std::string, int64_t> recorded_memory() {
   std::map<std::string, int64_t> recorded;
   std::ifstream file(TRIREME_SOURCE_DIR "/tests/kernels/sass.txt");
-  static const std::regex row(R"(^(.*) \| threads .* \| dynamic (\d+) \|.*)");
+  static const std::regex row(R"(^(.*?) \| .*threads .* \| dynamic (\d+) \|.*)");
   std::smatch match;
   for (std::string line; std::getline(file, line);)
     if (std::regex_match(line, match, row)) recorded[match[1]] = std::stoll(match[2]);

@@ -3,6 +3,7 @@
 #include "kernels/ops/attention.h"
 #include "tests/kernels/documents.h"
 #include "tests/kernels/harness.h"
+#include "tests/support/gpu.h"
 
 namespace trireme::testing {
 
@@ -42,6 +43,18 @@ inline Operation backward(const AttentionShape& s, const std::vector<int64_t>& l
   if (!lengths.empty())
     for (Operand& bound : bounds_of(lengths, s.sequence)) operation.operands.push_back(std::move(bound));
   return operation;
+}
+
+/// Calls body, and once more on a simulated GPU of compute capability 8.0 if one of 9.0 has other kernels for the head size.
+inline void on_each_gpu(int64_t head_size, const std::function<void()>& body) {
+  body();
+#if defined(TRIREME_CUDA) && !defined(TRIREME_REAL_GPU)
+  if (head_size != 64 && head_size != 128) return;
+  const OptionsScope older([](cuda_sim::Options& options) { options.major = 8; });
+  body();
+#else
+  static_cast<void>(head_size);
+#endif
 }
 
 /// The operation with its inputs rounded to bf16 or fp16.

@@ -56,8 +56,10 @@ Traced traced(const Operation& operation, DType dtype) {
 const std::vector<Traced>& all() {
   static const std::vector<Traced> results = [] {
     std::vector<Traced> list;
-    for (const Case& c : operations())
+    for (const Case& c : operations()) {
+      const OptionsScope scope([&](cuda_sim::Options& options) { options.major = c.compute_capability; });
       for (const DType dtype : c.dtypes) list.push_back(traced(c.operation, dtype));
+    }
     return list;
   }();
   return results;

@@ -201,7 +201,8 @@ void add_plain_products(std::vector<Case>& cases) {
 }
 
 /// `lengths`: of documents; none: a sequence is one document.
-void add_attention(std::vector<Case>& cases, const AttentionShape& s, const std::vector<DType>& dtypes, const std::vector<int64_t>& lengths = {}) {
+void add_attention(std::vector<Case>& cases, const AttentionShape& s, const std::vector<DType>& dtypes, const std::vector<int64_t>& lengths = {},
+                   int compute_capability = 9) {
   const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
   const Operand qkv = input("qkv", {rows, s.columns()}), lse = wide(input("lse", {s.batch, s.heads, s.sequence}));
   const bool packed = !lengths.empty();
@@ -214,7 +215,7 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& s, const std:
   for (Operation* const operation : {&forward, &backward}) {
     if (packed)
       for (Operand& bound : bounds_of(lengths, s.sequence)) operation->operands.push_back(std::move(bound));
-    cases.push_back({*operation, dtypes});
+    cases.push_back({*operation, dtypes, compute_capability});
   }
 }
 
@@ -229,12 +230,14 @@ std::vector<Case> operations() {
   add_optimizer(cases);
   add_plain_products(cases);
   for (const int64_t head_size : {32, 64, 96, 128}) add_attention(cases, {1, 192, 2, 1, head_size}, {DType::kBF16});
-  add_attention(cases, {1, 192, 2, 2, 64, 48}, {DType::kBF16});  // with a window
-  add_attention(cases, {1, 320, 2, 1, 128}, {DType::kBF16});     // three blocks add to the gradients of the last queries
+  for (const int capability : {8, 9}) {
+    add_attention(cases, {1, 192, 2, 2, 64, 48}, {DType::kBF16}, {}, capability);  // with a window
+    add_attention(cases, {1, 320, 2, 1, 128}, {DType::kBF16}, {}, capability);     // three blocks add to the gradients of the last queries
+    // Documents that begin within tiles, at their edges, and end within one.
+    for (const int64_t head_size : {64, 128}) add_attention(cases, {1, 320, 2, 1, head_size}, {DType::kBF16}, {100, 156, 50, 14}, capability);
+    add_attention(cases, {2, 192, 2, 1, 64, 48}, {DType::kBF16}, {20, 172, 128, 64}, capability);  // with a window
+  }
   add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32});
-  // Documents that begin within tiles, at their edges, and end within one.
-  for (const int64_t head_size : {64, 128}) add_attention(cases, {1, 320, 2, 1, head_size}, {DType::kBF16}, {100, 156, 50, 14});
-  add_attention(cases, {2, 192, 2, 1, 64, 48}, {DType::kBF16}, {20, 172, 128, 64});  // with a window
   add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32}, {20, 44});
   return cases;
 }

@@ -9,6 +9,7 @@ namespace cuda_trace {
 struct Case {
   trireme::testing::Operation operation;
   std::vector<trireme::DType> dtypes;
+  int compute_capability = 9;  ///< its major number
 };
 std::vector<Case> operations();
 
