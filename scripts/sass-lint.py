@@ -56,10 +56,10 @@ def read_program(binary, arches, cuobjdump, nvdisasm):
         folder = pathlib.Path(name)
         run(cuobjdump, "-xelf", "all", "-xptx", "all", str(binary.resolve()), cwd=folder)
         texts = {path: path.read_text() for path in sorted(folder.glob("*.ptx"))}
-        if not texts:
+        portable = [text for text in texts.values() if not re.search(r"^\.target sm_\d+a", text, re.M)]
+        if not portable:
             print(f"sass-lint: skipped: {binary} has no PTX, in which launch bounds are declared; configure with -UCMAKE_CUDA_ARCHITECTURES")
             sys.exit(77)
-        portable = [text for text in texts.values() if not re.search(r"^\.target sm_\d+a", text, re.M)]
         declared = {kernel: rest for text in texts.values() for kernel, rest in parse_ptx(text).items()}
         found, releases = {}, {}
         for arch in arches:
@@ -222,8 +222,8 @@ HEAD = """\
 # tests/cuda. blocks: that fit a multiprocessor. stack: bytes + accesses of spilled registers.
 # loads, stores: of global memory, count x bytes. divided: accesses of 16 or 8 bytes that were divided. loop: HMMA:LDSM:MUFU:clocks of shared memory, of
 # which branches that are seldom taken are a part. bound: the slowest pipe and what it allows in TFLOP/s on A100 and H100, counting the loop's own
-# products (two of attention's forward, five of its backward): a bound from instruction counts, not a measurement. only: the architectures of a kernel
-# that not all have; products of warpgroups are not counted.
+# products (two of attention's forward, five of its backward): a bound from instruction counts, not a measurement. only: the architectures that
+# have this kernel. Main loops of products of warpgroups are not compared.
 """
 
 

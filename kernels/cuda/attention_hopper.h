@@ -6,15 +6,11 @@ namespace trireme::cuda {
 
 /// Head sizes that these kernels compute on GPUs of compute capability 9.0.
 constexpr bool hopper_supports(int64_t head_size) { return head_size == 64 || head_size == 128; }
-inline bool uses_hopper([[maybe_unused]] const Context& ctx, [[maybe_unused]] const AttentionShape& shape) {
-#ifdef TRIREME_HOPPER
+inline bool uses_hopper(const Context& ctx, const AttentionShape& shape) {
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ctx.gpu->index()), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ctx.gpu->index()), "cudaDeviceGetAttribute");
   return major == 9 && minor == 0 && hopper_supports(shape.head_size);
-#else
-  return false;  // built for other GPUs
-#endif
 }
 
 template <class T>

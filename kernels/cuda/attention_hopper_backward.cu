@@ -1,4 +1,5 @@
-// The backward of attention_flash_backward.cu on sm_90a: the same five products, order of blocks and turns of the sums, by products of warpgroups.
+// The backward of attention_flash_backward.cu on sm_90a: the same five products and turns of the sums, by products of warpgroups (wgmma: warpgroup
+// matrix multiply-accumulate).
 // A block owns 128 keys of one pair and walks over the queries that see them, from the last tile to the diagonal and in each over the query heads.
 //
 // Each of two warpgroups owns 64 keys. Its scores are transposed, [keys, queries], as in flash attention 3 (Shah et al. 2024, arXiv:2407.08608): then
@@ -6,8 +7,7 @@
 // pass through shared memory, because the gradients of queries are sums over the keys of both warpgroups, each of which computes a half of them.
 //
 // The gradients of a tile of queries are summed in global memory, in ascending order of the blocks' keys: a counter of each tile says whose turn it is.
-// A block adds by one bulk operation from shared memory, which reads nothing back, while it computes its next step, and releases the counter when
-// that is complete. The block on the diagonal loads the sums and writes the result.
+// A block adds by one bulk operation from shared memory, which reads nothing back, while it computes its next two steps. Then it releases the counter. The block on the diagonal loads the sums and writes the result.
 //
 // Shapes as in attention_flash_backward.cu. For each step of kQueries queries and each of its heads a block reads 4 kQueries H bytes of queries and
 // dout, and adds 4 kQueries H bytes to sums.
@@ -40,8 +40,7 @@ struct BackwardMemory {
   int end_before;                    // that query of the last key of the block of lower keys
 };
 
-/// Scores [keys, queries] -> probabilities, which are zero where a query does not attend to a key. `lse`: of the lane's first column. `ahead`: query of
-/// that column - key of the lane's first row. `ends`: of the lane's two rows, counted from its first column.
+/// Scores [keys, queries] -> probabilities of all keys. `lse`: of the lane's first column.
 template <int kN>
 __device__ inline void probabilities_of(float (&scores)[kN][4], const float* lse, float scale_log2) {
 #pragma unroll
@@ -54,6 +53,8 @@ __device__ inline void probabilities_of(float (&scores)[kN][4], const float* lse
     }
   }
 }
+/// Makes the probabilities zero where a query does not attend to a key. `ahead`: query of the lane's first column - key of its first row. `ends`: of the
+/// lane's two rows, counted from its first column.
 template <int kN, bool kBounded>
 __device__ inline void mask(float (&p)[kN][4], int ahead, const int (&ends)[2]) {
 #pragma unroll
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using QueryTile = typename Memory::QueryTile;
   using ScoreTile = typename Memory::ScoreTile;
   constexpr int kN = kQueries / 8;
-  TRIREME_DYNAMIC_SHARED(Memory, memory);
+  TRIREME_PANEL_SHARED(Memory, memory);
   const int thread = static_cast<int>(threadIdx.x), group = thread / kWarpgroup, lane = thread % kWarp;
   if (thread == 0) {
     const auto [item, tile] = order.place(static_cast<int>(atomicAdd(shared.ticket, 1U)));
@@ -166,6 +167,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       wgmma_commit();
 
       wgmma_wait<1>();
+      pin(p);
       probabilities_of<kN>(p, memory->lse[buffer] + lane_column, layout.scale_log2);
       // Whether a query of the tile does not attend to a key of the warpgroup.
       bool partly = query < first_key + group_row + kGroupRows - 1;
@@ -179,6 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       uint32_t probabilities[kN / 2][4], gradients[kN / 2][4];
       pack_operands<T, kN>(probabilities, p);
       wgmma_wait<0>();
+      pin(dp);
       const float* const of_delta = memory->delta[buffer] + lane_column;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
@@ -192,20 +195,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int step = 0; step < kQueries / 16; ++step) wgmma<T, H, true>(dvalues, probabilities[step], QueryTile::along_rows(douts, 0, step), true);
       wgmma_commit();
 #pragma unroll
-      for (int step = 0; step < kQueries / 16; ++step) wgmma<T, H, true>(dkeys, gradients[step], QueryTile::along_rows(queries, 0, step), true);
-      wgmma_commit();
-#pragma unroll
       for (int step = 0; step < kN / 2; ++step)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           *reinterpret_cast<uint32_t*>(memory->dscores + ScoreTile::offset(lane_row + i % 2 * 8, 2 * step + i / 2) + lane % 4 * 4) =
               gradients[step][i];
+#pragma unroll
+      for (int step = 0; step < kQueries / 16; ++step) wgmma<T, H, true>(dkeys, gradients[step], QueryTile::along_rows(queries, 0, step), true);
+      wgmma_commit();
       fence_proxy_async();
       if (thread == 0 && adding >= 0) release();
       adding = addend;
       const bool is_first = kBounded ? memory->end_before <= query : first_key == 0;  // of the blocks that add to these queries
       if (thread == kWarp && !is_first) wait_for_value(shared.counters + row / kCountedQueries, static_cast<uint32_t>(first_key / kKeys));
-      __syncthreads();  // the gradients of scores are complete; so are the previous addend, and the sums of the blocks before
+      __syncthreads();  // the gradients of scores are complete; so are the addition of two steps before, and the sums of the blocks before
       float dqueries[8][4];
       wgmma_fence();
 #pragma unroll
@@ -213,11 +216,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         wgmma<T, 64, true, true>(dqueries, ScoreTile::along_rows(dscores, of_queries, step), KeyTile::along_rows(keys, of_columns, step), step > 0);
       wgmma_commit();
       wgmma_wait<0>();
+      pin(dqueries);
+      pin(dkeys);
+      pin(dvalues);
       if (!last) {
 #pragma unroll
         for (int n = 0; n < 8; ++n) store_vector(memory->addends[buffer] + (n * kThreads + thread) * 4, dqueries[n]);
-        fence_proxy_async();
-        addend = row;
+        addend = row;  // a fence and a barrier follow in the next step
         store = is_first;
         continue;
       }

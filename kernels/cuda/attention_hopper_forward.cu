@@ -1,6 +1,7 @@
-// Flash attention on sm_90a, forward, by products of warpgroups: each warpgroup owns 64 queries of one head, and the warpgroups of a block share tiles
-// of keys and values. As in flash attention 3 (Shah et al. 2024, arXiv:2407.08608) the scores of the next tile and the product with the values of this
-// one run together, and the exponentials of the next tile beside that product. Scores, probabilities and sums stay in registers.
+// Flash attention on sm_90a, forward, by products of warpgroups (wgmma: warpgroup matrix multiply-accumulate). Each warpgroup owns 64 queries of one
+// head, and the warpgroups of a block share tiles of keys and values. As in flash attention 3 (Shah et al. 2024, arXiv:2407.08608) the scores of the
+// next tile and the product with the values of this one run together. The exponentials of the next tile should run beside that product, but ptxas 13.0
+// moves most of them after its wait. Scores, probabilities and sums stay in registers.
 #include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_panels.cuh"
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kGroups<H>* kWarpgroup, 1)
   using Memory = ForwardMemory<H>;
   using QueryTile = typename Memory::QueryTile;
   using KeyTile = typename Memory::KeyTile;
-  TRIREME_DYNAMIC_SHARED(Memory, memory);
+  TRIREME_PANEL_SHARED(Memory, memory);
   const auto [head, place] = order.place();
   const int pair = head / layout.group, first_row = (order.tiles - 1 - place) * kBlockRows, sequence = layout.sequence;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, group_row = thread / kWarpgroup * kGroupRows;
@@ -164,6 +165,7 @@ __global__ void __launch_bounds__(kGroups<H>* kWarpgroup, 1)
   wgmma_fence();
   add_scores(memory->keys[0]);
   wgmma_wait<0>();
+  pin(scores);
   softmax(first_key);  // the sums are still zero
   pack_operands<T, kKeys / 8>(probabilities, scores);
   int slot = 0;
@@ -179,8 +181,11 @@ __global__ void __launch_bounds__(kGroups<H>* kWarpgroup, 1)
     add_scores(memory->keys[slot ^ 1]);
     add_values(memory->values[slot]);
     wgmma_wait<1>();
+    pin(scores);
     const bool grows = softmax(key + kKeys);
+    pin(scores);
     wgmma_wait<0>();
+    pin(sums);
     if (grows) rescale();
     pack_operands<T, kKeys / 8>(probabilities, scores);
   }
@@ -190,6 +195,7 @@ __global__ void __launch_bounds__(kGroups<H>* kWarpgroup, 1)
   wgmma_fence();
   add_values(memory->values[slot]);
   wgmma_wait<0>();
+  pin(sums);
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -200,7 +206,7 @@ __global__ void __launch_bounds__(kGroups<H>* kWarpgroup, 1)
     if (lane % 4 == 0 && row < sequence) lse[int64_t{head} * sequence + row] = (rows.highest[half] * layout.scale_log2 + log2f(sum)) * kLn2;
     rows.sum[half] = 1 / sum;
   }
-  __syncthreads();  // no product reads the queries any more: the results are staged there
+  // No product has read the queries since the last barrier: the results are staged there.
   put_panels<T, H, kBlockRows>(memory->queries, group_row, sums, thread, [&](int half) { return rows.sum[half]; });
   __syncwarp();
   const int warp_row = thread / kWarp * 16;

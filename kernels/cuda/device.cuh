@@ -17,9 +17,9 @@
 #ifdef __CUDACC__
 /// Shared memory of a block; uninitialised.   TRIREME_SHARED(float[32], partial);
 #define TRIREME_SHARED(type, name) __shared__ ::trireme::cuda::Identity<type> name
-/// The launch's dynamic shared memory, aligned to 1,024 bytes, as T*.
-#define TRIREME_DYNAMIC_SHARED(T, name)                                     \
-  extern __shared__ __align__(1024) unsigned char trireme_dynamic_shared[]; \
+/// The launch's dynamic shared memory, 16-byte aligned, as T*.
+#define TRIREME_DYNAMIC_SHARED(T, name)                                   \
+  extern __shared__ __align__(16) unsigned char trireme_dynamic_shared[]; \
   T* const name = reinterpret_cast<T*>(trireme_dynamic_shared)
 #endif
 

@@ -29,6 +29,11 @@ __device__ inline uint64_t wgmma_operand(uint32_t address, int panel_bytes = 0) 
 }  // namespace trireme::cuda
 
 #ifdef __CUDACC__
+/// The launch's dynamic shared memory, aligned to 1,024 bytes, as T*. nvcc rounds the static shared memory of such a kernel up to 1,024 bytes.
+#define TRIREME_PANEL_SHARED(T, name)                                              \
+  extern __shared__ __align__(1024) unsigned char trireme_dynamic_shared_panels[]; \
+  T* const name = reinterpret_cast<T*>(trireme_dynamic_shared_panels)
+
 namespace trireme::cuda {
 
 /// Address for wgmma_operand.
@@ -115,21 +120,28 @@ __device__ inline void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint6
 #undef TRIREME_TILES_8
 #undef TRIREME_TILE
 
-/// Before the first product behind a wait, and wherever registers of a product were written since: orders them before it.
+/// Call it before the first product after a wait, and before a product whose registers were written since: it orders those writes before the product.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 /// Closes the current group of the warpgroup's products.
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-/// Waits until at most N groups are pending.
+/// Waits until at most N groups are pending. The compiler does not know which registers this is about: see pin.
 template <int N>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+}
+/// Keeps arithmetic on these registers on its side of waits: what reads them after this call is computed after it, and what has written them before.
+/// After a wait, call it for the results of the products that have ended.
+template <int N>
+__device__ inline void pin(float (&d)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
 }
 
 /// Makes what this thread has written to shared memory visible to products and bulk additions that are issued behind a later barrier.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /// Starts adding `bytes` of fp32 in shared memory to global memory, in any order; bytes a multiple of 16, both aligned to 16. One thread calls for all.
-/// What was visible to it in global memory, by a wait_for_value before a barrier, is added to.
+/// The addition sees global memory that became visible to this thread through wait_for_value and a barrier.
 __device__ inline void bulk_add(float* global, const float* shared, int bytes) {
   asm volatile("fence.proxy.async.global;\n" ::: "memory");
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(global), "r"(shared_address(shared)), "r"(bytes)
@@ -137,6 +149,7 @@ __device__ inline void bulk_add(float* global, const float* shared, int bytes) {
 }
 /// The same, storing.
 __device__ inline void bulk_store(float* global, const float* shared, int bytes) {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(shared_address(shared)), "r"(bytes) : "memory");
 }
 /// Closes this thread's current group of bulk operations.

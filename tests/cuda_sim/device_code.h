@@ -31,6 +31,7 @@ namespace device_calls = ::cuda_sim;
   ::cuda_sim::Identity<type>& name = *static_cast<::cuda_sim::Identity<type>*>( \
       ::cuda_sim::static_shared(&name##_tag, sizeof(::cuda_sim::Identity<type>), alignof(::cuda_sim::Identity<type>)))
 #define TRIREME_DYNAMIC_SHARED(T, name) T* const name = static_cast<T*>(::cuda_sim::dynamic_shared())
+#define TRIREME_PANEL_SHARED TRIREME_DYNAMIC_SHARED
 
 // The hardware's approximations, exact but for Options::hardware_rounding. They are macros because the C library uses these names itself.
 #define __expf(x) (::cuda_sim::fast_exp(x))
@@ -232,6 +233,8 @@ template <int N>
 void wgmma_wait(CUDA_SIM_SITE) {
   ::device_calls::wgmma_wait(N, {file, line});
 }
+template <int N>
+void pin(float (&/*d*/)[N][4]) {}
 inline void fence_proxy_async() { ::device_calls::fence_proxy_async(); }
 inline void bulk_add(float* global, const float* shared, int bytes, CUDA_SIM_SITE) {
   ::device_calls::bulk_operation(global, shared, bytes, true, {file, line});

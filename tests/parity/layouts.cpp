@@ -92,7 +92,7 @@ enum Option {
   kBalance,
   kRebalance,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3, 7, 3, 3, 2};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 5, 2, 2, 2, 3, 7, 3, 3, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -102,6 +102,7 @@ struct Order {
 struct Recomputation {
   RecomputeMode mode;
   int every;
+  bool elementwise = true;
 };
 constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1},
                              {ScheduleKind::k1F1B, 1},
@@ -112,8 +113,11 @@ constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1},
                              {ScheduleKind::kInterleaved1F1B, 3},
                              {ScheduleKind::kZbV, 2}};
 constexpr int kInterleavedTwice = 5;
-constexpr Recomputation kRecomputes[] = {
-    {RecomputeMode::kNone, 1}, {RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}};
+constexpr Recomputation kRecomputes[] = {{RecomputeMode::kNone, 1},
+                                         {RecomputeMode::kSelective, 1},
+                                         {RecomputeMode::kFull, 1},
+                                         {RecomputeMode::kFull, 2},
+                                         {RecomputeMode::kNone, 1, false}};
 
 /// At least one layer per stage; the rest is added in lumps to stages drawn by `seed`.
 std::vector<int64_t> uneven_layers(int64_t layers, int64_t stages, uint64_t seed) {
@@ -271,6 +275,7 @@ ParityCase case_of(const Choice& choice) {
   layout.micro_batch = 1 + choice[kMicroBatch];
   layout.recompute = recompute.mode;
   layout.recompute_every = recompute.every;
+  layout.recompute_elementwise = recompute.elementwise;
   layout.bucket_blocks = 1 + choice[kBucket];
   layout.optimizer = static_cast<Optimizer>(choice[kOptimizer]);
   layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // below the warm-up's decay from the third step on

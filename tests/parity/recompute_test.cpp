@@ -15,12 +15,15 @@ namespace {
 struct Mode {
   RecomputeMode recompute;
   int64_t every;
+  bool elementwise = true;
 };
-constexpr Mode kModes[] = {{RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}};
+constexpr Mode kModes[] = {
+    {RecomputeMode::kSelective, 1}, {RecomputeMode::kNone, 1, false}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2, false}};
 
 Config with(Config config, const Mode& mode) {
   config.training.recompute = mode.recompute;
   config.training.recompute_every = mode.every;
+  config.training.recompute_elementwise = mode.elementwise;
   return config;
 }
 
@@ -41,9 +44,9 @@ constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLla
 
 void check_bits(const Config& config, int steps, Device device) {
   const RunRecord kept = train_on_threads(config, steps, device, true);
-  const auto modes = std::span(kModes).first(config.parallel.tensor * config.parallel.pipeline > 2 ? 3 : 2);
+  const auto modes = std::span(kModes).first(config.parallel.tensor * config.parallel.pipeline > 2 ? 4 : 3);
   for (const Mode& mode : modes) {
-    INFO(name_of(mode.recompute) << " every " << mode.every);
+    INFO(name_of(mode.recompute) << " every " << mode.every << ", elementwise " << mode.elementwise);
     const RunRecord again = train_on_threads(with(config, mode), steps, device, true);
     CHECK(difference(kept, again, 0) == "");  // shows what differs
     CHECK(kept == again);
@@ -98,8 +101,8 @@ Config with_layers(Config config, std::vector<int64_t> layers) {
   return config;
 }
 
-/// Bytes that a block keeps per micro-batch from forward to backward, on one tensor rank.
-int64_t kept_bytes(const Config& config, Recompute recompute) {
+/// Bytes that a block keeps per micro-batch from forward to backward, on one tensor rank. `elementwise`: norms and activation functions are recomputed.
+int64_t kept_bytes(const Config& config, Recompute recompute, bool elementwise = true) {
   const ModelConfig& m = config.model;
   const bool gpt2 = m.architecture == "gpt2";
   const DType compute = precision_of(config.training).compute;
@@ -108,7 +111,8 @@ int64_t kept_bytes(const Config& config, Recompute recompute) {
   if (recompute == Recompute::kFull) return rows * m.hidden_size * size;
   const int64_t result = recompute == Recompute::kNone ? m.heads * *m.head_size * size + m.heads * wide : 0;  // attention's result and log-sum-exp
   const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
-  return rows * (values * size + (gpt2 ? 4 : 2) * wide + result);
+  const int64_t results = elementwise ? 0 : 2 * m.hidden_size + *m.ffn_size;
+  return rows * ((values + results) * size + (gpt2 ? 4 : 2) * wide + result);
 }
 
 }  // namespace
@@ -185,6 +189,9 @@ TEST_CASE("a recomputing block keeps the bytes of the formula per micro-batch in
       CHECK(grows({RecomputeMode::kFull, 1}, 5, 6) == 2 * full);
       CHECK(grows({RecomputeMode::kSelective, 2}, 4, 6) == 2 * (none + selective));
       CHECK(grows({RecomputeMode::kFull, 2}, 4, 6) == 2 * (none + full));
+      CHECK(grows({RecomputeMode::kNone, 1, false}, 5, 6) == 2 * kept_bytes(base, Recompute::kNone, false));
+      CHECK(grows({RecomputeMode::kSelective, 1, false}, 5, 6) == 2 * kept_bytes(base, Recompute::kSelective, false));
+      CHECK(grows({RecomputeMode::kFull, 1, false}, 5, 6) == 2 * full);
     }
   }
 }

@@ -60,8 +60,9 @@ TEST_CASE("steps measured on an H200 are forecast within 5 %") {
   }
 }
 
-// No figure came from an H100. The forecast of GPT-2 124M is 8.9 % too slow there.
-TEST_CASE("steps measured on an H100 are forecast within 2.5 %, but one") {
+// No rate of a kernel was measured on the H100. The forecast step of GPT-2 124M takes 8.9 % longer than the measured one. Both GPUs ran the attention
+// kernels of sm_80.
+TEST_CASE("steps of LLaMA measured on an H100 are forecast within 2.5 %, and of GPT-2 within 10 %") {
   for (const Measured& step : steps()) {
     const double error = error_of(step, "H100", step.h100);
     CAPTURE(step.file, step.sets, error);

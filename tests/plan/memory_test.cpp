@@ -243,6 +243,7 @@ TEST_CASE("memory by formula equals counted memory: random layouts") {
     if (c.parallel.schedule == "interleaved_1f1b") c.parallel.virtual_stages = one_of(2, 4);
     c.training.recompute = one_of(RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull);
     c.training.recompute_every = c.training.recompute == RecomputeMode::kNone ? 1 : one_of(1, 2);
+    c.training.recompute_elementwise = one_of(0, 1) == 1;
     c.training.micro_batch_size = one_of(1, 2);
     c.training.global_batch_size = *c.parallel.data * c.training.micro_batch_size * one_of(4, 8, 12);
     const Config resolved = resolve(c);

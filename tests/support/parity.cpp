@@ -39,6 +39,7 @@ std::string ParityLayout::str() const {
       << " reshard=" << name_of(reshard) << " prefetch=" << prefetch << " mb" << micro_batch;
   if (stages_per_rank() > 1) out << " v" << stages_per_rank();
   if (recompute.value_or(RecomputeMode::kNone) != RecomputeMode::kNone) out << " recompute=" << name_of(*recompute) << "/" << recompute_every;
+  if (!recompute_elementwise) out << " keeps elementwise";
   if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;
   if (layers != 5) out << " layers=" << layers;
   if (optimizer != Optimizer::kAdamW) out << " " << name_of(optimizer);
@@ -126,6 +127,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   t.logits_chunk = 5;  // divides no micro-batch
   t.recompute = layout.recompute.value_or(RecomputeMode::kNone);
   t.recompute_every = layout.recompute_every;
+  t.recompute_elementwise = layout.recompute_elementwise;
   t.optimizer.name = layout.optimizer;
   if (layout.ema > 0) t.ema.decay = layout.ema;
   if (layout.islands > 1) t.local.steps = 3;

@@ -16,6 +16,7 @@ struct ParityLayout : Layout {
   int prefetch = 1;
   std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as possible
   int recompute_every = 1;
+  bool recompute_elementwise = true;
   int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
   int layers = 5;         ///< of the model; 13 in cases with more stages
   Optimizer optimizer = Optimizer::kAdamW;

@@ -18,6 +18,7 @@ const std::vector<std::string> kNeutralSections = {"run.",  "parallel.", "checkp
 const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "training.recompute",
                                         "training.recompute_every",
+                                        "training.recompute_elementwise",
                                         "training.recompute_budget",
                                         "training.micro_batch_size",
                                         "training.max_rejected_steps",

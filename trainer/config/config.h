@@ -199,12 +199,13 @@ struct TrainingConfig {
   std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
   OneOf<RecomputeMode> recompute = RecomputeMode::kNone;
-  int64_t recompute_every = 1;      ///< selective and full: recompute the first of every recompute_every blocks
-  Auto<int64_t> recompute_budget;   ///< for budget: maximum bytes allocated on a rank; auto: no budget
-  Auto<int64_t> logits_chunk;       ///< rows; auto: by vocabulary and device, logits_chunk(config)
-  double gradient_clip = 1.0;       ///< 0 = off
-  int64_t max_rejected_steps = 20;  ///< consecutive, not counting overflows of the loss scale; 0 = no limit
-  LossScaleConfig loss_scale;       ///< for precision fp16
+  int64_t recompute_every = 1;        ///< selective and full: recompute the first of every recompute_every blocks
+  bool recompute_elementwise = true;  ///< norms and activation functions are computed again in the backward
+  Auto<int64_t> recompute_budget;     ///< for budget: maximum bytes allocated on a rank; auto: no budget
+  Auto<int64_t> logits_chunk;         ///< rows; auto: by vocabulary and device, logits_chunk(config)
+  double gradient_clip = 1.0;         ///< 0 = off
+  int64_t max_rejected_steps = 20;    ///< consecutive, not counting overflows of the loss scale; 0 = no limit
+  LossScaleConfig loss_scale;         ///< for precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EmaConfig ema;

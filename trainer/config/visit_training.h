@@ -272,6 +272,11 @@ void visit(V& v, TrainingConfig& c) {
                                          ? nullptr
                                          : "recompute is neither selective nor full"}),
     c.recompute_every);
+  v(execution_key(
+        {.key = "recompute_elementwise",
+         .doc = "Compute norms and activation functions again in the backward pass. false: keep their results, which takes more memory and less "
+                "time."}),
+    c.recompute_elementwise);
   v(execution_key({.key = "recompute_budget",
                    .doc = "For recompute: budget. Maximum bytes allocated on a rank at any time, not counting memory of libraries and allocator "
                           "overhead.",

@@ -89,7 +89,8 @@ ProfileShape profile_shape(const Config& config) {
           .sequences = config.training.micro_batch_size,
           .length = config.training.sequence_length,
           .logits_chunk = logits_chunk(config),
-          .compute = precision_of(config.training).compute};
+          .compute = precision_of(config.training).compute,
+          .recompute_elementwise = config.training.recompute_elementwise};
 }
 
 namespace {

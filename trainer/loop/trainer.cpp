@@ -73,6 +73,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                        .logits_chunk = logits_chunk(config),
                        .blocks_per_unit = blocks_per_unit(config),
                        .recompute = recompute,
+                       .recompute_elementwise = config.training.recompute_elementwise,
                        .with_gradients = for_training,
                        .with_activation_maxima = for_training && config.observe.activations.every > 0};
   std::map<int, Stage*> local;

@@ -13,14 +13,19 @@ Tensor Mlp::activate(Context& ctx, const Tensor& hidden) const {
 }
 
 Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  if (gelu) return down.forward(ctx, up.forward_gelu(ctx, x, saved.hidden));
+  const auto kept = [&](Tensor activated) {
+    if (keeps_activated) saved.activated = activated;
+    return activated;
+  };
+  if (gelu) return down.forward(ctx, kept(up.forward_gelu(ctx, x, saved.hidden)));
   saved.hidden = up.forward(ctx, x);
-  return down.forward(ctx, activate(ctx, saved.hidden));
+  return down.forward(ctx, kept(activate(ctx, saved.hidden)));
 }
 
 void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
   if (gelu) {
-    up.forward_gelu(ctx, x, saved.hidden);
+    const Tensor activated = up.forward_gelu(ctx, x, saved.hidden);
+    if (keeps_activated) saved.activated = activated;
   } else {
     saved.hidden = up.forward(ctx, x);
   }
@@ -30,14 +35,17 @@ void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
 void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const {
   PendingRegionOp dy_all = down.gather(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());
-  if (!gelu) saved.activated = activate(ctx, hidden);
+  const bool kept = saved.activated.defined();
+  if (!gelu && !kept) saved.activated = activate(ctx, hidden);
   const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
   saved.dy_all = gradient.dy_all;
   if (gelu) {
     gelu_backward(ctx, gradient.dx, hidden, gradient.dx);
-    gelu_forward(ctx, hidden, hidden);
     saved.dhidden = gradient.dx;
-    saved.activated = hidden;
+    if (!kept) {
+      gelu_forward(ctx, hidden, hidden);
+      saved.activated = hidden;
+    }
   } else {
     swiglu_backward(ctx, gradient.dx, hidden, hidden);
     saved.dhidden = hidden;

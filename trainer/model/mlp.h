@@ -9,10 +9,12 @@ struct Mlp {
   RowParallelLinear down;
   bool gelu;
   int64_t ffn;  ///< F on this rank
+  bool keeps_activated = false;
 
   struct Saved {
-    Tensor hidden;                      ///< [M,2F] or [M,F], before the activation
-    Tensor activated, dhidden, dy_all;  ///< kept from backward_input for backward_weight; activated [M,F] is recomputed in backward_input
+    Tensor hidden;           ///< [M,2F] or [M,F], before the activation
+    Tensor activated;        ///< [M,F], kept from the forward or recomputed in backward_input
+    Tensor dhidden, dy_all;  ///< kept from backward_input for backward_weight
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
   /// Recomputes what forward saves, with the same operations; skips the `down` product.
@@ -24,7 +26,7 @@ struct Mlp {
 
  private:
   Tensor activate(Context& ctx, const Tensor& hidden) const;  ///< SwiGLU
-  /// Computes saved.activated, saved.dhidden and saved.dy_all.
+  /// Computes saved.dhidden, saved.dy_all and, unless it was kept, saved.activated.
   void backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const;
 };
 

@@ -38,6 +38,7 @@ class Profiler {
     options.sequence_parallel = shape.sequence_parallel;
     options.precision = {shape.compute, wide(shape), wide(shape), wide(shape)};
     options.logits_chunk = shape.logits_chunk;
+    options.recompute_elementwise = shape.recompute_elementwise;
     options.recompute.assign(static_cast<size_t>(model.layers), recompute);
     return options;
   }

@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// What a profile depends on besides model, part and recomputation.
+/// What a profile depends on besides model, part and the block's policy of recomputation.
 struct ProfileShape {
   int tensor = 1;
   bool sequence_parallel = false;
@@ -20,6 +20,7 @@ struct ProfileShape {
   int64_t length = 1;        ///< tokens per sequence
   int64_t logits_chunk = 1;  ///< rows of logits computed at a time
   DType compute = DType::kF32;
+  bool recompute_elementwise = true;
   auto operator<=>(const ProfileShape&) const = default;
 };
 

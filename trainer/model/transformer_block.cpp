@@ -18,13 +18,17 @@ Tensor into_branch(Context& ctx, const ForwardContext& pass, const std::string& 
 
 Tensor TransformerBlock::forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.x = x;
-  const Tensor a = attention.forward(ctx, pass, attention_norm.forward(ctx, x, saved.attention_norm), saved.attention);
+  const auto kept = [&](Tensor normalised, Tensor& in) {
+    if (keeps_norms_) in = normalised;
+    return normalised;
+  };
+  const Tensor a = attention.forward(ctx, pass, kept(attention_norm.forward(ctx, x, saved.attention_norm), saved.attention_input), saved.attention);
   if (recompute == Recompute::kSelective) {
     saved.attention.out.reset();
     saved.attention.lse.reset();
   }
   pass.drop(ctx, name + ".attention", a);
-  return mlp_norm.forward_of_sum(ctx, x, a, saved.attention_residual, saved.mlp_norm);
+  return kept(mlp_norm.forward_of_sum(ctx, x, a, saved.attention_residual, saved.mlp_norm), saved.mlp_input);
 }
 
 Tensor TransformerBlock::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
@@ -43,14 +47,22 @@ void TransformerBlock::recompute_forward(Context& ctx, const ForwardContext& pas
   if (recompute == Recompute::kFull) mlp.recompute_forward(ctx, forward_to_mlp(ctx, pass, saved.x, saved), saved.mlp);
 }
 
+void TransformerBlock::recompute_mlp_input(Context& ctx, Saved& saved) const {
+  if (!saved.mlp_input.defined()) saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.attention_residual, saved.mlp_norm);
+}
+
+void TransformerBlock::recompute_attention_input(Context& ctx, Saved& saved) const {
+  if (!saved.attention_input.defined()) saved.attention_input = attention_norm.recompute_forward(ctx, saved.x, saved.attention_norm);
+}
+
 Tensor TransformerBlock::backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
   recompute_forward(ctx, pass, saved);
   const Tensor dmlp = mlp.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
-  saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.attention_residual, saved.mlp_norm);
+  recompute_mlp_input(ctx, saved);
   const Tensor dattention_residual = mlp_norm.backward_input(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
 
   const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dattention_residual), saved.attention);
-  saved.attention_input = attention_norm.recompute_forward(ctx, saved.x, saved.attention_norm);
+  recompute_attention_input(ctx, saved);
   return attention_norm.backward_input(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
 }
 
@@ -64,7 +76,7 @@ void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
 
 Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const {
   recompute_forward(ctx, pass, saved);
-  saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.attention_residual, saved.mlp_norm);
+  recompute_mlp_input(ctx, saved);
   const Tensor dmlp = mlp.backward(ctx, saved.mlp_input, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
   saved.mlp = {};
   saved.mlp_input.reset();
@@ -73,7 +85,7 @@ Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tens
   saved.attention_residual.reset();
   dy.reset();
 
-  saved.attention_input = attention_norm.recompute_forward(ctx, saved.x, saved.attention_norm);
+  recompute_attention_input(ctx, saved);
   const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dattention_residual);
   const Tensor dattention = attention.backward(ctx, pass, saved.attention_input, dbranch, saved.attention);
   saved.attention = {};

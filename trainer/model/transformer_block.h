@@ -5,8 +5,9 @@
 
 namespace trireme {
 
-/// What a block recomputes in its backward instead of keeping. Norms and activation functions are always recomputed. Elements kept per token with
-/// GPT-2's proportions: 10 D with kNone, 9 D with kSelective, D with kFull.
+/// What a block recomputes in its backward instead of keeping, besides norms and activation functions. Elements kept per token with GPT-2's
+/// proportions: 10 D with kNone, 9 D with kSelective, D with kFull; if the results of norms and of the activation function are kept, 6 D more but
+/// with kFull.
 /// Source: Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198, section 5.
 enum class Recompute : uint8_t {
   kNone,
@@ -33,7 +34,7 @@ struct TransformerBlock {
     Tensor attention_residual;  ///< the residual stream between the branches
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
-    Tensor attention_input, mlp_input;  ///< normalised x and attention_residual, recomputed in backward_input for backward_weight
+    Tensor attention_input, mlp_input;  ///< normalised x and attention_residual, kept from the forward or recomputed
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   /// Recomputes what was not kept, from the same values, in the same order, with the same dropout masks: bit-identical. backward_weight reuses it.
@@ -43,10 +44,17 @@ struct TransformerBlock {
   /// is freed before the attention's backward.
   Tensor backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const;
 
+  /// Whether results of norms and of the activation function are kept.
+  void keep_elementwise(bool keep) { keeps_norms_ = mlp.keeps_activated = keep; }
+
  private:
+  bool keeps_norms_ = false;
+
   /// Runs the attention branch; returns the normalised input of the MLP.
   Tensor forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   void recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const;  ///< only for kFull
+  void recompute_mlp_input(Context& ctx, Saved& saved) const;                            ///< unless it was kept
+  void recompute_attention_input(Context& ctx, Saved& saved) const;
 };
 
 }  // namespace trireme

@@ -51,6 +51,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
       case PartKind::kBlock:
         blocks_.push_back(declare.block(own, part, rope));
         blocks_.back().recompute = options.recompute[static_cast<size_t>(part.block)];
+        blocks_.back().keep_elementwise(!options.recompute_elementwise);
         break;
       case PartKind::kHead: {
         head_.norm = declare.final_norm(own);

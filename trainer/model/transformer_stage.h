@@ -29,6 +29,7 @@ struct StageOptions {
   int64_t logits_chunk = 1;  ///< rows of logits computed at a time
   int64_t blocks_per_unit = 1;
   std::vector<Recompute> recompute;  ///< one entry per block of the model
+  bool recompute_elementwise = true;
   bool with_gradients = true;
   bool with_activation_maxima = false;  ///< record_activations() may be called
 };
