@@ -1,8 +1,10 @@
 // Products of warpgroups and bulk operations: implements device_thread.h on the block runner.
 #include "tests/cuda_sim/warpgroup.h"
 
-#include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/cuda_sim/fiber_switch.h"
 #include "tests/cuda_sim/tensor_core.h"
