@@ -120,7 +120,7 @@ bool give_registers(Accumulator& accumulator) {
   for (size_t thread = 0; thread < kWarpgroup; ++thread) {
     float* const registers = accumulator.registers[thread];
     for (size_t value = 0; value < columns / 2; ++value) {
-      untouched = untouched && std::memcmp(&registers[value], &kPending, sizeof kPending) == 0;
+      untouched = untouched && __builtin_bit_cast(uint32_t, registers[value]) == kPending;
       registers[value] = accumulator.sums[place_of(thread, value, columns)];
     }
   }

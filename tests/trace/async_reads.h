@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda_sim/warpgroup.h"
@@ -18,7 +19,8 @@ class Reader {
   bool is_warpgroup() const { return is_warpgroup_; }
   std::string name() const { return (is_warpgroup_ ? "warpgroup " : "thread ") + std::to_string(number_); }
   const char* operation() const { return is_warpgroup_ ? "wgmma" : "bulk operation"; }
-  auto operator<=>(const Reader&) const = default;
+  bool operator==(const Reader& other) const { return is_warpgroup_ == other.is_warpgroup_ && number_ == other.number_; }
+  bool operator<(const Reader& other) const { return std::pair(is_warpgroup_, number_) < std::pair(other.is_warpgroup_, other.number_); }
 
  private:
   Reader(bool is_warpgroup, int number) : is_warpgroup_(is_warpgroup), number_(number) {}
