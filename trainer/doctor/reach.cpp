@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
-#include "trainer/resilience/addresses.h"
+#include "parallel/comm/addresses.h"
 
 namespace trireme::doctor {
 namespace {

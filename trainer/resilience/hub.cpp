@@ -19,9 +19,9 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "parallel/comm/addresses.h"
 #include "trainer/files/open_file_limit.h"
 #include "trainer/loop/environment.h"
-#include "trainer/resilience/addresses.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 

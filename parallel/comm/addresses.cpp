@@ -1,4 +1,4 @@
-#include "trainer/resilience/addresses.h"
+#include "parallel/comm/addresses.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

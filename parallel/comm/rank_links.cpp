@@ -1,0 +1,183 @@
+#include "parallel/comm/rank_links.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "parallel/comm/addresses.h"
+
+namespace trireme {
+namespace {
+
+using LinkClock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kLinkTimeout{30};
+constexpr size_t kTokenBytes = 32;
+
+/// What a client says first.
+struct Greeting {
+  std::array<char, kTokenBytes> token;
+  int32_t rank;
+};
+
+[[noreturn]] void throw_link_error(const std::string& what) { throw IoError(concat(what, ": ", std::strerror(errno))); }
+
+std::string host_of_this_process() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  ::gethostname(name.data(), HOST_NAME_MAX);
+  return name.data();
+}
+
+/// Waits until `file` is ready for `events`; false if that takes until `end`.
+bool ready_before(int file, short events, LinkClock::time_point end) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - LinkClock::now()).count();
+    pollfd source{file, events, 0};
+    const int found = ::poll(&source, 1, static_cast<int>(std::max<int64_t>(0, left)));
+    if (found > 0) return true;
+    if (found == 0 || errno != EINTR) return false;
+  }
+}
+
+void make_blocking(int file, bool waits_long) {
+  const int on = 1;
+  ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (const int flags = ::fcntl(file, F_GETFL); flags >= 0) ::fcntl(file, F_SETFL, flags & ~O_NONBLOCK);
+  const timeval limit{waits_long ? 0 : 5, 0};  // so that a stranger who says nothing does not stop the others
+  ::setsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
+/// Closes its file at the end.
+class ListeningSocket {
+ public:
+  explicit ListeningSocket(bool others) : file_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(others ? INADDR_ANY : INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    if (file_ < 0 || ::bind(file_, reinterpret_cast<sockaddr*>(&at), size) != 0 || ::listen(file_, SOMAXCONN) != 0 ||
+        ::getsockname(file_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
+      throw_link_error("cannot listen for other ranks");
+    port_ = ntohs(at.sin_port);
+  }
+  ~ListeningSocket() {
+    if (file_ >= 0) ::close(file_);
+  }
+  ListeningSocket(const ListeningSocket&) = delete;
+  ListeningSocket& operator=(const ListeningSocket&) = delete;
+  int file() const { return file_; }
+  int port() const { return port_; }
+
+ private:
+  int file_, port_ = 0;
+};
+
+/// Tries the addresses of an endpoint in turn.
+Link connect_to(const Endpoint& endpoint, int rank, int own_rank, LinkClock::time_point end) {
+  for (const std::string& address : endpoint.addresses) {
+    const int file = start_connecting(address);
+    if (file < 0) continue;
+    Link link(file);
+    int error = 0;
+    socklen_t size = sizeof error;
+    const auto soon = std::min(end, LinkClock::now() + kLinkTimeout / static_cast<int>(endpoint.addresses.size() + 1));
+    if (!ready_before(file, POLLOUT, soon) || ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) continue;
+    make_blocking(file, true);
+    Greeting greeting{};
+    std::copy_n(endpoint.token.begin(), std::min(kTokenBytes, endpoint.token.size()), greeting.token.begin());
+    greeting.rank = own_rank;
+    link.send(std::as_bytes(std::span(&greeting, 1)));
+    return link;
+  }
+  throw IoError(
+      concat("cannot connect to the parameter server of rank ", rank, " of the islands at ", text_of(endpoint).substr(endpoint.token.size())));
+}
+
+}  // namespace
+
+Link::Link(Link&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+Link& Link::operator=(Link&& other) noexcept {
+  std::swap(file_, other.file_);
+  return *this;
+}
+Link::~Link() {
+  if (file_ >= 0) ::close(file_);
+}
+
+void Link::send(std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(file_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) throw_link_error("the connection to another island is lost");
+    bytes = bytes.subspan(static_cast<size_t>(sent));
+  }
+}
+
+bool Link::receive(std::span<std::byte> bytes) const {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t received = ::recv(file_, bytes.data() + done, bytes.size() - done, 0);
+    if (received < 0 && errno == EINTR) continue;
+    if (received < 0) throw_link_error("the connection to another island is lost");
+    if (received == 0 && done == 0) return false;
+    if (received == 0) throw IoError("another island has closed its connection within a message");
+    done += static_cast<size_t>(received);
+  }
+  return true;
+}
+
+void Link::shut_down() const {
+  if (file_ >= 0) ::shutdown(file_, SHUT_RDWR);
+}
+
+RankLinks::RankLinks(Communicator& group) {
+  const auto ranks = static_cast<size_t>(group.size());
+  const std::vector<std::string> hosts = all_gather_strings(group, host_of_this_process());
+  const bool others = std::ranges::any_of(hosts, [&](const std::string& host) { return host != hosts.front(); });
+  const ListeningSocket listener(others);
+  Endpoint own{random_token(), own_addresses(others)};
+  for (std::string& address : own.addresses) address += concat(":", listener.port());
+  const std::vector<std::string> endpoints = all_gather_strings(group, text_of(own));
+  const auto end = LinkClock::now() + kLinkTimeout;
+  to_servers_.resize(ranks);
+  from_clients_.resize(ranks);
+  for (int rank = 0; rank < group.size(); ++rank)
+    if (rank != group.rank())
+      to_servers_[static_cast<size_t>(rank)] = connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), end);
+  for (size_t left = ranks - 1; left > 0;) {
+    if (!ready_before(listener.file(), POLLIN, end))
+      throw IoError(concat("no connection from ", left, " of the ", ranks - 1, " other islands within ", kLinkTimeout.count(), " seconds"));
+    const int file = ::accept4(listener.file(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (file < 0) continue;
+    Link link(file);
+    make_blocking(file, false);
+    Greeting greeting{};
+    try {
+      if (!link.receive(std::as_writable_bytes(std::span(&greeting, 1)))) continue;
+    } catch (const IoError&) {
+      continue;  // a stranger
+    }
+    const bool known = std::equal(greeting.token.begin(), greeting.token.end(), own.token.begin(), own.token.end());
+    if (!known || greeting.rank < 0 || greeting.rank >= group.size() || greeting.rank == group.rank()) continue;
+    make_blocking(file, true);
+    from_clients_[static_cast<size_t>(greeting.rank)] = std::move(link);
+    --left;
+  }
+}
+
+void RankLinks::shut_down() const {
+  for (const std::vector<Link>* links : {&to_servers_, &from_clients_})
+    for (const Link& link : *links) link.shut_down();
+}
+
+}  // namespace trireme
