@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr double kLongest = 20;  // seconds that the doctor may take
 
-const Arguments kTwoRanks = layout(1, 1, 2, 1);
+const Arguments kDoctorOnTwoRanks = layout(1, 1, 2, 1);
 
 /// The findings of a report by their check; several lines of one check are joined, with the worst grade.
 struct Report {
@@ -84,7 +84,7 @@ TEST_CASE("doctor: starts the ranks of a configuration and asks all of them") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto before = directory.listing();
-  const Report report = doctor(directory, Arguments{"run.yaml"} + kTwoRanks);
+  const Report report = doctor(directory, Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(directory.changes_since(before) == "");
   CHECK(report.code == 0);
   CHECK(report.all["ranks"] == 2);
@@ -94,7 +94,7 @@ TEST_CASE("doctor: starts the ranks of a configuration and asks all of them") {
   CHECK(contains(report.text.at("memory"), "the ranks of a host need"));
   CHECK(contains(report.text.at("data"), "training sequences"));
   CHECK(contains(report.text.at("space"), "checkpoint"));
-  const Report joined = read_report(run_under_mpirun(directory, 2, Arguments{"doctor", "run.yaml", "--json"} + kTwoRanks));
+  const Report joined = read_report(run_under_mpirun(directory, 2, Arguments{"doctor", "run.yaml", "--json"} + kDoctorOnTwoRanks));
   CHECK(joined.all["ranks"] == 2);
   CHECK(joined.grade.at("ranks") == "good");
 }
@@ -102,7 +102,7 @@ TEST_CASE("doctor: starts the ranks of a configuration and asks all of them") {
 TEST_CASE("doctor: another number of ranks than the layout has") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Report report = read_report(run_under_mpirun(directory, 3, Arguments{"doctor", "run.yaml", "--json"} + kTwoRanks));
+  const Report report = read_report(run_under_mpirun(directory, 3, Arguments{"doctor", "run.yaml", "--json"} + kDoctorOnTwoRanks));
   CHECK(report.code == 1);
   CHECK(report.grade.at("ranks") == "bad");
   CHECK(contains(report.remedy.at("ranks"), "mpirun -n 2"));
@@ -122,7 +122,7 @@ TEST_CASE("doctor: a tiny /dev/shm") {
   prepare_run(directory);
   if (!can_mount(directory)) return;
   const Report report = doctor_in(directory, "exec unshare -m sh -c 'mount -t tmpfs -o size=1m none /dev/shm && exec \"$@\"' sh \"$@\"",
-                                  Arguments{"run.yaml"} + kTwoRanks);
+                                  Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(report.code == 1);
   CHECK(report.grade.at("shared_memory") == "bad");
   CHECK(contains(report.remedy.at("shared_memory"), "mount -o remount,size="));
@@ -133,7 +133,7 @@ TEST_CASE("doctor: a tiny /dev/shm") {
 TEST_CASE("doctor: few file descriptors") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Report report = doctor_in(directory, "ulimit -n 40; exec \"$@\"", Arguments{"run.yaml"} + kTwoRanks);
+  const Report report = doctor_in(directory, "ulimit -n 40; exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(report.code == 1);
   CHECK(report.grade.at("open_files") == "bad");
   CHECK(contains(report.remedy.at("open_files"), "ulimit -Hn"));
@@ -163,7 +163,7 @@ TEST_CASE("doctor: a full disk, and one with room for one checkpoint only") {
 TEST_CASE("doctor: a missing mpirun") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Report needed = doctor_in(directory, "PATH=/nowhere; export PATH; exec \"$@\"", Arguments{"run.yaml"} + kTwoRanks);
+  const Report needed = doctor_in(directory, "PATH=/nowhere; export PATH; exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(needed.code == 1);
   CHECK(needed.grade.at("mpi") == "bad");
   CHECK(contains(needed.remedy.at("mpi"), "apt install openmpi-bin"));
@@ -177,11 +177,11 @@ TEST_CASE("doctor: a disk that is slow to sync, and one that hangs") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string shim = "LD_PRELOAD=" TRIREME_SHIMS "/libshim_slow.so TRIREME_SHIM_FSYNC_MS=";
-  const Report slow = doctor_in(directory, shim + "300 exec \"$@\"", Arguments{"run.yaml"} + kTwoRanks);
+  const Report slow = doctor_in(directory, shim + "300 exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(slow.grade.at("write_speed") == "weak");
   CHECK(contains(slow.text.at("write_speed"), "slow to sync"));
   CHECK(contains(slow.remedy.at("write_speed"), "run.directory: DIR"));
-  const Report hung = doctor_in(directory, shim + "60000 exec \"$@\"", Arguments{"run.yaml"} + kTwoRanks);
+  const Report hung = doctor_in(directory, shim + "60000 exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(hung.code == 1);
   CHECK(hung.grade.at("write_speed") == "bad");
   CHECK(contains(hung.text.at("write_speed"), "did not return in time"));
@@ -201,7 +201,7 @@ TEST_CASE("doctor: a clock that is wrong on one rank of another host") {
                                   "binary=$1; shift; LD_PRELOAD=" TRIREME_SHIMS
                                   "/libshim_slow.so TRIREME_SHIM_RANK=1 TRIREME_SHIM_CLOCK_AHEAD=400 exec mpirun --allow-run-as-root "
                                   "--oversubscribe -n 2 unshare --uts sh rank.sh $binary \"$@\"",
-                                  Arguments{"run.yaml"} + kTwoRanks);
+                                  Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(report.code == 1);
   CHECK(report.all["hosts"].size() == 2);
   CHECK(report.grade.at("clocks") == "bad");
@@ -217,7 +217,7 @@ TEST_CASE("doctor: a rank that does not answer is named in time") {
       doctor_in(directory,
                 "LD_PRELOAD=" TRIREME_SHIMS
                 "/libshim_slow.so TRIREME_SHIM_RANK=1 TRIREME_SHIM_STOP=1 exec mpirun --allow-run-as-root --oversubscribe -n 2 \"$@\"",
-                Arguments{"run.yaml"} + kTwoRanks);
+                Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(report.code == 1);
   CHECK(report.grade.at("ranks") == "bad");
   CHECK(contains(report.text.at("ranks"), "rank 0 waits for an answer of rank 1"));

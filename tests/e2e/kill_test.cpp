@@ -30,6 +30,7 @@ struct Combination {
   std::string method = "";  ///< for the table
   Arguments sets = {};      ///< of the method
   int islands = 1;
+  bool replays = false;  ///< the order of arrivals of the undisturbed run
   int world() const { return islands * tensor * pipeline * data; }
   std::string layout() const { return concat(tensor, pipeline, data, method.empty() ? "" : " " + method); }
 };
@@ -76,9 +77,9 @@ Job processes_of(const fs::path& run) {
 }
 
 /// One run that is killed one or more times. The number of the trial determines what happens, apart from timing.
-class Trial {
+class KillTrial {
  public:
-  Trial(int number, const Combination& combination, const Arguments& command, const fs::path& home, const Reference& reference, Tally& tally)
+  KillTrial(int number, const Combination& combination, const Arguments& command, const fs::path& home, const Reference& reference, Tally& tally)
       : random_(static_cast<uint64_t>(number)),
         world_(combination.world()),
         run_(home / concat("trial-", number)),
@@ -222,9 +223,8 @@ std::set<std::string> abandoned_segments() {
   return segments;
 }
 
-Reference undisturbed(const Arguments& command, const TemporaryDirectory& home) {
-  const fs::path run = home / "undisturbed";
-  fs::remove_all(run);
+/// In the directory `run`, which stays.
+Reference undisturbed(const Arguments& command, const TemporaryDirectory& home, const fs::path& run) {
   const Outcome outcome = Process(command + sets({"run.directory=" + run.string()}), home.path()).wait();
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
@@ -256,13 +256,15 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
     const Combination& combination = combinations[which];
     const Arguments command = Arguments{kBinary, "train", "run.yaml"} + about +
                               layout(combination.tensor, combination.pipeline, combination.data, combination.zero) + sets(combination.sets);
-    if (!references.contains(which)) references[which] = undisturbed(command, home);
+    const fs::path reference = home / concat("undisturbed-", which);
+    if (!references.contains(which)) references[which] = undisturbed(command, home, reference);
+    const Arguments order = combination.replays ? sets({"training.asynchronous.replay=" + reference.string()}) : Arguments();
     Tally& tally = tallies[which];
     ++tally.trials;
     const std::string name = concat("trial ", number, " of ", trials, ", layout ", combination.layout(), ", ZeRO-", combination.zero);
     const auto begin = Clock::now();
     try {
-      Trial(number, combination, command, home.path(), references[which], tally).go();
+      KillTrial(number, combination, command + order, home.path(), references[which], tally).go();
     } catch (const std::exception& error) {
       ++tally.differences;
       home.keep();
@@ -305,6 +307,19 @@ TEST_CASE("kill: runs of islands and of compressed gradients killed at random mo
               4, 0);
 }
 
+TEST_CASE("kill: runs of islands with parameter servers killed at random moments, in the order of an undisturbed one, end like it") {
+  make_trials(
+      {{1,
+        1,
+        1,
+        0,
+        "2 islands, asynchronous",
+        {"parallel.islands=2", "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=2", "training.asynchronous.staleness=3"},
+        2,
+        true}},
+      3, 0);
+}
+
 TEST_CASE("kill: every layout and ZeRO stage", "[slow]") {
   std::vector<Combination> combinations;
   for (const auto& [tensor, pipeline, data] : {std::array{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}})
@@ -329,6 +344,16 @@ TEST_CASE("kill: every method that keeps state of its own between steps", "[slow
   add({1, 1, 1, 0}, 4, "", rounds);
   add({1, 2, 1, 0}, 2, ", 2 fragments", rounds + Arguments{"training.local.fragments=2", "training.local.blend=0.5"});
   add({1, 1, 2, 3}, 2, ", delay 1", rounds + Arguments{"training.local.delay=1", "training.local.blend=0.5"});
+  for (const auto& [tensor, data, zero] : {std::array{1, 2, 1}, {1, 2, 3}, {2, 1, 0}})
+    combinations.push_back({tensor,
+                            1,
+                            data,
+                            zero,
+                            "3 islands, asynchronous",
+                            {"parallel.islands=3", "training.global_batch_size=16", "training.asynchronous.mode=parameter_server",
+                             "training.asynchronous.apply_after=2", "training.asynchronous.steps=4", "training.asynchronous.staleness=2"},
+                            3,
+                            true});
   make_trials(combinations, number_from("TRIREME_KILL_TRIALS", 30), 0);
 }
 

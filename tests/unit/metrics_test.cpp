@@ -290,6 +290,35 @@ TEST_CASE("metrics: the splits of micro-batches after a step, which a resumed ru
   CHECK((MetricsSink::splits_after(path, 20).last_step == 20 && MetricsSink::splits_after(path, 20).after_step.empty()));
 }
 
+TEST_CASE("metrics: the order of arrivals after a step, which a resumed run repeats") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  CHECK(MetricsSink::order_after(path, 0).empty());
+  MetricsSink writer(path);
+  const auto step = [](MetricsSink& sink, int64_t number, const std::vector<int>& workers) {
+    Event event = metrics_of(number);
+    event.fields["workers"] = workers;
+    sink.write(event);
+  };
+  writer.write(metrics_of(1));  // was trained without the key
+  step(writer, 2, {0});
+  step(writer, 3, {1});
+  step(writer, 4, {1});
+  writer.write({"staleness", 4, {{"gradients", {1, 2}}}});
+  std::ofstream(path, std::ios::app) << R"({"step":5,"loss":1,"workers":[0)";  // cut by a kill
+  const LoggedOrder later{{3, {1}}, {4, {1}}};
+  CHECK(MetricsSink::order_after(path, 0) == LoggedOrder{{2, {0}}, {3, {1}}, {4, {1}}});
+  CHECK(MetricsSink::order_after(path, 2) == later);
+  // A job that repeats these steps after step 2 ends when it has repeated one of them.
+  MetricsSink::truncate_after(path, 2);
+  MetricsSink repeated(path);
+  repeated.write({"arrivals", 2, {{"workers", {{"3", {1}}, {"4", {1}}}}}});
+  CHECK(MetricsSink::order_after(path, 2) == later);
+  step(repeated, 3, {1});
+  CHECK(MetricsSink::order_after(path, 2) == later);
+  CHECK(MetricsSink::order_after(path, 3) == LoggedOrder{{4, {1}}});
+}
+
 TEST_CASE("metrics: lines that do not fit on the disk are buffered and written later, complete and in order") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";

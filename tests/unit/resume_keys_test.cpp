@@ -23,6 +23,7 @@ const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "training.micro_batch_size",
                                         "training.max_rejected_steps",
                                         "training.ema.decay",
+                                        "training.asynchronous.replay",
                                         "data.validation",
                                         "data.balance",
                                         "data.tokenizer"};  // the tokenizer is compared by its digest
@@ -113,7 +114,8 @@ TEST_CASE("resume: --change takes exactly the keys that would be refused, except
     visit(change, now);
     if (change.path.empty()) break;
     INFO(change.path);
-    const bool never = change.path.starts_with("model.") || change.path == "training.optimizer.name" || change.path == "parallel.islands";
+    const bool never = change.path.starts_with("model.") || change.path == "training.optimizer.name" || change.path == "parallel.islands" ||
+                       change.path == "training.asynchronous.mode";
     if (is_neutral(change.path) || never) {
       CHECK_THROWS_AS(changeable_keys({change.path}), ConfigError);
     } else {

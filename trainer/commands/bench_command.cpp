@@ -152,6 +152,9 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
       config = resolve(*loaded, world->size());
       if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);
     });
+    if (is_asynchronous(config.training))
+      throw ConfigError(concat("bench step: training.asynchronous.mode=", config.training.asynchronous.mode,
+                               ": times steps that all ranks take together; allowed none"));
     if (std::exchange(config.resilience.rebalance, Rebalance::kNone) != Rebalance::kNone && world->rank() == 0)
       std::cerr << "note: bench step splits micro-batches evenly, with no resilience.rebalance\n";
     machine.emplace(std::move(world), place, config);

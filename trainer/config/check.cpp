@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "parallel/pipeline/schedule.h"
+#include "trainer/config/check_communication.h"
 #include "trainer/config/check_fields.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/rules.h"
@@ -18,21 +19,6 @@
 
 namespace trireme {
 namespace {
-
-/// The nearest legal values in [low, high] below and above `value`, as text: "4 or 8".
-template <class Legal>
-std::string nearest(int64_t value, int64_t low, int64_t high, Legal&& legal) {
-  constexpr int64_t kFarthest = 1 << 20;
-  std::string out;
-  for (int64_t below = std::min(value - 1, high); below >= low && value - below <= kFarthest; --below)
-    if (legal(below)) {
-      out = std::to_string(below);
-      break;
-    }
-  for (int64_t above = std::max(value + 1, low); above <= high && above - value <= kFarthest; ++above)
-    if (legal(above)) return out + (out.empty() ? "" : " or ") + std::to_string(above);
-  return out;
-}
 
 /// `given`: as written, with `auto` unset. `c`: with all derived sizes filled in.
 void check_model(Rules& rules, const Config& given, const Config& c) {
@@ -171,12 +157,15 @@ void check_batch(Rules& rules, const Config& c) {
                    concat("sequence_length ", nearest(t.sequence_length, 1, t.sequence_length + p.tensor, divides)));
   }
   if (!p.data || !rules.apply({"training.global_batch_size", "training.micro_batch_size", "parallel.data", "parallel.islands"})) return;
+  const bool asynchronous = is_asynchronous(t);
+  if (asynchronous && !rules.apply({"training.asynchronous.mode", "training.asynchronous.apply_after"})) return;
   int64_t unit = 0;
-  if (__builtin_mul_overflow(t.micro_batch_size * *p.data, p.islands, &unit)) return;  // too many ranks, which has a rule of its own
+  if (__builtin_mul_overflow(t.micro_batch_size * *p.data, gradients_per_step(c), &unit)) return;  // too many ranks, which has a rule of its own
+  const std::string parts = asynchronous ? concat("apply_after ", gradients_per_step(c), " x ") : islands_text(p);
   const int64_t below = t.global_batch_size / unit * unit;
   if (t.global_batch_size % unit != 0)
     rules.broken("training.global_batch_size",
-                 concat("not a multiple of micro_batch_size ", t.micro_batch_size, " x ", islands_text(p), "data ", *p.data, " = ", unit),
+                 concat("not a multiple of micro_batch_size ", t.micro_batch_size, " x ", parts, "data ", *p.data, " = ", unit),
                  concat("multiples of ", unit), below > 0 ? concat(below, " or ", below + unit) : std::to_string(unit));
   if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
   const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
@@ -272,131 +261,6 @@ void check_precision(Rules& rules, const Config& c) {
     rules.broken("training.reduce_dtype", "precision fp64 reduces in fp64", "auto", "auto");
   if (rules.apply({"kernels.cpu_isa"}) && c.kernels.cpu_isa != "auto")
     rules.broken("kernels.cpu_isa", "precision fp64 runs on the reference kernels", "auto", "auto");
-}
-
-/// The largest rank at which the factors of any matrix, as a tensor rank has it, have less than half of its elements (has_low_rank in
-/// parallel/sharding/low_rank_reducer.h). Each matrix has hidden_size as one side, and the longest other side decides.
-int64_t largest_rank(const Config& c) {
-  const ModelConfig& m = c.model;
-  const int64_t tensor = c.parallel.tensor, width = m.hidden_size;
-  int64_t side = (std::max({*m.vocab_size, *m.ffn_size, m.heads * *m.head_size}) + tensor - 1) / tensor;
-  if (m.architecture == "gpt2" && !(tensor > 1 && c.parallel.sequence_parallel)) side = std::max(side, *m.max_positions);
-  return (side * width - 1) / (2 * (side + width));
-}
-
-void check_low_rank(Rules& rules, const Config& c) {
-  const CompressionConfig& k = c.training.compression;
-  if (k.method != Encoding::kLowRank) return;
-  if (k.scope == CompressionScope::kReplicate && rules.apply({"training.compression.scope"}))
-    rules.broken("training.compression.scope", "power_sgd sums whole matrices over all data ranks", "data", "data");
-  if (!rules.apply({"training.compression.rank", "model.hidden_size", "model.heads", "model.head_size", "model.ffn_size", "model.vocab_size",
-                    "model.max_positions", "parallel.tensor"}))
-    return;
-  const int64_t largest = largest_rank(c);
-  if (largest == 0)
-    rules.broken("training.compression.method", "every matrix of the model is too small for factors", "none or another method", "none");
-  else if (k.rank > largest)
-    rules.broken("training.compression.rank", "no matrix of the model would be compressed, because factors must have less than half of its elements",
-                 concat("1 to ", largest), std::to_string(largest));
-}
-
-void check_compression(Rules& rules, const Config& c) {
-  const CompressionConfig& k = c.training.compression;
-  const ParallelConfig& p = c.parallel;
-  if (k.method == Encoding::kNone || !rules.apply({"training.compression.method"})) return;
-  if (rules.apply({"training.compression.block"}) && k.block % 8 != 0)
-    rules.broken("training.compression.block", "not a multiple of 8", "multiples of 8",
-                 nearest(k.block, 8, static_cast<int64_t>(kMaxExtent), [](int64_t n) { return n % 8 == 0; }));
-  if (rules.apply({"run.device"}) && c.run.device == "cuda")
-    rules.broken("training.compression.method", "compression has no CUDA kernels yet", "none, or run.device cpu", "none");
-  if (rules.apply({"training.precision"}) && c.training.precision == "fp16")
-    rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
-                 "none");
-  check_low_rank(rules, c);
-  const bool replicas_only = k.scope == CompressionScope::kReplicate;
-  if (!replicas_only && rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded)
-    rules.broken("parallel.gradient_accumulation", "training.compression encodes a step's gradient once, so it needs all of it",
-                 "auto | full, or training.compression.scope replicate", "full");
-  if (!replicas_only && rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype == "bf16")
-    rules.broken("training.reduce_dtype", "training.compression has messages of its own, with vectors and a warm-up in fp32",
-                 "auto | fp32, or training.compression.scope replicate", "auto");
-  if (replicas_only && rules.apply({"training.compression.scope", "parallel.zero_stage", "parallel.replicate"}) && p.zero_stage > 0 &&
-      p.replicate == 1)
-    rules.broken("training.compression.scope", "parallel.replicate is 1, so nothing would be compressed", "data, or a parallel.replicate from 2",
-                 "data");
-}
-
-/// Local updates, and what does not go with them. State and decisions that would differ between islands are refused, not approximated.
-void check_local(Rules& rules, const Config& c) {
-  const TrainingConfig& t = c.training;
-  const bool local = t.local.steps.has_value();
-  if (!rules.apply({"parallel.islands", "training.local.steps"})) return;
-  if (!local && c.parallel.islands > 1)
-    rules.broken("parallel.islands", "training.local.steps is not set, so the islands would never synchronise", "1, or a training.local.steps from 1",
-                 "1");
-  if (!local) return;
-  if (rules.apply({"training.compression.method"}) && t.compression.method != Encoding::kNone)
-    rules.broken("training.compression.method", "training.local saves no errors of compression for each island", "none, or training.local.steps null",
-                 "none");
-  if (rules.apply({"training.ema.decay"}) && t.ema.decay)
-    rules.broken("training.ema.decay", "between outer steps of training.local the weights of islands differ, and so would their averages",
-                 "null, or training.local.steps null", "null");
-  if (rules.apply({"training.precision"}) && t.precision == "fp16")
-    rules.broken("training.precision", "with training.local each island would have a loss scale of its own",
-                 "fp64 | fp32 | bf16, or training.local.steps null", "bf16");
-  if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy != AnomalyPolicy::kWarn)
-    rules.broken("observe.anomalies.policy", "with training.local the islands would not agree on an anomalous step",
-                 "warn, or training.local.steps null", "warn");
-  if (c.parallel.islands > 1 && rules.apply({"data.packing"}) && c.data.packing != Packing::kNone)
-    rules.broken("data.packing", "the tokens of a step would be counted over all islands, which exchange nothing within a round of training.local",
-                 "none, or parallel.islands 1", "none");
-  if (c.parallel.islands > 1 && rules.apply({"data.balance"}) && c.data.balance != Balance::kNone)
-    rules.broken("data.balance",
-                 "the sequences of a step would be assigned over all islands, which exchange nothing within a round of training.local",
-                 "none, or parallel.islands 1", "none");
-  const int64_t steps = *t.local.steps, fragments = t.local.fragments;
-  const auto legal = [&] { return nearest(fragments, 1, std::min(steps, c.model.layers), [&](int64_t n) { return steps % n == 0; }); };
-  if (rules.apply({"training.local.fragments", "model.layers"}) && fragments > c.model.layers)
-    rules.broken("training.local.fragments", concat("the model has ", counted(c.model.layers, "block")), concat("1 to ", c.model.layers), legal());
-  if (rules.apply({"training.local.fragments"}) && steps % fragments != 0)
-    rules.broken("training.local.fragments", concat("does not divide training.local.steps ", steps), concat("divisors of ", steps), legal());
-  if (rules.apply({"training.local.fragments", "training.local.delay"}) && steps % fragments == 0 && t.local.delay >= steps / fragments)
-    rules.broken("training.local.delay", concat("a fragment synchronises every ", counted(steps / fragments, "step"), ", before its sum has arrived"),
-                 concat("0 to ", steps / fragments - 1), std::to_string(steps / fragments - 1));
-  const auto whole_rounds = [&](const char* key, int64_t every) {
-    if (every % *t.local.steps == 0 || !rules.apply({key})) return;
-    rules.broken(key,
-                 concat("not a multiple of training.local.steps ", *t.local.steps, ": the islands have the same shared weights only after a round"),
-                 concat("0, or multiples of ", *t.local.steps),
-                 nearest(every, *t.local.steps, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % *t.local.steps == 0; }));
-  };
-  whole_rounds("checkpoint.every", c.checkpoint.every);
-  whole_rounds("training.evaluate.every", t.evaluate.every);
-  whole_rounds("observe.samples.every", c.observe.samples.every);
-}
-
-/// Micro-batches that move between data ranks, and what does not go with them.
-void check_rebalance(Rules& rules, const Config& c) {
-  const ParallelConfig& p = c.parallel;
-  const auto refuse = [&](const std::string& rule, const std::string& allowed) {
-    rules.broken("resilience.rebalance", rule, concat("none, or ", allowed), "none");
-  };
-  if (c.resilience.rebalance == Rebalance::kNone || !rules.apply({"resilience.rebalance"})) return;
-  if (rules.apply({"run.device"}) && c.run.device == "cuda") refuse("how long a GPU computes in a step is not measured", "run.device cpu");
-  if (rules.apply({"parallel.islands"}) && p.islands > 1)
-    refuse("islands exchange nothing within a round of training.local, so they could not agree on a split", "parallel.islands 1");
-  if (rules.apply({"parallel.schedule"}) && p.schedule == "file")
-    refuse("parallel.schedule_file is for one number of micro-batches", "another parallel.schedule");
-  if (rules.apply({"data.balance"}) && c.data.balance != Balance::kNone)
-    refuse("data.balance gives every data rank the same number of sequences", "data.balance none");
-  if (!p.data || !rules.apply({"parallel.data", "parallel.pipeline", "training.global_batch_size", "training.micro_batch_size"})) return;
-  const int64_t microbatches = c.training.global_batch_size / c.training.micro_batch_size / *p.data;
-  if (*p.data == 1)
-    refuse("there is one data rank", "parallel.data from 2");
-  else if (microbatches <= p.pipeline)
-    refuse(concat("a data rank has ", counted(microbatches, "micro-batch", "micro-batches"), " and needs ", p.pipeline,
-                  " for its pipeline, so it could give none away"),
-           concat("training.global_batch_size from ", (p.pipeline + 1) * *p.data * c.training.micro_batch_size));
 }
 
 void check_attention(Rules& rules, const Config& c) {
@@ -541,9 +405,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_retention(rules, sound);
   check_data(rules, sound);
   check_precision(rules, sound);
-  check_compression(rules, sound);
-  check_local(rules, sound);
-  check_rebalance(rules, sound);
+  check_communication(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_samples_memory(rules, sound);

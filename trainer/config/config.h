@@ -189,6 +189,25 @@ struct LocalConfig {
   bool operator==(const LocalConfig&) const = default;
 };
 
+enum class AsynchronousMode : uint8_t { kNone, kParameterServer };
+template <>
+inline constexpr std::array kNames<AsynchronousMode>{"none", "parameter_server"};
+
+enum class StalenessCompensation : uint8_t { kNone, kLearningRate, kDelay };
+template <>
+inline constexpr std::array kNames<StalenessCompensation>{"none", "learning_rate", "delay"};
+
+struct AsynchronousConfig {
+  OneOf<AsynchronousMode> mode = AsynchronousMode::kNone;
+  int64_t steps = 100;      ///< of a round, after which all islands have the same weights
+  int64_t apply_after = 1;  ///< gradients in an update
+  int64_t staleness = 0;    ///< gradients that an island may be ahead of the slowest
+  OneOf<StalenessCompensation> compensation = StalenessCompensation::kNone;
+  double delay_weight = 0.04;   ///< for delay
+  std::string replay = "none";  ///< none, or the directory of a run whose order of arrivals is repeated
+  bool operator==(const AsynchronousConfig&) const = default;
+};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
@@ -211,6 +230,7 @@ struct TrainingConfig {
   EmaConfig ema;
   CompressionConfig compression;
   LocalConfig local;
+  AsynchronousConfig asynchronous;
   EvaluateConfig evaluate;
   StopConfig stop;
   bool operator==(const TrainingConfig&) const = default;
@@ -341,5 +361,12 @@ struct Config {
   ObserveConfig observe;
   bool operator==(const Config&) const = default;
 };
+
+/// True if islands train by training.asynchronous.
+inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }
+/// Number of parts of the global batch whose gradients are computed apart: one for each island or, with training.asynchronous, of an update.
+inline int64_t gradients_per_step(const Config& config) {
+  return is_asynchronous(config.training) ? config.training.asynchronous.apply_after : config.parallel.islands;
+}
 
 }  // namespace trireme

@@ -10,6 +10,21 @@
 
 namespace trireme {
 
+/// The nearest legal values in [low, high] below and above `value`, as text: "4 or 8".
+template <class Legal>
+std::string nearest(int64_t value, int64_t low, int64_t high, Legal&& legal) {
+  constexpr int64_t kFarthest = 1 << 20;
+  std::string out;
+  for (int64_t below = std::min(value - 1, high); below >= low && value - below <= kFarthest; --below)
+    if (legal(below)) {
+      out = std::to_string(below);
+      break;
+    }
+  for (int64_t above = std::max(value + 1, low); above <= high && above - value <= kFarthest; ++above)
+    if (legal(above)) return out + (out.empty() ? "" : " or ") + std::to_string(above);
+  return out;
+}
+
 /// Access to a configuration for the rules between its keys, and the sink for their violations.
 class Rules {
  public:

@@ -39,8 +39,9 @@ void visit(V& v, ParallelConfig& c) {
         {.key = "pipeline", .doc = "Pipeline-parallel degree: number of ranks that split the layers into stages.", .min = 1, .max = kMaxExtent}),
     c.pipeline);
   v(Field{.key = "islands",
-          .doc = "Number of copies of the model that take steps alone and synchronise after training.local.steps steps. Each has tensor x pipeline x "
-                 "data ranks and its own part of the global batch.",
+          .doc =
+              "Number of copies of the model that take steps alone and synchronise after training.local.steps steps, or compute gradients alone with "
+              "training.asynchronous. Each has tensor x pipeline x data ranks and its own part of the global batch.",
           .min = 1,
           .max = kMaxExtent},
     c.islands);

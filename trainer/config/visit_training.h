@@ -226,10 +226,58 @@ void visit(V& v, LocalConfig& c) {
 }
 
 template <class V>
+void visit(V& v, AsynchronousConfig& c) {
+  const char* const off = c.mode == AsynchronousMode::kNone ? "asynchronous.mode is none" : nullptr;
+  v(Field{.key = "mode",
+          .doc = "How islands train together without waiting for each other. parameter_server: each island computes gradients of different batches, "
+                 "sends each to the ranks that own the weights, which apply it as it arrives, and gets the newest weights."},
+    c.mode);
+  v(Field{.key = "steps",
+          .doc = "Number of steps (updates) of a round. After it, and after the last step, no gradient is on its way and all islands have the same "
+                 "weights, so that the run can be saved and evaluated.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = off},
+    c.steps);
+  v(Field{.key = "apply_after",
+          .doc =
+              "Number of gradients, each of global_batch_size / apply_after sequences, that make an update: the first that arrive, of any islands. "
+              "With parallel.islands gradients and asynchronous.staleness 0 training is synchronous.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = off},
+    c.apply_after);
+  v(Field{.key = "staleness",
+          .doc = "Number of gradients that an island may have sent more than the slowest one; then it waits. 0: all islands compute the same number.",
+          .min = 0,
+          .max = kMaxExtent,
+          .without_effect = off},
+    c.staleness);
+  v(Field{.key = "compensation",
+          .doc =
+              "What is done about a gradient g of weights v that is applied to newer weights w, after s updates. learning_rate: divides the learning "
+              "rate by max(1, s). delay: g + delay_weight g g (w - v), the gradient at w to first order.",
+          .without_effect = off},
+    c.compensation);
+  v(Field{.key = "delay_weight",
+          .doc = "Factor of the correction of compensation: delay.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = off != nullptr || c.compensation == StalenessCompensation::kDelay ? off : "asynchronous.compensation is not delay"},
+    c.delay_weight);
+  v(operation_key({.key = "replay",
+                   .doc =
+                       "Directory of a run of the same configuration whose logged order of arrivals is repeated, so that this run has the same bits. "
+                       "Steps that it has not logged are in the order of their own arrivals. none: of all steps.",
+                   .without_effect = off}),
+    c.replay);
+}
+
+template <class V>
 void visit(V& v, TrainingConfig& c) {
   // A constant schedule does not depend on the end of training: training longer does not change earlier steps, unless the last one ended a round of
-  // local updates.
-  const bool open_ended = c.schedule.name == LearningRateSchedule::kConstant && !c.local.steps;
+  // local or asynchronous updates.
+  const bool open_ended = c.schedule.name == LearningRateSchedule::kConstant && !c.local.steps && c.asynchronous.mode == AsynchronousMode::kNone;
   const Aspect length = open_ended ? Aspect::kOperation : Aspect::kMathematics;
   v(Field{.key = "steps",
           .doc = "Number of optimizer steps of the run. Give either steps or epochs.",
@@ -305,6 +353,7 @@ void visit(V& v, TrainingConfig& c) {
   v.section("ema", "Exponential moving average of the weights.", c.ema);
   v.section("compression", "Compression of gradients between data ranks.", c.compression);
   v.section("local", "Local updates: islands take steps alone and synchronise at the end of each round.", c.local);
+  v.section("asynchronous", "Asynchronous updates: islands compute gradients and apply them without waiting for each other.", c.asynchronous);
   v.section("evaluate", "Validation loss during training.", c.evaluate);
   v.section("stop", "Early stopping by the validation loss.", c.stop);
 }

@@ -79,7 +79,8 @@ int64_t evaluation_batches(int64_t sequences, int64_t global_batch, int64_t batc
 }
 
 int64_t evaluation_sample(int64_t sequences, int64_t global_batch, int64_t batch, int64_t index) {
-  TRIREME_CHECK(batch >= 0 && index >= 0 && index < global_batch, "batch ", batch, ", index ", index, " of ", global_batch);
+  TRIREME_CHECK(batch >= 0 && index >= 0, "batch ", batch, ", index ", index, " of ", global_batch);
+  if (index >= global_batch) return -1;
   const int64_t position = batch * global_batch + index;
   return position < sequences ? position : -1;
 }

@@ -41,7 +41,8 @@ class Sampler {
 /// Number of batches of an evaluation of `sequences` samples that is limited to `batches`; 0 = no limit. The last batch may be short.
 int64_t evaluation_batches(int64_t sequences, int64_t global_batch, int64_t batches);
 
-/// Sample at place `index` of evaluation batch `batch`: the samples in order, once; -1 (padding, see Dataset::read) past the last one.
+/// Sample at place `index` of evaluation batch `batch`: the samples in order, once; -1 (padding, see Dataset::read) past the last one,
+/// and at places beyond the batch, which islands with training.asynchronous may have.
 int64_t evaluation_sample(int64_t sequences, int64_t global_batch, int64_t batch, int64_t index);
 
 }  // namespace trireme

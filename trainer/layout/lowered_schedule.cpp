@@ -65,11 +65,13 @@ bool keeps_island_weights(const LocalConfig& config) { return config.steps && (c
 int64_t saved_states(const Config& config) {
   const LocalConfig& local = config.training.local;
   const auto of_island = std::ssize(state_names(config.training)) + (keeps_island_weights(local) ? 1 : 0);
-  return 1 + config.parallel.islands * of_island + (local.steps ? 1 : 0);
+  const int64_t islands = is_asynchronous(config.training) ? 1 : config.parallel.islands;  // parameter servers have one state for all
+  return 1 + islands * of_island + (local.steps ? 1 : 0);
 }
 
 int microbatches_of(const Config& config) {
-  return static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * data_ranks(config.parallel)));
+  return static_cast<int>(config.training.global_batch_size /
+                          (config.training.micro_batch_size * config.parallel.data.value() * gradients_per_step(config)));
 }
 
 /// Default: the largest power of two of rows whose logits fit in 64 MiB. A power of two divides most batches; products with an odd number of rows

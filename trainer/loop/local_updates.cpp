@@ -27,6 +27,7 @@ std::optional<int64_t> Rounds::sent_after(int64_t step) const {
 }
 
 Rounds rounds_of(const TrainingConfig& training, int64_t last) {
+  if (is_asynchronous(training)) return {training.asynchronous.steps, last};
   if (!training.local.steps) return {.last = last};
   return {*training.local.steps, last, training.local.fragments, training.local.delay};
 }

@@ -17,12 +17,13 @@
 
 namespace trireme {
 
-/// Names in checkpoints of the momentum of the outer step, and of the weights of an island if they differ from those that all islands share. Both have
-/// the shape and dtype of the weights.
+/// Names in checkpoints of the momentum of the outer step, and of the weights of an island if they differ from those that all islands share. Both
+/// have the shape and dtype of the weights.
 constexpr const char* kOuterMomentumName = "outer_momentum";
 constexpr const char* kIslandWeightName = "island_weight";
 
-/// Steps 1, 2, ... of a run with rounds of `round` steps; a round ends after the last step of the run, too. Without local updates `round` is 1.
+/// Steps 1, 2, ... of a run with rounds of `round` steps; a round ends after the last step of the run, too. Without local and asynchronous updates
+/// `round` is 1. With asynchronous updates only the ends of rounds matter.
 /// A round has `fragments` equal parts. The outer step of fragment p follows the last step of part p, on weights that were sent `delay` steps before.
 /// After the last step of the run all fragments take one, without delay. Nothing is in flight after a round.
 struct Rounds {
@@ -73,8 +74,8 @@ class LocalUpdates {
   void take_shared(Context& ctx);
   /// Exchanges the weights of this island and the shared ones, for an evaluation of the latter; a second call undoes it.
   void exchange_weights(Context& ctx);
-  /// Queues what follows `step` (from 1) of `rounds`: the sum of a fragment begins, or outer steps. The figures of outer steps, which figures() reads,
-  /// are summed over the world. `counts`: whether this rank counts its shards. Returns whether there was an outer step.
+  /// Queues what follows `step` (from 1) of `rounds`: the sum of a fragment begins, or outer steps. The figures of outer steps, which figures()
+  /// reads, are summed over the world. `counts`: whether this rank counts its shards. Returns whether there was an outer step.
   bool after_step(Context& ctx, const Rounds& rounds, int64_t step, bool counts);
   /// The outer steps of all fragments without delay, after which all islands have the shared weights.
   void synchronise_all(Context& ctx, bool counts);

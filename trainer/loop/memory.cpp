@@ -72,6 +72,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   RankMemory forecast = measured_memory(arena);
   forecast.reduced_bytes = reduced_bytes(trainer, config);
   forecast.outer_bytes = trainer.outer_bytes();
+  forecast.server_bytes = trainer.server_bytes();
   return forecast;
 }
 
@@ -100,6 +101,7 @@ std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshS
     row.arena_bytes = std::max(row.arena_bytes, its.arena_bytes);
     row.reduced_bytes = std::max(row.reduced_bytes, its.reduced_bytes);
     row.outer_bytes = std::max(row.outer_bytes, its.outer_bytes);
+    row.server_bytes = std::max(row.server_bytes, its.server_bytes);
   }
   return most;
 }

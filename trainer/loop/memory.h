@@ -22,6 +22,7 @@ struct RankMemory : MemoryPeaks {
   int64_t arena_bytes = 0;                          ///< with the arena's rounding: reserving this much suffices for the whole run
   double reduced_bytes = 0;                         ///< bytes the rank sends in a step to reduce gradients over shards and replicas; 0 if measured
   double outer_bytes = 0;                           ///< bytes the rank sends in an outer step of training.local; 0 if measured
+  double server_bytes = 0;                          ///< bytes the rank sends and receives for a gradient of training.asynchronous; 0 if measured
 };
 
 /// Counts memory by running the rank's first steps, a save and an evaluation on the meta device, with the real program; excludes the workspace that

@@ -118,6 +118,7 @@ void Trainer::make_optimizers() {
   for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
   rounds_ = rounds_of(config_.training, config_.training.steps.value_or(0));
   if (config_.training.local.steps) local_ = std::make_unique<LocalUpdates>(ctx_, mesh_, stages_, config_.training.local, precision_.master);
+  if (trireme::is_asynchronous(config_.training)) make_parameter_server();
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -224,6 +225,9 @@ void Trainer::rotate_data(int by) {
   const int ranks = mesh_.data->size(), rank = mesh_.at.island * ranks + (mesh_.data->rank() + by) % ranks;
   const int count = split_[static_cast<size_t>(rank)], skipped = std::ranges::max(split_) - count;
   training_list_ = without_first(longest_training_, skipped);
+  // Parameter servers update the weights.
+  if (trireme::is_asynchronous(config_.training))
+    std::erase_if(training_list_, [](const Action& action) { return action.type == ActionType::kUpdate; });
   evaluation_list_ = without_first(longest_evaluation_, skipped);
 
   const int64_t rows = config_.training.micro_batch_size, tokens = rows * config_.training.sequence_length;
@@ -261,6 +265,7 @@ void Trainer::rehearse(const Dataset& data, int64_t step) {
 }
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
+  if (server_ && ctx_.device != Device::kMeta) return start_asynchronous(data, step, learning_rate);
   const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
@@ -355,6 +360,7 @@ void Trainer::launch_graph(int64_t step) {
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
+  if (step.applied) return finish_asynchronous(step);
   // The host waits for the GPU here, indefinitely if another rank's link is down: NCCL detects that, CUDA does not.
   std::optional<ScopedWait> waiting;
   if (progress_ != nullptr) waiting.emplace(*progress_, Progress::Wait{"the device", {}, 0, {}});
@@ -404,7 +410,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
 }
 
 std::vector<LayerGradient> Trainer::layer_gradients() {
-  if (ctx_.device == Device::kCuda) return {};
+  if (ctx_.device == Device::kCuda || server_) return {};
   return layer_gradients_.gather(mesh_.step, used_scale_);
 }
 

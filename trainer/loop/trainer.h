@@ -2,6 +2,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 #include "trainer/layout/micro_batch_split.h"
 #include "trainer/loop/layer_gradients.h"
 #include "trainer/loop/local_updates.h"
+#include "trainer/loop/parameter_server.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -64,6 +66,8 @@ struct StepResult {
   int64_t padding = 0;               ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
   double cost_imbalance = 0;         ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
   std::optional<OuterResult> outer;  ///< if an outer step followed, with training.local
+  /// With training.asynchronous, the update: loss and grad_norm are those of its gradients, and this rank has no part in them.
+  std::optional<AppliedUpdate> applied = {};
 };
 
 /// A rectangle of a parameter that this rank owns, with its optimizer state. Checkpoints, tests and replica checks read and write it.
@@ -118,6 +122,11 @@ class Trainer {
   const Rounds& rounds() const { return rounds_; }
   /// Bytes that this rank sends in the outer steps of a round of training.local; 0 without it.
   double outer_bytes() const { return local_ ? local_->round_bytes() : 0; }
+  /// With training.asynchronous: `rates` gives the learning rate of a step (from 0), as servers may apply it before this rank starts it; else all
+  /// steps of a round have that of its first. `order`: by step, the workers of the gradients of each update, in the order of a log that the steps
+  /// repeat.
+  void set_learning_rates(std::function<double(int64_t)> rates) { rates_ = std::move(rates); }
+  void set_order(std::map<int64_t, std::vector<int>> order) { order_ = std::move(order); }
   /// Trains on the global batch of `step` (from 0), or with several islands on this island's part of it.
   StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
@@ -130,11 +139,12 @@ class Trainer {
     int64_t step = 0;        ///< from 0
     double loss_factor = 0;  ///< mean loss = summed loss * loss_factor
     double learning_rate = 0;
-    int64_t targets = 0, local_targets = 0;    ///< valid tokens of the global batch, and of this data rank
-    int64_t padding = 0;                       ///< StepResult::padding
-    double cost_imbalance = 0;                 ///< StepResult::cost_imbalance
-    std::optional<ScalarReadback> outer = {};  ///< figures of the outer steps that follow
-    double outer_bytes = 0;                    ///< sent in them
+    int64_t targets = 0, local_targets = 0;     ///< valid tokens of the global batch, and of this data rank
+    int64_t padding = 0;                        ///< StepResult::padding
+    double cost_imbalance = 0;                  ///< StepResult::cost_imbalance
+    std::optional<ScalarReadback> outer = {};   ///< figures of the outer steps that follow
+    double outer_bytes = 0;                     ///< sent in them
+    std::optional<AppliedUpdate> applied = {};  ///< with training.asynchronous; then nothing is in flight
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
@@ -201,8 +211,13 @@ class Trainer {
   /// training.sequence_length; under sequence parallelism the largest multiple of the tensor degree in it.
   int64_t text_room() const;
 
+  /// Whether training.asynchronous trains.
+  bool is_asynchronous() const { return server_ != nullptr; }
+  /// Bytes that this rank sends to and receives from parameter servers for a gradient; 0 without them.
+  double server_bytes() const { return server_ ? server_->bytes_per_gradient() : 0; }
   /// The gradient of each layer: "embedding", "blocks.0", ..., "final_norm", "head". The squares of the norms add up to the square of
-  /// StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed.
+  /// StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed, and with
+  /// training.asynchronous, where the last gradient of this rank is not that of a step.
   std::vector<LayerGradient> layer_gradients();
   /// Counts the last step for LayerGradient::zero_steps. A step that is executed several times counts once, one without a target not at all.
   void count_layer_gradients() { layer_gradients_.count_step(); }
@@ -287,6 +302,12 @@ class Trainer {
   void queue_list(const ActionList& list, int64_t step);
   void norm();
   void launch_graph(int64_t step);
+  void make_parameter_server();
+  StepInFlight start_asynchronous(const Dataset& data, int64_t step, double learning_rate);
+  StepResult finish_asynchronous(const StepInFlight& step);
+  void start_asynchronous_round(int64_t step, double learning_rate);
+  void compute_assigned_gradient(const Dataset& data);
+  void end_asynchronous_round();
   std::string offender_name(int64_t index);
   void note(const char* what, int64_t number);
 
@@ -305,7 +326,12 @@ class Trainer {
   StepTrace* trace_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool records_activations_ = false;
-  std::unique_ptr<LocalUpdates> local_;  ///< with training.local
+  std::unique_ptr<LocalUpdates> local_;        ///< with training.local
+  std::unique_ptr<ParameterServer> server_;    ///< with training.asynchronous
+  std::optional<Assignment> assigned_;         ///< the next gradient of this rank's island; none between rounds
+  std::optional<int64_t> round_begin_;         ///< the first step, from 0, of the asynchronous round that has begun
+  std::function<double(int64_t)> rates_;       ///< set_learning_rates
+  std::map<int64_t, std::vector<int>> order_;  ///< set_order
   Rounds rounds_;
   bool has_shared_weights_ = false;  ///< a SharedWeights lives
   bool islands_agree_ = true;

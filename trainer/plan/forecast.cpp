@@ -79,8 +79,15 @@ struct Step {
 
 }  // namespace
 
+namespace {
+
+/// Steps in the time of a list: with training.asynchronous each island computes one gradient in it, and a step takes apply_after of them.
+double steps_per_list(const Config& config) { return static_cast<double>(config.parallel.islands) / static_cast<double>(gradients_per_step(config)); }
+
+}  // namespace
+
 double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs) {
-  return Step(config, cluster, training_schedule(config), costs).seconds();
+  return Step(config, cluster, training_schedule(config), costs).seconds() / steps_per_list(config);
 }
 
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
@@ -107,6 +114,10 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
     parts.transfer = std::clamp(step.run.barrier_seconds - step.simulated().barrier_seconds, 0.0, waits);
   }
   parts.bubble = waits - parts.transfer;
+  const double steps = steps_per_list(config);
+  for (double* seconds : {&forecast.step_seconds, &forecast.step_low, &forecast.step_high, &parts.compute, &parts.recompute, &parts.tensor,
+                          &parts.gather, &parts.reduce, &parts.optimizer, &parts.host, &parts.transfer, &parts.bubble})
+    *seconds /= steps;
 
   const double tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh_shape(config.parallel).world();

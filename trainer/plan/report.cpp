@@ -128,6 +128,23 @@ double outer_bytes(const Forecast& f) {
   return most;
 }
 
+/// Bytes that a rank sends and receives at most for a gradient of training.asynchronous; 0 without it, or if memory is computed by formula.
+double server_bytes(const Forecast& f) {
+  double most = 0;
+  for (const RankBytes& rank : f.memory)
+    if (rank.counted) most = std::max(most, rank.counted->server_bytes);
+  return most;
+}
+
+std::string asynchronous_text(const RankedLayout& plan) {
+  const Config& config = plan.config;
+  if (!is_asynchronous(config.training)) return "";
+  const int64_t gradients = config.training.asynchronous.apply_after;
+  return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that send gradients alone, and ",
+                counted(gradients, "gradient"), " in a step; a rank sends and receives up to ", binary_bytes_text(server_bytes(plan.forecast)),
+                " per gradient\n");
+}
+
 std::string local_text(const RankedLayout& plan) {
   const LocalConfig& local = plan.config.training.local;
   if (!local.steps) return "";
@@ -178,7 +195,7 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
   text += concat(plan.layout, " on ", cluster_text(cluster), ", ", counted(microbatches_of(c), "micro-batch", "micro-batches"), " of ",
                  t.micro_batch_size, ", recompute ", t.recompute,
                  stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
-  text += memory_text(plan) + "\n" + time_text(plan.forecast) + local_text(plan) + "\n" + utilisation_text(plan, cluster);
+  text += memory_text(plan) + "\n" + time_text(plan.forecast) + local_text(plan) + asynchronous_text(plan) + "\n" + utilisation_text(plan, cluster);
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
   return text;
 }
@@ -215,6 +232,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                      {"fragments", local.fragments},
                      {"outer_bytes", outer_bytes(f)},
                      {"bytes_per_step", outer_bytes(f) / static_cast<double>(*local.steps)}};
+  if (const AsynchronousConfig& asynchronous = plan.config.training.asynchronous; is_asynchronous(plan.config.training))
+    json["asynchronous"] = {{"mode", asynchronous.mode.text()}, {"apply_after", asynchronous.apply_after}, {"bytes_per_gradient", server_bytes(f)}};
   if (tokens) {
     const TrainingCost bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
     json["training"] = {{"tokens", bill.tokens},

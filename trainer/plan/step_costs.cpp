@@ -217,6 +217,17 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   return visible(reduced, last_backward) + visible(gathered, first_forward);
 }
 
+/// The gradient that a rank of an island pushes to parameter servers, and the weights that it pulls from them: each (n-1)/n of the `owned` ones. The
+/// updates of the servers take the memory traffic of one optimizer step for each gradient of all.
+double server_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
+  if (!is_asynchronous(config.training)) return 0;
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
+  const Precision precision = precision_of(config.training);
+  return all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.gradient)), cluster) +
+         all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.master)), cluster);
+}
+
 /// The outer steps of a round of training.local on a rank that owns `owned` weights and computes for `compute` seconds in a step, divided among the
 /// steps of the round. A delay hides the sums behind the computation of its steps.
 struct OuterSeconds {
@@ -360,7 +371,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
     const OuterSeconds outer = outer_seconds(config, cluster, elements[rank] / shards, microbatches_of(config) * compute[rank]);
     costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0) +
-                           outer.all_reduce);
+                           outer.all_reduce + server_seconds(config, cluster, elements[rank] / shards));
     costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster) + outer.traffic);
   }
   costs.host = stack.host_seconds;

@@ -99,6 +99,30 @@ LoggedSplits MetricsSink::splits_after(const std::filesystem::path& path, int64_
   return splits;
 }
 
+LoggedOrder MetricsSink::order_after(const std::filesystem::path& path, int64_t step) {
+  LoggedOrder order;
+  if (!std::filesystem::exists(path)) return order;
+  const auto add = [&](int64_t at, const ordered_json& workers) {
+    std::vector<int>& of_step = order[at];
+    of_step.clear();
+    for (const ordered_json& worker : workers) of_step.push_back(worker.is_number_integer() ? worker.get<int>() : -1);
+  };
+  std::istringstream text(read_text(path));
+  for (std::string line; std::getline(text, line);) {
+    const ordered_json value = ordered_json::parse(line, nullptr, false);
+    if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer() || !value.contains("workers")) continue;
+    const auto at = value["step"].get<int64_t>();
+    if (!value.contains("event")) {
+      add(at, value["workers"]);
+    } else if (value["event"] == "arrivals") {
+      std::erase_if(order, [&](const auto& logged) { return logged.first > at; });
+      for (const auto& [later, workers] : value["workers"].items()) add(std::strtoll(later.c_str(), nullptr, 10), workers);
+    }
+  }
+  std::erase_if(order, [&](const auto& logged) { return logged.first <= step; });
+  return order;
+}
+
 void MetricsSink::truncate_after(const std::filesystem::path& path, int64_t step) {
   if (!std::filesystem::exists(path)) return;
   const std::string text = step > 0 ? read_text(path) : "";

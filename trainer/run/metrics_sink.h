@@ -22,6 +22,9 @@ struct LoggedSplits {
   std::map<int64_t, std::vector<int>> after_step;  ///< MicroBatchSplit
 };
 
+/// The order in which gradients arrived, with training.asynchronous: by step, from 1, the workers of the gradients of its update.
+using LoggedOrder = std::map<int64_t, std::vector<int>>;
+
 /// Appends to metrics.jsonl: one object per line, written immediately; numbers read back to the same bits, NaN and infinity are null. Lines that
 /// cannot be written are buffered and retried with the next line.
 class MetricsSink : public EventSink {
@@ -48,6 +51,10 @@ class MetricsSink : public EventSink {
   /// The splits of micro-batches after `step`, by the step after which each took force, and the last step. A job that ended while it repeated steps
   /// has logged those that it had still to repeat.   Errors: IoError.
   static LoggedSplits splits_after(const std::filesystem::path& path, int64_t step);
+  /// The order of arrivals in the steps after `step`. A job that ended while it repeated steps has logged what it had still to repeat (event
+  /// "arrivals").
+  /// Errors: IoError.
+  static LoggedOrder order_after(const std::filesystem::path& path, int64_t step);
   /// Renames a file that contains steps to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., and returns that name; empty if there is no
   /// such file.   Errors: IoError.
   static std::filesystem::path rename_existing(const std::filesystem::path& path);

@@ -1,5 +1,6 @@
 #pragma once
-// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp and run_rebalance.cpp.
+// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp
+// and run_asynchronous.cpp.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -80,6 +81,11 @@ class Run {
   void report_logged_splits();
   std::vector<double> seconds_of_data_ranks();
   void rebalance(int64_t step);
+  double learning_rate_of(int64_t step) const;
+  void read_replay();
+  void resume_order(const Resumed& resumed);
+  void report_logged_order();
+  void report_staleness(int64_t step);
   void start_step(int64_t step);
   void finish_step();
   void continue_training();
@@ -95,8 +101,11 @@ class Run {
   bool finished() const { return evaluated_ && (done_ >= last_step() || stopper_.reached()); }
   bool evaluates_at(int64_t step) const;
   std::filesystem::path directory() const { return config_.run.directory; }
-  /// The last step of this job. With training.local a round is not cut short: only after it a state can be saved.
+  /// The last step of this job. With training.local and training.asynchronous a round is not cut short: only after
+  /// it a state can be saved.
   int64_t last_step() const { return rounds().end_of(std::min(total_, options_.max_steps.value_or(total_))); }
+  /// Whether islands decide anything alone within a round.
+  bool islands_decide() const { return config_.parallel.islands > 1 && !is_asynchronous(config_.training); }
   Rounds rounds() const { return rounds_of(config_.training, total_); }
   bool reports() const { return world_.rank() == 0; }
 
@@ -112,13 +121,16 @@ class Run {
   std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::optional<RankFigures> figures_;              ///< from the first step on
-  std::optional<Rebalancer> rebalancer_;            ///< with resilience.rebalance
-  std::vector<double> data_rank_seconds_;           ///< with it: compute of the last finished step, the same on all ranks
-  LoggedSplits logged_splits_;                      ///< with it: those of an earlier job in the steps that this one repeats
-  std::optional<Sampler> blend_;                    ///< rank 0: the sample order, if data.train has groups with weights
-  std::unique_ptr<RunLock> lock_;                   ///< rank 0: held until this run ends
-  Reporter reporter_;                               ///< has an effect on rank 0 only
+  std::optional<RankFigures> figures_;     ///< from the first step on
+  std::optional<Rebalancer> rebalancer_;   ///< with resilience.rebalance
+  std::vector<double> data_rank_seconds_;  ///< with it: compute of the last finished step, the same on all ranks
+  LoggedSplits logged_splits_;             ///< with it: those of an earlier job in the steps that this one repeats
+  LoggedOrder logged_order_;               ///< with training.asynchronous: of the steps that an earlier job has trained, and this one repeats
+  LoggedOrder replayed_order_;             ///< with it: of training.asynchronous.replay
+  StalenessHistogram staleness_;           ///< with it: of the gradients of this job
+  std::optional<Sampler> blend_;           ///< rank 0: the sample order, if data.train has groups with weights
+  std::unique_ptr<RunLock> lock_;          ///< rank 0: held until this run ends
+  Reporter reporter_;                      ///< has an effect on rank 0 only
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
   std::vector<RankMemory> memory_;                  ///< forecast by pipeline rank
   std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known

@@ -22,11 +22,15 @@ void Run::log(RankRecord::Level level, const std::string& text) {
   if (options_.record != nullptr) options_.record->write(level, text);
 }
 
+double Run::learning_rate_of(int64_t step) const {
+  return learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
+}
+
 /// On a GPU the results of a step are read while the next one runs, unless one of both is traced, a step may be held back or more of it is recorded
 /// than its results; on a CPU they are available immediately.
 void Run::start_step(int64_t step) {
   progress_.begin_step(step, ctx_.arena->peak_bytes(), peak_resident_bytes());
-  const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
+  const double rate = learning_rate_of(step);
   const bool traced = tracer_ && tracer_->traces(step);
   if (traced) {
     finish_step();
@@ -35,7 +39,7 @@ void Run::start_step(int64_t step) {
   trainer_->record_activations(records_activations(step));
   const bool may_repeat = config_.observe.anomalies.policy == AnomalyPolicy::kRerun;
   const LossScale before = trainer_->loss_scale();
-  timeout_.start(step, config_.parallel.islands > 1 && rounds().may_wait_after(step));
+  timeout_.start(step, config_.parallel.islands > 1 && (is_asynchronous(config_.training) || rounds().may_wait_after(step)));
   set_timeout();
   if (may_repeat) {
     trainer_->weights_changed();  // as in execute()
@@ -56,7 +60,8 @@ void Run::finish_step() {
   if (tracer_) tracer_->end(step);
   finished_ = *std::exchange(started_, std::nullopt);
   const auto now = std::chrono::steady_clock::now();
-  const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
+  double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
+  if (result.applied) seconds = result.applied->seconds;  // this rank may have computed for several updates, or for none
   timeout_.finish(step, seconds);
   const bool traced = tracer_ && tracer_->traces(step);
   if (!traced) steady_.add(seconds);
@@ -135,6 +140,7 @@ nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result)
   nlohmann::ordered_json fields = use_of_sets(step);
   if (result.outer)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
+  if (result.applied) fields.update({{"workers", result.applied->workers}, {"staleness", result.applied->staleness}});
   if (rebalancer_) fields["imbalance"] = excess_of_slowest(data_rank_seconds_);
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
@@ -166,7 +172,7 @@ std::string Run::checkpoint_before_rejections() const {
 
 /// Tells all ranks what the islands have decided alone in the round that has ended. Collective.
 void Run::share_island_reports() {
-  if (config_.parallel.islands == 1) return;
+  if (!islands_decide()) return;
   finish_step();
   const nlohmann::ordered_json mine = {{"rejected", rejected_.state()}, {"events", reporter_.take_island_events()}};
   std::string bytes;
@@ -274,6 +280,7 @@ ExitCode Run::loop() {
     if (rebalancer_) rebalance(step);
     if (!rounds().ends_after(step)) continue;  // what follows concerns all islands, which exchange nothing within a round
     share_island_reports();
+    report_staleness(step);
     constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
     const double request = stop_.requested() ? kStop : !reports() ? 0 : save_request_.requested() ? kSave : figures_->due() ? kGather : 0;
@@ -328,8 +335,12 @@ ExitCode Run::loop() {
   return ExitCode::kOk;
 }
 
-void check_trace_steps(const RunOptions& options, int64_t total_steps) {
+void check_trace_steps(const RunOptions& options, const Config& config, int64_t total_steps) {
   if (!options.trace_steps) return;
+  if (is_asynchronous(config.training))
+    throw ConfigError(
+        concat("--trace-steps=", to_string(*options.trace_steps),
+               ": with training.asynchronous a rank computes gradients that are not steps; allowed with training.asynchronous.mode none"));
   const int64_t last = std::min(total_steps, options.max_steps.value_or(total_steps));
   const std::string key = concat("--trace-steps=", to_string(*options.trace_steps));
   if (options.trace_steps->last > last) throw ConfigError(concat(key, ": the run ends after step ", last, "; allowed steps from 1 to ", last));

@@ -20,8 +20,8 @@ struct RunOptions {
   LaunchEnvironment environment = {};      ///< which launcher started the ranks, and whether standard output is a terminal
 };
 
-/// Errors: ConfigError if a step to trace is after the end of the run.
-void check_trace_steps(const RunOptions& options, int64_t total_steps);
+/// Errors: ConfigError if a step to trace is after the end of the run, or with training.asynchronous.
+void check_trace_steps(const RunOptions& options, const Config& config, int64_t total_steps);
 
 /// Trains to the end of `config` (resolved for this world) or until a stop is requested, as one rank of `world`. Collective.
 /// `progress` receives this rank's current action. Returns kOk, or kRequeue if a stop was requested (StopRequest); then the last trained step, if

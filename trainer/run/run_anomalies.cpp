@@ -62,9 +62,9 @@ std::string outliers_text(const std::vector<RankResult>& ranks) {
   return text;
 }
 
-/// "; rank 3 on host a has the highest loss, 9.25, and rank 1 on host b the highest gradient norm, 17"; empty for one rank.
+/// "; rank 3 on host a has the highest loss, 9.25, and rank 1 on host b the highest gradient norm, 17"; empty for one rank or none.
 std::string highest(const std::vector<RankResult>& ranks) {
-  if (ranks.size() == 1) return "";
+  if (ranks.size() <= 1) return "";
   size_t norm = 0;
   std::optional<size_t> loss;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -111,9 +111,10 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     reporter_.step(step, result, seconds, more_figures(step, result), padding_);
     return count_step(step, result);
   }
-  const std::vector<RankResult> ranks = gather_rank_results(*trainer_, result, finished_.limits);
+  std::vector<RankResult> ranks;  // with training.asynchronous no rank has a part of its own in an update
+  if (!result.applied) ranks = gather_rank_results(*trainer_, result, finished_.limits);
   const std::string text = text_of(anomaly, result, limits) + outliers_text(ranks) + (anomaly.only_ranks() ? "" : highest(ranks));
-  ordered_json fields = to_json(ranks);
+  ordered_json fields = result.applied ? ordered_json::object() : to_json(ranks);
   const StepResult first = result;
   std::optional<RerunVerdict> verdict;
   if (policy == AnomalyPolicy::kRerun) {
@@ -144,7 +145,9 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
 void Run::count_step(int64_t step, const StepResult& result) {
   rejected_.add(step, result);
   window_.add(result);
-  if (trainer_->counts_loss() && trainer_->mesh().shape.data() > 1) rank_window_.add(result);
+  if (trainer_->counts_loss() && trainer_->mesh().shape.data() > 1 && !result.applied) rank_window_.add(result);
+  if (result.applied)
+    for (const int64_t staleness : result.applied->staleness) staleness_.add(staleness);
   if (result.targets > 0) trainer_->count_layer_gradients();
 }
 

@@ -39,7 +39,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   std::map<std::string, std::string> facts;
   collectively(world_, [&] {
     open_data();
-    check_trace_steps(options_, total_);
+    check_trace_steps(options_, config_, total_);
     if (reports() && ctx_.device == Device::kCuda && config_.kernels.tuning_file != "none") check_tuning_file(config_.kernels.tuning_file);
     const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
     forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
@@ -96,6 +96,7 @@ void Run::make_trainer() {
   if (ctx_.device == Device::kCuda) register_memory(world_);
   trainer_->watch(progress_);
   trainer_->set_last_step(total_);
+  trainer_->set_learning_rates([this](int64_t step) { return learning_rate_of(step + 1); });
 }
 
 /// A run that was stopped before its last evaluation still rehearses a step, because the evaluation uses the step's algorithms.
@@ -139,6 +140,7 @@ void Run::resume() {
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     recall_evaluation(resumed);
     if (finished()) return sweep_finished();
+    read_replay();
     if (!locked) {
       progress_.act("waiting for the run directory's lock");
       collectively(world_, [&] {
@@ -153,13 +155,14 @@ void Run::resume() {
         continue;
       }
     }
-    const bool islands = config_.parallel.islands > 1;
+    const bool islands = islands_decide();
     const int64_t island = trainer_->mesh().at.island;
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps, islands ? concat(" by island ", island) : "");
-    if (island > 0 && trainer_->mesh().step.rank() == 0) reporter_.keep_island_events();
+    if (islands && island > 0 && trainer_->mesh().step.rank() == 0) reporter_.keep_island_events();
     window_ = AnomalyWindow(config_.observe.anomalies, resumed.anomaly_window);
     rank_window_ = RankWindow(config_.observe.anomalies);
     resume_split(resumed);
+    resume_order(resumed);
     collectively(world_, [&] {
       if (reports()) open_directory(resumed);
     });
@@ -247,6 +250,7 @@ void Run::open_directory(const Resumed& resumed) {
   reporter_.open(config_, environment, forecast_, history_, total_, width, messages);
   report_change(resumed);
   report_logged_splits();
+  report_logged_order();
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
   if (!data_->validation.empty()) reporter_.message(evaluation_text());

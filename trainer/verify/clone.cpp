@@ -46,6 +46,7 @@ void check_against(const Config& config, const Layout& layout) {
   candidate.training.loss_scale = {};
   candidate.training.compression = {};
   candidate.training.local = {};
+  candidate.training.asynchronous = {};
   // Sequence parallelism must divide micro_batch_size x sequence_length, and the layout sets its own micro-batch size.
   if (layout.sequence_parallel)
     candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
@@ -157,8 +158,9 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   t.logits_chunk = 5;                                                         // does not divide the rows of a micro-batch
   if (t.gradient_clip > 0) t.gradient_clip = std::min(t.gradient_clip, 0.5);  // low enough to clip
   t.loss_scale = {};
-  t.compression = {};              // what a message contains depends on the layout
-  t.local = {};                    // the layouts are those of one island
+  t.compression = {};  // what a message contains depends on the layout
+  t.local = {};        // the layouts are those of one island
+  t.asynchronous = {};
   constexpr double kDecay = 0.15;  // low enough to take effect within three steps, despite the warm-up
   if (t.ema.decay) t.ema.decay = std::min(*t.ema.decay, kDecay);
   OptimizerConfig& o = t.optimizer;

@@ -229,8 +229,16 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const LocalConfig& rounds = training.local;
   const auto states = static_cast<double>(state_names(training).size() + (rounds.steps ? 2 : 0));
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
-  bytes.other = static_cast<double>(2 * sizeof(int32_t) *
-                                    static_cast<size_t>(training.global_batch_size / data_ranks(config_.parallel) * training.sequence_length));
+  bytes.other =
+      static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
+  if (is_asynchronous(training)) {  // the parts of servers (trainer/loop/parameter_server.h)
+    const double owned = elements / policy_.shard, narrow = static_cast<double>(size_of(precision_.gradient));
+    const auto islands = static_cast<double>(config_.parallel.islands);
+    bytes.optimizer += wide * owned / islands;
+    if (training.asynchronous.apply_after > 1) bytes.optimizer += narrow * owned / islands;
+    if (training.asynchronous.compensation == StalenessCompensation::kDelay) bytes.optimizer += wide * owned;
+    bytes.other += narrow * owned * (islands - 1) / islands;
+  }
   // About the largest fragment, whose sum is in flight.
   if (rounds.delay > 0) bytes.other += wide * elements / policy_.shard / static_cast<double>(rounds.fragments);
   if (config_.model.architecture != "gpt2")
@@ -314,8 +322,8 @@ int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches) {
 ActionLists steady_schedule(const Config& config) {
   Config fewer = config;
   if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
-    fewer.training.global_batch_size =
-        config.training.micro_batch_size * data_ranks(config.parallel) * steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
+    fewer.training.global_batch_size = config.training.micro_batch_size * *config.parallel.data * gradients_per_step(config) *
+                                       steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
   return training_schedule(fewer);
 }
 

@@ -1,0 +1,92 @@
+// Runs with parameter servers: gradients that are not finite, what metrics.jsonl has of an update, and islands that do not wait for a slow one.
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/disturbed_run.h"
+#include "tests/support/run_files.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// Islands of one rank, in rounds of six steps.
+Config served_run(const fs::path& directory, int islands, int apply_after) {
+  Config config = parity_config(ParityModel::kLlama, {}, "fp32");
+  config.run.directory = directory / "run";
+  config.model.vocab_size = 256;
+  write_tokens(directory / "tokens", 12 * 400 + 1);
+  config.data.train = {directory / "tokens"};
+  config.parallel.islands = islands;
+  config.training.asynchronous.mode = AsynchronousMode::kParameterServer;
+  config.training.asynchronous.steps = 6;
+  config.training.asynchronous.apply_after = apply_after;
+  config.training.asynchronous.staleness = 8;
+  config.training.steps = 12;
+  config.checkpoint.every = 6;
+  return config;
+}
+
+std::vector<json> lines_of_run(const Config& config, const std::string& event) {
+  std::vector<json> lines;
+  std::ifstream stream(fs::path(config.run.directory) / "metrics.jsonl");
+  for (std::string line; std::getline(stream, line);)
+    if (json value = json::parse(line); value.value("event", "") == event && (!event.empty() || value.contains("loss")))
+      lines.push_back(std::move(value));
+  return lines;
+}
+
+/// The squared norm of a gradient of an island becomes NaN.
+Fault infinite_gradient(int64_t step, int rank) {
+  return {step,         rank, "step",
+          "all_reduce", true, [](const Tensor& sums) { sums.data<double>()[kSquares] = std::numeric_limits<double>::quiet_NaN(); }};
+}
+
+}  // namespace
+
+TEST_CASE("asynchronous: an update of a gradient that is not finite is rejected, and one that has another gradient leaves it out") {
+  for (const int apply_after : {1, 2}) {
+    const TemporaryDirectory directory;
+    const Config config = served_run(directory.path, 2, apply_after);
+    CHECK(run_disturbed(config, infinite_gradient(1, 1)).empty());
+    const std::vector<json> rejected = lines_of_run(config, "rejected_step"), steps = lines_of_run(config, "");
+    CHECK(steps.size() == 12);
+    CHECK(rejected.size() == (apply_after == 1 ? 1 : 0));
+    for (const json& event : rejected) CHECK(!event.contains("island"));  // all islands have the same updates
+    const CheckpointDescription saved = CheckpointReader(fs::path(config.run.directory) / "checkpoints" / checkpoint_name(12)).description();
+    CHECK(saved.optimizer_steps == (apply_after == 1 ? 11 : 12));
+    for (const json& step : steps) CHECK(step["workers"].size() == static_cast<size_t>(apply_after));
+  }
+}
+
+TEST_CASE("asynchronous: an island computes while another one is slow, up to the bound") {
+  const TemporaryDirectory directory;
+  Config config = served_run(directory.path, 2, 1);
+  config.training.asynchronous.steps = config.training.steps.value();
+  config.checkpoint.every = 0;
+  for (const int64_t bound : {0, 3}) {
+    config.training.asynchronous.staleness = bound;
+    fs::remove_all(config.run.directory);
+    const std::string error = run_observed(config, {}, [&](int rank, const Progress&) -> BufferObserver {
+      return [rank](Context&, const ObservedBuffer& traffic) {
+        if (rank == 1 && traffic.group == "step") std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      };
+    });
+    CHECK(error.empty());
+    int64_t ahead = 0, most = 0;
+    for (const json& step : lines_of_run(config, "")) {
+      ahead += step["workers"][0] == 0 ? 1 : -1;
+      most = std::max(most, ahead);
+    }
+    INFO("bound " << bound << ", ahead by " << most);
+    CHECK(most <= bound + 1);
+    CHECK(most >= std::min<int64_t>(bound, 2));
+  }
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,178 @@
+#include "trainer/config/check_communication.h"
+
+#include <algorithm>
+
+#include "kernels/core/counted.h"
+
+namespace trireme {
+namespace {
+
+/// The largest rank at which the factors of any matrix, as a tensor rank has it, have less than half of its elements (has_low_rank in
+/// parallel/sharding/low_rank_reducer.h). Each matrix has hidden_size as one side, and the longest other side decides.
+int64_t largest_rank(const Config& c) {
+  const ModelConfig& m = c.model;
+  const int64_t tensor = c.parallel.tensor, width = m.hidden_size;
+  int64_t side = (std::max({*m.vocab_size, *m.ffn_size, m.heads * *m.head_size}) + tensor - 1) / tensor;
+  if (m.architecture == "gpt2" && !(tensor > 1 && c.parallel.sequence_parallel)) side = std::max(side, *m.max_positions);
+  return (side * width - 1) / (2 * (side + width));
+}
+
+void check_low_rank(Rules& rules, const Config& c) {
+  const CompressionConfig& k = c.training.compression;
+  if (k.method != Encoding::kLowRank) return;
+  if (k.scope == CompressionScope::kReplicate && rules.apply({"training.compression.scope"}))
+    rules.broken("training.compression.scope", "power_sgd sums whole matrices over all data ranks", "data", "data");
+  if (!rules.apply({"training.compression.rank", "model.hidden_size", "model.heads", "model.head_size", "model.ffn_size", "model.vocab_size",
+                    "model.max_positions", "parallel.tensor"}))
+    return;
+  const int64_t largest = largest_rank(c);
+  if (largest == 0)
+    rules.broken("training.compression.method", "every matrix of the model is too small for factors", "none or another method", "none");
+  else if (k.rank > largest)
+    rules.broken("training.compression.rank", "no matrix of the model would be compressed, because factors must have less than half of its elements",
+                 concat("1 to ", largest), std::to_string(largest));
+}
+
+void check_compression(Rules& rules, const Config& c) {
+  const CompressionConfig& k = c.training.compression;
+  const ParallelConfig& p = c.parallel;
+  if (k.method == Encoding::kNone || !rules.apply({"training.compression.method"})) return;
+  if (rules.apply({"training.compression.block"}) && k.block % 8 != 0)
+    rules.broken("training.compression.block", "not a multiple of 8", "multiples of 8",
+                 nearest(k.block, 8, static_cast<int64_t>(kMaxExtent), [](int64_t n) { return n % 8 == 0; }));
+  if (rules.apply({"run.device"}) && c.run.device == "cuda")
+    rules.broken("training.compression.method", "compression has no CUDA kernels yet", "none, or run.device cpu", "none");
+  if (rules.apply({"training.precision"}) && c.training.precision == "fp16")
+    rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
+                 "none");
+  check_low_rank(rules, c);
+  const bool replicas_only = k.scope == CompressionScope::kReplicate;
+  if (!replicas_only && rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded)
+    rules.broken("parallel.gradient_accumulation", "training.compression encodes a step's gradient once, so it needs all of it",
+                 "auto | full, or training.compression.scope replicate", "full");
+  if (!replicas_only && rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype == "bf16")
+    rules.broken("training.reduce_dtype", "training.compression has messages of its own, with vectors and a warm-up in fp32",
+                 "auto | fp32, or training.compression.scope replicate", "auto");
+  if (replicas_only && rules.apply({"training.compression.scope", "parallel.zero_stage", "parallel.replicate"}) && p.zero_stage > 0 &&
+      p.replicate == 1)
+    rules.broken("training.compression.scope", "parallel.replicate is 1, so nothing would be compressed", "data, or a parallel.replicate from 2",
+                 "data");
+}
+
+/// `steps`: of a round, by `round`. `why`: nothing else is done within one.
+void check_whole_rounds(Rules& rules, const Config& c, const char* round, int64_t steps, const char* why) {
+  const auto whole = [&](const char* key, int64_t every) {
+    if (every % steps == 0 || !rules.apply({key, round})) return;
+    rules.broken(key, concat("not a multiple of ", round, " ", steps, ": ", why), concat("0, or multiples of ", steps),
+                 nearest(every, steps, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % steps == 0; }));
+  };
+  whole("checkpoint.every", c.checkpoint.every);
+  whole("training.evaluate.every", c.training.evaluate.every);
+  whole("observe.samples.every", c.observe.samples.every);
+}
+
+/// Local updates, and what does not go with them. State and decisions that would differ between islands are refused, not approximated.
+void check_local(Rules& rules, const Config& c) {
+  const TrainingConfig& t = c.training;
+  const bool local = t.local.steps.has_value();
+  if (!rules.apply({"parallel.islands", "training.local.steps"})) return;
+  if (!local && c.parallel.islands > 1 && !is_asynchronous(t) && rules.apply({"training.asynchronous.mode"}))
+    rules.broken("parallel.islands", "training.local.steps is not set, so the islands would never synchronise",
+                 "1, or a training.local.steps from 1, or a training.asynchronous.mode", "1");
+  if (!local) return;
+  if (rules.apply({"training.compression.method"}) && t.compression.method != Encoding::kNone)
+    rules.broken("training.compression.method", "training.local saves no errors of compression for each island", "none, or training.local.steps null",
+                 "none");
+  if (rules.apply({"training.ema.decay"}) && t.ema.decay)
+    rules.broken("training.ema.decay", "between outer steps of training.local the weights of islands differ, and so would their averages",
+                 "null, or training.local.steps null", "null");
+  if (rules.apply({"training.precision"}) && t.precision == "fp16")
+    rules.broken("training.precision", "with training.local each island would have a loss scale of its own",
+                 "fp64 | fp32 | bf16, or training.local.steps null", "bf16");
+  if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy != AnomalyPolicy::kWarn)
+    rules.broken("observe.anomalies.policy", "with training.local the islands would not agree on an anomalous step",
+                 "warn, or training.local.steps null", "warn");
+  if (c.parallel.islands > 1 && rules.apply({"data.packing"}) && c.data.packing != Packing::kNone)
+    rules.broken("data.packing", "the tokens of a step would be counted over all islands, which exchange nothing within a round of training.local",
+                 "none, or parallel.islands 1", "none");
+  if (c.parallel.islands > 1 && rules.apply({"data.balance"}) && c.data.balance != Balance::kNone)
+    rules.broken("data.balance",
+                 "the sequences of a step would be assigned over all islands, which exchange nothing within a round of training.local",
+                 "none, or parallel.islands 1", "none");
+  const int64_t steps = *t.local.steps, fragments = t.local.fragments;
+  const auto legal = [&] { return nearest(fragments, 1, std::min(steps, c.model.layers), [&](int64_t n) { return steps % n == 0; }); };
+  if (rules.apply({"training.local.fragments", "model.layers"}) && fragments > c.model.layers)
+    rules.broken("training.local.fragments", concat("the model has ", counted(c.model.layers, "block")), concat("1 to ", c.model.layers), legal());
+  if (rules.apply({"training.local.fragments"}) && steps % fragments != 0)
+    rules.broken("training.local.fragments", concat("does not divide training.local.steps ", steps), concat("divisors of ", steps), legal());
+  if (rules.apply({"training.local.fragments", "training.local.delay"}) && steps % fragments == 0 && t.local.delay >= steps / fragments)
+    rules.broken("training.local.delay", concat("a fragment synchronises every ", counted(steps / fragments, "step"), ", before its sum has arrived"),
+                 concat("0 to ", steps / fragments - 1), std::to_string(steps / fragments - 1));
+  check_whole_rounds(rules, c, "training.local.steps", *t.local.steps, "the islands have the same shared weights only after a round");
+}
+
+/// What does not go with asynchronous updates. A rank computes gradients that are not steps, so what belongs to a step of all ranks is refused.
+void check_asynchronous(Rules& rules, const Config& c) {
+  const TrainingConfig& t = c.training;
+  const AsynchronousConfig& a = t.asynchronous;
+  if (!is_asynchronous(t) || !rules.apply({"training.asynchronous.mode"})) return;
+  const auto refuse = [&](bool refused, const char* key, const std::string& rule, const std::string& allowed) {
+    if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or training.asynchronous.mode none"), allowed);
+  };
+  refuse(c.run.device == "cuda", "run.device", "parameter servers of training.asynchronous have no CUDA kernels", "cpu");
+  refuse(t.precision == "fp16", "training.precision", "with training.asynchronous the gradients of an update would have several loss scales", "bf16");
+  refuse(t.compression.method != Encoding::kNone, "training.compression.method",
+         "training.asynchronous sends whole gradients to the parameter servers", "none");
+  refuse(t.local.steps.has_value(), "training.local.steps",
+         "islands synchronise either by outer steps or by the parameter servers of "
+         "training.asynchronous",
+         "null");
+  refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
+         "parameter servers apply an update of training.asynchronous before all ranks can judge it", "warn");
+  refuse(c.observe.activations.every > 0, "observe.activations.every", "with training.asynchronous the islands compute gradients of different steps",
+         "0");
+  refuse(c.observe.histograms.every > 0, "observe.histograms.every", "with training.asynchronous the islands have gradients of different steps", "0");
+  refuse(c.data.packing != Packing::kNone, "data.packing", "with training.asynchronous the padding of a step is not counted", "none");
+  refuse(c.data.balance != Balance::kNone, "data.balance", "with training.asynchronous the batches of a step are assigned as workers arrive", "none");
+  refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance",
+         "with training.asynchronous a fast island already computes more gradients than a slow one", "none");
+  if (rules.apply({"training.asynchronous.apply_after", "parallel.islands"}) && a.apply_after > c.parallel.islands)
+    rules.broken("training.asynchronous.apply_after", concat("more gradients than parallel.islands ", c.parallel.islands, " compute at a time"),
+                 concat("1 to ", c.parallel.islands), std::to_string(c.parallel.islands));
+  check_whole_rounds(rules, c, "training.asynchronous.steps", a.steps, "the islands have the same weights only after a round");
+}
+
+/// Micro-batches that move between data ranks, and what does not go with them.
+void check_rebalance(Rules& rules, const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  const auto refuse = [&](const std::string& rule, const std::string& allowed) {
+    rules.broken("resilience.rebalance", rule, concat("none, or ", allowed), "none");
+  };
+  if (c.resilience.rebalance == Rebalance::kNone || !rules.apply({"resilience.rebalance"})) return;
+  if (rules.apply({"run.device"}) && c.run.device == "cuda") refuse("how long a GPU computes in a step is not measured", "run.device cpu");
+  if (rules.apply({"parallel.islands"}) && p.islands > 1)
+    refuse("islands exchange nothing within a round of training.local, so they could not agree on a split", "parallel.islands 1");
+  if (rules.apply({"parallel.schedule"}) && p.schedule == "file")
+    refuse("parallel.schedule_file is for one number of micro-batches", "another parallel.schedule");
+  if (rules.apply({"data.balance"}) && c.data.balance != Balance::kNone)
+    refuse("data.balance gives every data rank the same number of sequences", "data.balance none");
+  if (!p.data || !rules.apply({"parallel.data", "parallel.pipeline", "training.global_batch_size", "training.micro_batch_size"})) return;
+  const int64_t microbatches = c.training.global_batch_size / c.training.micro_batch_size / *p.data;
+  if (*p.data == 1)
+    refuse("there is one data rank", "parallel.data from 2");
+  else if (microbatches <= p.pipeline)
+    refuse(concat("a data rank has ", counted(microbatches, "micro-batch", "micro-batches"), " and needs ", p.pipeline,
+                  " for its pipeline, so it could give none away"),
+           concat("training.global_batch_size from ", (p.pipeline + 1) * *p.data * c.training.micro_batch_size));
+}
+
+}  // namespace
+
+void check_communication(Rules& rules, const Config& c) {
+  check_compression(rules, c);
+  check_local(rules, c);
+  check_asynchronous(rules, c);
+  check_rebalance(rules, c);
+}
+
+}  // namespace trireme

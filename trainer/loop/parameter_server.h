@@ -1,0 +1,163 @@
+#pragma once
+// Asynchronous SGD with a parameter server (training.asynchronous). Workers are islands: copies of the model that compute gradients alone. Servers
+// are the ranks themselves: each owned shard of an island is divided among the ranks of all islands that own the same shard, and each keeps the
+// newest weights and the optimizer state of its part. A worker's rank pushes its gradient to these servers, unit by unit, and pulls from them the
+// weights that it computes the next one from. The order of arrivals is one for the job: rank 0 gives each gradient a ticket, and all servers apply
+// the gradients in the order of the tickets, so all units of the weights that a worker pulls have the same version.
+// Sources: Dean et al. 2012 (Downpour SGD); Ho et al. 2013 (bounded staleness); Zhang et al. 2015, arXiv:1511.05950; Zheng et al. 2016,
+// arXiv:1609.08326.
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/ops/optimizer.h"
+#include "parallel/asynchronous/update_order.h"
+#include "parallel/comm/rank_links.h"
+#include "trainer/model/transformer_stage.h"
+
+namespace trireme {
+
+/// How gradients become updates.
+struct ServerOptions {
+  UpdateRules rules;
+  bool scales_learning_rate = false;  ///< by staleness_factor(); of an update of several gradients, by their mean
+  double delay_compensation = 0;      ///< lambda of compensate_delay(); 0: none
+  double gradient_clip = 0;           ///< of each gradient; 0: off
+  OptimizerOptions optimizer;
+  Precision precision;
+};
+
+/// What all ranks of a worker know of a gradient, and send with it.
+struct GradientFigures {
+  double sums[kStepSums] = {};  ///< over the worker's ranks
+  int64_t targets = 0;          ///< valid tokens of its batch
+};
+
+/// An update that was applied, the same on all ranks.
+struct AppliedUpdate {
+  double loss = 0;       ///< mean over the valid tokens of its gradients' batches, each with the weights that its worker had
+  double grad_norm = 0;  ///< before clipping; of several accepted gradients the mean
+  double learning_rate = 0;
+  int64_t targets = 0;
+  bool accepted = false;           ///< at least one gradient was finite; the others are left out
+  std::vector<int> workers;        ///< in the order of arrival
+  std::vector<int64_t> staleness;  ///< of their gradients
+  double seconds = 0;              ///< since the update before, or the start of the round, on this rank
+};
+
+/// One rank's server, and its connections to the servers of the other islands. A round ends when all its updates are applied; between two rounds the
+/// server is idle, and its main thread may use the optimizer state.
+/// Memory, of the m weights of the owned shards and n workers: m/n for the newest weights, (n-1)/n m for gradients that have arrived, m/n for the sum
+/// of several gradients if an update has several, and m for the weights that each worker has, with delay compensation.
+/// Wire: a worker's rank sends (n-1)/n m gradients and receives (n-1)/n m weights for each gradient, in the dtypes of gradients and master weights.
+/// Threads: one that applies gradients, and one that receives them for each other worker.
+class ParameterServer {
+ public:
+  /// `islands`: the ranks that own the same shards, one for each worker. Collective over `islands`, and connects them unless the device is kMeta.
+  /// Errors: IoError.
+  ParameterServer(Context& ctx, Communicator& islands, const std::vector<std::unique_ptr<TransformerStage>>& stages, const ServerOptions& options);
+  ~ParameterServer();
+  ParameterServer(const ParameterServer&) = delete;
+  ParameterServer& operator=(const ParameterServer&) = delete;
+
+  /// Begins a round of `updates` from update `first` (from 0), with the current weights. `rate`: the learning rate of an update. `order`: the workers
+  /// of the first arrivals, if they are to be those of a log; after them they are free. Call it on all ranks with the same values. Returns the first
+  /// gradient of this rank's worker, or nullopt if others compute all of the round; then pull() waits for its end.
+  std::optional<Assignment> start_round(int64_t first, int64_t updates, int64_t accepted_updates, std::function<double(int64_t)> rate,
+                                        std::vector<int> order);
+  /// The next place in the order of arrivals, for a gradient of this rank's worker. Call it on the first rank of an island, after its gradient has
+  /// been computed. Waits if the order of a log says so.
+  int64_t take_ticket();
+  /// Sends this rank's part of its worker's gradient, computed as `of`.
+  void push(int64_t ticket, const Assignment& of, const GradientFigures& figures);
+  /// Waits for the weights from which this rank's worker computes its next gradient, and what that is; nullopt: the round is over, and these are the
+  /// weights after it. Errors: IoError if another island has ended.
+  std::optional<Assignment> pull();
+  /// The result of an update of which pull() has returned the weights, or later ones.
+  AppliedUpdate take(int64_t update);
+  /// After a round: all ranks get the optimizer state of all parts. Collective over `islands`.
+  void gather_state(Context& ctx);
+  /// Bytes that this rank's worker sends and receives for a gradient.
+  double bytes_per_gradient() const;
+
+ private:
+  /// Elements [begin, end) of the owned shard of a unit: those that a server has.
+  struct Part {
+    size_t stage, unit;
+    int64_t begin, end;
+    int64_t numel() const { return end - begin; }
+    Tensor of(const Tensor& shard) const { return shard.flat(begin, numel()); }
+  };
+  struct Pushed {
+    int worker = 0;
+    Assignment of;
+    GradientFigures figures;
+  };
+  struct Header;
+  struct UnitFrame;
+
+  std::vector<Part> parts_of(int server) const;
+  Tensor master(const Part& part) const { return part.of(stages_[part.stage]->params().master(static_cast<int>(part.unit))); }
+  Tensor gradient(const Part& part) const { return part.of(stages_[part.stage]->grads().shard(static_cast<int>(part.unit))); }
+  std::vector<UpdateSlice> slices(size_t part, const Tensor& gradient) const;
+  const std::vector<Tensor>& gradients_of(int worker) const { return pushed_[static_cast<size_t>(worker)]; }
+
+  std::optional<Assignment> pull_from(int server);
+  void receive_from(int worker);
+  int64_t grant(int worker);
+  void serve();
+  void apply(const Pushed& pushed);
+  void add_to_update(const Pushed& pushed, const Arrival& arrival);
+  void finish_update(int64_t update);
+  void update_weights();
+  void deliver(int worker, const std::optional<Assignment>& next);
+  void fail(const std::string& what);
+  void check_running() const;
+  void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
+  [[noreturn]] void lose(int island);
+  bool round_is_over() const { return next_ == limit_; }
+
+  Context server_;  ///< of the thread that applies gradients
+  Communicator& islands_;
+  const std::vector<std::unique_ptr<TransformerStage>>& stages_;
+  ServerOptions options_;
+  int own_, workers_;
+  std::vector<std::vector<Part>> parts_;            ///< by server
+  std::vector<Tensor> theta_;                       ///< the newest weights, by part of this server
+  std::vector<std::vector<Tensor>> pushed_, then_;  ///< by worker and part: its gradient; with delay compensation the weights that it has
+  std::vector<Tensor> sum_;                         ///< by part: of the gradients of an update, if it has several
+  Tensor sums_, norm_, scalars_;                    ///< [kStepSums], [1], [kStepScalars] f64
+
+  // Of the thread that applies gradients, or of the main thread between two rounds.
+  std::optional<UpdateOrder> order_;
+  std::function<double(int64_t)> rate_;
+  AppliedUpdate update_;  ///< the current one
+  int64_t first_ = 0;     ///< the first update of the round
+  double loss_sum_ = 0, norm_sum_ = 0, factor_sum_ = 0;
+  int64_t accepted_gradients_ = 0, accepted_targets_ = 0;
+  std::chrono::steady_clock::time_point last_update_;
+
+  std::mutex mutex_;  ///< of everything below
+  std::condition_variable changed_;
+  std::map<int64_t, Pushed> arrived_;  ///< by ticket
+  std::map<int64_t, AppliedUpdate> applied_;
+  std::optional<std::optional<Assignment>> delivered_;     ///< to this rank's worker
+  std::vector<int> logged_;                                ///< the order of the round's first arrivals
+  int64_t base_ = 0, granted_ = 0, next_ = 0, limit_ = 0;  ///< tickets: the round's first, the next to give and to apply, the end of the round
+  bool stops_ = false;
+  bool was_left_ = false;       ///< another island has ended
+  bool delivers_last_ = false;  ///< all gradients of the round have been applied
+  std::string failure_;
+
+  std::unique_ptr<RankLinks> links_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace trireme

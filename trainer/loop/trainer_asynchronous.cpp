@@ -1,0 +1,94 @@
+// Steps of training.asynchronous: this rank's island computes gradients while others do, and a step is an update that parameter servers have applied.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/ops/transfer.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+
+void Trainer::make_parameter_server() {
+  const TrainingConfig& training = config_.training;
+  const AsynchronousConfig& asynchronous = training.asynchronous;
+  ServerOptions options;
+  options.rules = {mesh_.shape.islands, static_cast<int>(asynchronous.apply_after), asynchronous.staleness};
+  options.scales_learning_rate = asynchronous.compensation == StalenessCompensation::kLearningRate;
+  options.delay_compensation = asynchronous.compensation == StalenessCompensation::kDelay ? asynchronous.delay_weight : 0;
+  options.gradient_clip = training.gradient_clip;
+  options.optimizer = {training.optimizer.name.value(), hyper_, training.ema.decay};
+  options.precision = precision_;
+  server_ = std::make_unique<ParameterServer>(ctx_, *mesh_.islands, stages_, options);
+}
+
+/// Computes gradients until the update of `step` has been applied. All ranks of an island decide alike, by the version of the weights that they have.
+Trainer::StepInFlight Trainer::start_asynchronous(const Dataset& data, int64_t step, double learning_rate) {
+  if (!round_begin_) start_asynchronous_round(step, learning_rate);
+  while (assigned_ && *round_begin_ + assigned_->version <= step) compute_assigned_gradient(data);
+  StepInFlight started;
+  started.step = step;
+  started.applied = server_->take(step);
+  islands_agree_ = rounds_.ends_after(step + 1);
+  if (islands_agree_) end_asynchronous_round();
+  return started;
+}
+
+void Trainer::start_asynchronous_round(int64_t step, double learning_rate) {
+  const int64_t end = rounds_.end_of(step + 1);
+  std::vector<int> order;
+  for (int64_t logged = step; logged < end && order_.contains(logged); ++logged)
+    order.insert(order.end(), order_.at(logged).begin(), order_.at(logged).end());
+  const std::function<double(int64_t)> rates = rates_ ? rates_ : [learning_rate](int64_t) { return learning_rate; };
+  round_begin_ = step;
+  assigned_ = server_->start_round(step, end - step, accepted_steps_, rates, std::move(order));
+  if (!assigned_) assigned_ = server_->pull();  // the others compute all gradients of a short round
+}
+
+/// Computes the gradient of the island's next batch, sends it, and waits for the weights of the one after it.
+void Trainer::compute_assigned_gradient(const Dataset& data) {
+  const Assignment assigned = *assigned_;
+  const int64_t parts = gradients_per_step(config_), step = *round_begin_ + assigned.batch / parts;
+  // The sequences of this gradient in the global batch of the step, and of this data rank among them.
+  const int64_t of_rank = std::ssize(batch_) * config_.training.micro_batch_size;
+  int64_t sample = (assigned.batch % parts * mesh_.data->size() + mesh_.data->rank()) * of_rank;
+  for (Microbatch& microbatch : batch_) microbatch.first_sample = std::exchange(sample, sample + config_.training.micro_batch_size);
+  GradientFigures figures;
+  figures.targets = write_inputs(data, step).first;
+  queue_step(step);
+  std::copy_n(sums_.data<double>(), static_cast<size_t>(kStepSums), figures.sums);
+
+  const auto waiting = [&] {
+    return progress_ == nullptr ? nullptr : std::make_unique<ScopedWait>(*progress_, Progress::Wait{"the parameter servers", {}, 0, {}});
+  };
+  note("sending a gradient of the round after step ", *round_begin_);
+  double ticket = 0;
+  if (mesh_.step.rank() == 0) {
+    const auto wait = waiting();
+    ticket = static_cast<double>(server_->take_ticket());
+  }
+  ticket = all_reduce_scalar(mesh_.step, ticket, ReduceOp::kSum);
+  const auto wait = waiting();
+  server_->push(static_cast<int64_t>(ticket), assigned, figures);
+  assigned_ = server_->pull();
+}
+
+/// All islands have the weights after the round. A server has had the optimizer state of its part alone.
+void Trainer::end_asynchronous_round() {
+  server_->gather_state(ctx_);
+  rotate_data(0);  // evaluations have their own places in a batch
+  round_begin_.reset();
+}
+
+StepResult Trainer::finish_asynchronous(const StepInFlight& step) {
+  StepResult result;
+  result.applied = step.applied;
+  result.loss = step.applied->loss;
+  result.grad_norm = step.applied->grad_norm;
+  result.learning_rate = step.applied->learning_rate;
+  result.targets = step.applied->targets;
+  result.accepted = step.applied->accepted;
+  if (result.accepted) ++accepted_steps_;
+  return result;
+}
+
+}  // namespace trireme

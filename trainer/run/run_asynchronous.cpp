@@ -1,0 +1,99 @@
+// What a run does with the order in which gradients arrive (training.asynchronous).
+#include <iostream>
+#include <utility>
+
+#include "trainer/loop/collectively.h"
+#include "trainer/run/metrics_sink.h"
+#include "trainer/run/rank_run.h"
+
+namespace trireme {
+
+namespace {
+
+/// Removes from `order` what does not follow step `done` without a gap, and the first step whose arrivals cannot have been with all later ones.
+/// Returns that step; nullopt if all arrivals are possible.
+std::optional<int64_t> keep_possible(const Config& config, const Rounds& rounds, int64_t done, LoggedOrder& order) {
+  const AsynchronousConfig& asynchronous = config.training.asynchronous;
+  const UpdateRules rules{static_cast<int>(config.parallel.islands), static_cast<int>(asynchronous.apply_after), asynchronous.staleness};
+  std::optional<int64_t> impossible;
+  int64_t step = done + 1;
+  while (!impossible && order.contains(step)) {
+    const int64_t first = step, end = rounds.end_of(first);
+    std::vector<int> arrivals;
+    for (; step <= end && order.contains(step); ++step) {
+      const std::vector<int>& workers = order.at(step);
+      arrivals.insert(arrivals.end(), workers.begin(), workers.end());
+      if (std::ssize(workers) != asynchronous.apply_after) break;
+    }
+    const std::optional<size_t> place = first_impossible_arrival(rules, end - first + 1, arrivals);
+    if (place) impossible = first + static_cast<int64_t>(*place) / asynchronous.apply_after;
+    if (!place && order.contains(step) && step <= end) impossible = step;  // of another number of gradients
+  }
+  order.erase(order.lower_bound(impossible.value_or(step)), order.end());
+  return impossible;
+}
+
+/// The order that training.asynchronous.replay names, after `done`.
+LoggedOrder order_to_replay(const Config& config, const Rounds& rounds, int64_t done) {
+  const std::string& run = config.training.asynchronous.replay;
+  if (run == "none") return {};
+  const std::string key = concat("training.asynchronous.replay=", run);
+  const std::filesystem::path log = std::filesystem::path(run) / "metrics.jsonl";
+  if (std::error_code error; !std::filesystem::exists(log, error)) throw MissingFileError(concat(key, ": no ", log.string()));
+  LoggedOrder order = MetricsSink::order_after(log, done);
+  if (!order.contains(done + 1)) throw DataError(concat(key, ": has no order of arrivals for step ", done + 1));
+  if (const std::optional<int64_t> step = keep_possible(config, rounds, done, order))
+    throw DataError(concat(key, ": the arrivals of step ", *step, " are impossible with parallel.islands ", config.parallel.islands,
+                           " and this training.asynchronous; the run had another configuration"));
+  return order;
+}
+
+}  // namespace
+
+/// Before the run directory is touched, so that a run that is refused changes nothing. Collective.
+void Run::read_replay() {
+  if (is_asynchronous(config_.training)) collectively(world_, [&] { replayed_order_ = order_to_replay(config_, rounds(), done_); });
+}
+
+/// Steps after the checkpoint that an earlier job of this run has trained are repeated in the order of its arrivals, so that they have the same bits;
+/// the others follow training.asynchronous.replay. The order of a job with other rules is dropped. Collective.
+void Run::resume_order(const Resumed& resumed) {
+  if (!is_asynchronous(config_.training)) return;
+  nlohmann::json shared;
+  collectively(world_, [&] {
+    if (reports() && !resumed.checkpoint.empty()) shared = MetricsSink::order_after(directory() / "metrics.jsonl", done_);
+  });
+  shared = nlohmann::json::parse(all_gather_strings(world_, shared.dump())[0]);
+  if (!shared.is_null()) shared.get_to(logged_order_);
+  const auto keep = [&](LoggedOrder& order, const char* whose) {
+    const std::optional<int64_t> step = keep_possible(config_, rounds(), done_, order);
+    if (step && reports())
+      std::cerr << concat("note: from step ", *step, " on gradients are applied as they arrive: ", whose, " is impossible with these rules\n");
+  };
+  keep(logged_order_, "the order that metrics.jsonl has");
+  LoggedOrder order = logged_order_;
+  order.merge(std::exchange(replayed_order_, {}));
+  keep(order, "what training.asynchronous.replay has after the steps of this run");
+  std::map<int64_t, std::vector<int>> by_index;
+  for (const auto& [step, workers] : order) by_index[step - 1] = workers;
+  trainer_->set_order(by_index);
+}
+
+/// Logs the order that this job repeats, because its own lines are gone from metrics.jsonl until their steps are trained again, and this job may end
+/// before that.
+void Run::report_logged_order() {
+  if (logged_order_.empty()) return;
+  nlohmann::ordered_json workers = nlohmann::ordered_json::object();
+  for (const auto& [step, of_step] : logged_order_) workers[std::to_string(step)] = of_step;
+  reporter_.event("arrivals", done_, {{"workers", workers}},
+                  concat("steps ", logged_order_.begin()->first, " to ", logged_order_.rbegin()->first,
+                         " are repeated in the order of arrivals that an earlier job has logged"));
+}
+
+/// After a round: how many gradients of this job had each staleness.
+void Run::report_staleness(int64_t step) {
+  if (!is_asynchronous(config_.training)) return;
+  reporter_.event("staleness", step, {{"gradients", staleness_.counts()}});
+}
+
+}  // namespace trireme
