@@ -23,6 +23,12 @@ __device__ __forceinline__ uint4 random_words(uint64_t key, uint64_t index, uint
 
 __device__ __forceinline__ uint64_t join(uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; }
 
+/// random_uniform of kernels/core/rng.h.
+__device__ __forceinline__ double random_uniform(uint64_t key, uint64_t index, uint64_t sub) {
+  const uint4 words = random_words(key, index, sub);
+  return static_cast<double>(join(words.x, words.y) >> 11) * 0x1p-53;
+}
+
 /// random_normal of kernels/core/rng.h from the same random bits, but with the device's log, sqrt and cos.
 __device__ inline double random_normal(uint64_t key, uint64_t index) {
   constexpr double kTwoPi = 2 * 3.141592653589793238462643383279502884;

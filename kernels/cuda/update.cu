@@ -78,6 +78,16 @@ __global__ void __launch_bounds__(kBlock) average_kernel(double decay, const dou
   }
 }
 
+template <int N>
+__global__ void __launch_bounds__(kBlock) copy_accepted_kernel(const double* scalars, int64_t count, const float* from, float* to) {
+  if (scalars[kAccepted] == 0) return;
+  for (int64_t i = thread_index() * N; i < count; i += thread_count() * N) {
+    float value[N];
+    load_vector(from + i, count - i, value);
+    store_vector(to + i, count - i, value);
+  }
+}
+
 template <class Rule>
 void update_by_rule(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
   static_assert(Rule::kStates == 1, "head_of() below lists the arrays one by one");
@@ -115,6 +125,19 @@ void average_step(Context& ctx, double decay, const Tensor& scalars, const Tenso
     if (aligned_16(w.data<T>(), e.data<T>())) return queue(std::integral_constant<int, kVector<T>>{});
     queue(std::integral_constant<int, 1>{});
   });
+}
+
+void copy_accepted(Context& ctx, const Tensor& scalars, const Tensor& from, const Tensor& to) {
+  TRIREME_CHECK(from.dtype() == DType::kF32, "the state of gradients on a GPU is fp32, not ", name_of(from.dtype()));
+  if (from.numel() == 0) return;
+  const float* const source = from.data<float>();
+  float* const target = to.data<float>();
+  const auto queue = [&]<int N>(std::integral_constant<int, N>) {
+    launch(ctx, copy_accepted_kernel<N>, {stride_grid(ctx, ceil_div(from.numel(), N), kBlock), dim3(kBlock)}, scalars.data<double>(), from.numel(),
+           source, target);
+  };
+  if (aligned_16(source, target)) return queue(std::integral_constant<int, kVector<float>>{});
+  queue(std::integral_constant<int, 1>{});
 }
 
 }  // namespace trireme::cuda

@@ -8,5 +8,6 @@ namespace trireme::cuda {
 
 void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices);
 void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e);
+void copy_accepted(Context& ctx, const Tensor& scalars, const Tensor& from, const Tensor& to);
 
 }  // namespace trireme::cuda

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/compress.h"
+#include "kernels/cuda/compress.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/compress.h"
 
@@ -20,8 +21,6 @@ void check(const char* operation, const EncodingOptions& options, const Tensor& 
 }
 
 bool in_blocks(Encoding encoding) { return encoding == Encoding::kInt8 || encoding == Encoding::kInt4 || encoding == Encoding::kSign; }
-
-void no_cuda_kernel() { throw InternalError("gradient compression has no CUDA kernels"); }
 
 }  // namespace
 
@@ -51,6 +50,7 @@ void encode(Context& ctx, const EncodingOptions& options, const EncodingDraw& dr
   operation.optional({"error", error, gradient.shape(), gradient.dtype()});
   operation.optional({"next_error", next_error, gradient.shape(), gradient.dtype()});
   if (gradient.numel() == 0) return;
+  const auto cuda = [&] { cuda::encode(ctx, options, draw, gradient, error, message, next_error); };
   const auto fast = [&] { cpu::encode_blocks(ctx, options, gradient, error, message, next_error); };
   const auto reference = [&]<class T>(T) {
     if constexpr (sizeof(T) >= sizeof(float))
@@ -58,9 +58,9 @@ void encode(Context& ctx, const EncodingOptions& options, const EncodingDraw& dr
                         next_error.defined() ? next_error.data<T>() : nullptr);
   };
   if (in_blocks(options.encoding) && (next_error.defined() || !error.defined()))
-    operation.run(gradient.dtype(), no_cuda_kernel, FastCpu{fast}, reference);
+    operation.run(gradient.dtype(), cuda, FastCpu{fast}, reference);
   else
-    operation.run(gradient.dtype(), no_cuda_kernel, reference);
+    operation.run(gradient.dtype(), cuda, reference);
 }
 
 void decode(Context& ctx, const EncodingOptions& options, const EncodingDraw& draw, const Tensor& message, const Tensor& out) {
@@ -68,13 +68,14 @@ void decode(Context& ctx, const EncodingOptions& options, const EncodingDraw& dr
   Operation operation(ctx, "decode",
                       {{"message", message, message.shape(), DType::kU8}, {"out", out, out.shape(), out.dtype(), Passes::kReadAndWritten}});
   if (out.numel() == 0) return;
+  const auto cuda = [&] { cuda::decode(ctx, options, draw, message, out); };
   const auto reference = [&]<class T>(T) {
     if constexpr (sizeof(T) >= sizeof(float)) reference::decode(options, draw, message.data<uint8_t>(), out.numel(), out.data<T>());
   };
   if (in_blocks(options.encoding))
-    operation.run(out.dtype(), no_cuda_kernel, FastCpu{[&] { cpu::decode_blocks(ctx, options, message, out); }}, reference);
+    operation.run(out.dtype(), cuda, FastCpu{[&] { cpu::decode_blocks(ctx, options, message, out); }}, reference);
   else
-    operation.run(out.dtype(), no_cuda_kernel, reference);
+    operation.run(out.dtype(), cuda, reference);
 }
 
 }  // namespace trireme

@@ -12,7 +12,8 @@ namespace trireme {
 void orthonormalise(Context& ctx, const Tensor& p);
 /// out[i] += scale * (p q)[begin + i], counting the elements of the product row by row.   p [m,r], q [r,n], out [at most m*n - begin].
 void add_product(Context& ctx, double scale, const Tensor& p, const Tensor& q, int64_t begin, const Tensor& out);
-/// Rows of `to` := rows of `from`, except rows of zeros, which would end a power iteration for good.   from, to [r,n].
-void copy_nonzero_rows(Context& ctx, const Tensor& from, const Tensor& to);
+/// Rows of `to` := rows of `from`, except rows of zeros, which would end a power iteration for good. Writes nothing if scalars[kAccepted]
+/// (kernels/ops/optimizer.h) says that the step is rejected.   scalars [kStepScalars] f64; from, to [r,n].
+void copy_nonzero_rows(Context& ctx, const Tensor& scalars, const Tensor& from, const Tensor& to);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #include "kernels/ops/update.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
@@ -73,6 +74,20 @@ void average_on_host(const Context& ctx, double decay, const double* scalars, co
   }
 }
 
+template <class T>
+void copy_on_host(const Context& ctx, const double* scalars, const Tensor& from, const Tensor& to) {
+  constexpr int64_t kGrain = 16384;
+  if (scalars[kAccepted] == 0) return;
+  const auto range = [source = from.data<T>(), target = to.data<T>()](int64_t begin, int64_t end) {
+    std::copy(source + begin, source + end, target + begin);
+  };
+  if (ctx.device == Device::kReference) {
+    range(0, from.numel());
+  } else {
+    cpu::parallel_for(ctx, from.numel(), kGrain, range);
+  }
+}
+
 void adamw_by_its_own_kernels(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
   std::vector<AdamWSlice> own;
   for (const UpdateSlice& s : slices) own.push_back({s.w, s.g, s.state[0], s.state[1], s.decay});
@@ -106,6 +121,16 @@ void average_step(Context& ctx, double decay, const Tensor& scalars, const Tenso
   operation.run(
       w.dtype(), [&] { cuda::average_step(ctx, decay, scalars, w, e); }, FastCpu{[&] { average_on_host<float, float>(ctx, decay, on_host, w, e); }},
       [&]<class T>(T) { average_on_host<double, T>(ctx, decay, on_host, w, e); });
+}
+
+void copy_accepted(Context& ctx, const Tensor& scalars, const Tensor& from, const Tensor& to) {
+  Operation operation(ctx, "copy_accepted",
+                      {{"scalars", scalars, {kStepScalars}, DType::kF64, Passes::kNotCounted},
+                       {"from", from, from.shape(), from.dtype()},
+                       {"to", to, from.shape(), from.dtype()}});
+  const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
+  operation.run(
+      from.dtype(), [&] { cuda::copy_accepted(ctx, scalars, from, to); }, [&]<class T>(T) { copy_on_host<T>(ctx, on_host, from, to); });
 }
 
 }  // namespace trireme

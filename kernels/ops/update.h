@@ -37,4 +37,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
 /// average_share(decay, scalars[kAcceptedSteps]). A rejected step writes nothing.
 void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e);
 
+/// to := from, of equal shape and dtype, if scalars[kAccepted] says that the step is accepted. A rejected step writes nothing.
+void copy_accepted(Context& ctx, const Tensor& scalars, const Tensor& from, const Tensor& to);
+
 }  // namespace trireme

@@ -31,13 +31,15 @@ auto magnitude(T x) {
 }
 
 /// The scale of a block whose codes are integers from -limit to limit, at most 127; 0 if dividing by it would overflow. It is rounded up to 17 binary
-/// digits: its product with a code is then exact, and so is the difference between an element and that product.
+/// digits: its product with a code is then exact, and so is the difference between an element and that product. What is not finite stays so: rounding up
+/// a NaN of which all bits are set, as GPUs make it, would give zero.
 template <class T>
 float integer_scale(const T* v, int64_t count, int limit) {
   decltype(magnitude(T{})) largest = 0;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude(v[i]));
   const auto scale = static_cast<float>(std::bit_cast<T>(largest) / static_cast<T>(limit));
   if (scale < std::numeric_limits<float>::min()) return 0;
+  if (!std::isfinite(scale)) return scale;
   return std::bit_cast<float>((std::bit_cast<uint32_t>(scale) + 0x7FU) & ~0x7FU);
 }
 

@@ -5,7 +5,7 @@
 
 #include "kernels/core/rng.h"
 #include "kernels/ops/elementwise.h"
-#include "kernels/ops/optimizer.h"
+#include "kernels/ops/update.h"
 
 namespace trireme {
 namespace {
@@ -171,20 +171,20 @@ void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
 }
 
 void CompressedReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
-  if (!options_.error_feedback || (ctx.device != Device::kMeta && scalars.data<double>()[kAccepted] == 0)) return;
+  if (!options_.error_feedback) return;
   UnitSums& sums = sums_[static_cast<size_t>(unit)];
   if (Sum& sum = sums.scatter; sum.whole.defined()) {
     const Piece own = sum.pieces[static_cast<size_t>(sum.rank)];
     const int64_t end = own.begin + own.count;
-    const auto keep = [&](int64_t begin, int64_t count, const Tensor& next) { copy(ctx, next, sum.error.flat(begin, count)); };
+    const auto keep = [&](int64_t begin, int64_t count, const Tensor& next) { copy_accepted(ctx, scalars, next, sum.error.flat(begin, count)); };
     keep(0, own.begin, sum.whole.flat(0, own.begin));
     keep(own.begin, own.count, sum.next_error);
     keep(end, sum.whole.numel() - end, sum.whole.flat(end, sum.whole.numel() - end));
     sum.whole.reset();
   }
   if (sums.replicas.error.defined()) {
-    copy(ctx, sums.replicas.next_error, sums.replicas.error);
-    copy(ctx, sums.replicas.next_owner_error, sums.replicas.owner_error);
+    copy_accepted(ctx, scalars, sums.replicas.next_error, sums.replicas.error);
+    copy_accepted(ctx, scalars, sums.replicas.next_owner_error, sums.replicas.owner_error);
   }
 }
 

@@ -7,7 +7,7 @@
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/low_rank.h"
 #include "kernels/ops/matmul.h"
-#include "kernels/ops/optimizer.h"
+#include "kernels/ops/update.h"
 
 namespace trireme {
 
@@ -155,11 +155,11 @@ void LowRankReducer::end(Context& ctx, const Reduction& reduction) {
 void LowRankReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
   Sum& sum = sums_[static_cast<size_t>(unit)];
   const Tensor whole = std::exchange(sum.whole, Tensor());
-  if (!whole.defined() || (ctx.device != Device::kMeta && scalars.data<double>()[kAccepted] == 0)) return;
-  for (const Matrix& matrix : sum.matrices) copy_nonzero_rows(ctx, right_of(sum.next_basis, matrix), right_of(sum.basis, matrix));
+  if (!whole.defined()) return;
+  for (const Matrix& matrix : sum.matrices) copy_nonzero_rows(ctx, scalars, right_of(sum.next_basis, matrix), right_of(sum.basis, matrix));
   if (!options_.error_feedback) return;
   const int64_t end = sum.own.begin + sum.own.count;
-  const auto keep = [&](int64_t begin, int64_t count, const Tensor& next) { copy(ctx, next, sum.error.flat(begin, count)); };
+  const auto keep = [&](int64_t begin, int64_t count, const Tensor& next) { copy_accepted(ctx, scalars, next, sum.error.flat(begin, count)); };
   keep(0, sum.own.begin, whole.flat(0, sum.own.begin));
   keep(sum.own.begin, sum.own.count, sum.next_error);
   keep(end, whole.numel() - end, whole.flat(end, whole.numel() - end));

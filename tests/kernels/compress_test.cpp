@@ -1,16 +1,22 @@
 #include "kernels/ops/compress.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "kernels/core/rng.h"
-#include "kernels/ops/elementwise.h"
+#include "kernels/ops/transfer.h"
+#include "tests/kernels/guarded_tensor.h"
+#include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
+using namespace trireme::testing;
 
 namespace {
 
@@ -20,17 +26,21 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 /// A sender with error feedback and its receiver.
 struct Link {
   explicit Link(const EncodingOptions& encoding, bool with_feedback = true, Device device = Device::kReference)
-      : options(encoding), feedback(with_feedback), arena(device), ctx{device, &arena, 1} {}
+      : options(encoding), feedback(with_feedback), machine(device, 1), ctx(machine.context()) {}
 
+  /// `offset`: elements before it, by which it misses the alignment of its allocation.
   template <class T>
-  Tensor tensor(const std::vector<T>& values) {
-    const Tensor t = Tensor::empty(ctx, {std::ssize(values)}, dtype_of<T>(), MemoryCategory::kWorkspace);
-    std::ranges::copy(values, t.data<T>());
+  Tensor tensor(const std::vector<T>& values, int64_t offset = 0) {
+    const Tensor host = host_tensor({std::ssize(values)}, dtype_of<T>());
+    std::ranges::copy(values, host.data<T>());
+    const Tensor t = Tensor::empty(ctx, {offset + host.numel()}, dtype_of<T>(), MemoryCategory::kWorkspace).flat(offset, host.numel());
+    from_host(ctx, host, t);
     return t;
   }
   template <class T>
-  static std::vector<T> values(const Tensor& t) {
-    return {t.data<T>(), t.data<T>() + t.numel()};
+  std::vector<T> values(const Tensor& t) {
+    const Tensor host = to_host(ctx, t);
+    return {host.data<T>(), host.data<T>() + host.numel()};
   }
   /// Sends one gradient and returns what the receiver decodes.
   template <class T>
@@ -46,8 +56,8 @@ struct Link {
 
   EncodingOptions options;
   bool feedback;
-  Arena arena;
-  Context ctx;
+  TestDevice machine;
+  Context& ctx;
   Tensor error;
   uint64_t step = 0;
 };
@@ -70,7 +80,7 @@ double energy(const std::vector<T>& v) {
 double error_ratio(const EncodingOptions& options, const std::vector<double>& gradient) {
   Link link(options);
   link.send(gradient);
-  return energy(Link::values<double>(link.error)) / energy(gradient);
+  return energy(link.values<double>(link.error)) / energy(gradient);
 }
 
 }  // namespace
@@ -81,7 +91,7 @@ TEST_CASE("compress: top-1 with error feedback sends the known elements") {
   CHECK(link.send<double>({1, 1, 1}) == std::vector<double>{0, 2, 0});
   CHECK(link.send<double>({0, 2, -1}) == std::vector<double>{0, 2, 0});  // 2 and -2 are equally large: the first is sent
   CHECK(link.send<double>({1, 0, 1}) == std::vector<double>{2, 0, 0});
-  CHECK(Link::values<double>(link.error) == std::vector<double>{0, 0, -1});
+  CHECK(link.values<double>(link.error) == std::vector<double>{0, 0, -1});
 }
 
 TEST_CASE("compress: what was sent and the error add up to the gradients") {
@@ -99,7 +109,7 @@ TEST_CASE("compress: what was sent and the error add up to the gradients") {
         const std::vector<double> decoded = link.send(gradient);
         for (size_t i = 0; i < sum.size(); ++i) sent[i] += decoded[i];
       }
-      const std::vector<double> error = Link::values<double>(link.error);
+      const std::vector<double> error = link.values<double>(link.error);
       // Integers stay integers where elements are sent as they are; quantised ones are multiples of an fp32 scale, with some roundings of fp64.
       const bool exact = encoding == Encoding::kNone || encoding == Encoding::kTopK || encoding == Encoding::kRandomK;
       for (size_t i = 0; i < sum.size(); ++i) REQUIRE(std::abs(sent[i] + error[i] - sum[i]) <= (exact ? 0 : 1e-12));
@@ -108,16 +118,18 @@ TEST_CASE("compress: what was sent and the error add up to the gradients") {
 }
 
 TEST_CASE("compress: integer codes lose no bit of a gradient and its error") {
-  for (const Device device : {Device::kReference, Device::kCpu}) {
+  for (const Device device : devices()) {
     for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4}) {
       for (const int64_t count : {1, 7, 255, 300, 5000}) {
         Link link({.encoding = encoding, .block = 64}, true, device);
         for (uint64_t step = 0; step < 5; ++step) {
           const std::vector<float> gradient = normal<float>(count, step);
           std::vector<float> whole = gradient;  // gradient + error, as the sender adds them
-          if (link.error.defined())
-            for (size_t i = 0; i < whole.size(); ++i) whole[i] += link.error.data<float>()[i];
-          const std::vector<float> decoded = link.send(gradient), error = Link::values<float>(link.error);
+          if (link.error.defined()) {
+            const std::vector<float> kept = link.values<float>(link.error);
+            for (size_t i = 0; i < whole.size(); ++i) whole[i] += kept[i];
+          }
+          const std::vector<float> decoded = link.send(gradient), error = link.values<float>(link.error);
           for (size_t i = 0; i < whole.size(); ++i) REQUIRE(decoded[i] + error[i] == whole[i]);
         }
       }
@@ -143,12 +155,85 @@ TEST_CASE("compress: CPU kernels write the messages of the reference") {
             for (size_t i = 0; i < a.size(); ++i) REQUIRE(std::abs(a[i] - b[i]) <= (encoding == Encoding::kSign ? 1e-6F * std::abs(a[i]) : 0));
             if (encoding == Encoding::kSign) break;
           }
-          if (feedback && encoding != Encoding::kSign) CHECK(Link::values<float>(slow.error) == Link::values<float>(fast.error));
+          if (feedback && encoding != Encoding::kSign) CHECK(slow.values<float>(slow.error) == fast.values<float>(fast.error));
         }
       }
     }
   }
 }
+
+namespace {
+
+Operand single(Operand operand) {
+  operand.dtype = DType::kF32;
+  return operand;
+}
+
+/// Encodes and decodes: next_error is what the message lacks, and sum what it contains. The message is an operand of neither, as its bytes have no dtype of a run.
+Operation sent(const EncodingOptions& options, int64_t count) {
+  return {"encode and decode",
+          {single(input("gradient", {count})), single(input("error", {count})), single(assigned("next_error", {count})),
+           free_rows(single(added_to("sum", {count})))},
+          [options](Context& ctx, const std::vector<Tensor>& t) {
+            const Tensor message = Tensor::empty(ctx, {encoded_bytes(options, t[0].numel())}, DType::kU8, MemoryCategory::kWorkspace);
+            encode(ctx, options, {7, 3}, t[0], t[1], message, t[2]);
+            decode(ctx, options, {7, 3}, message, t[3]);
+          }};
+}
+
+double tolerance_of(Encoding encoding) { return encoding == Encoding::kSign ? 1e-6 : 0; }  // the scale is a sum in another order
+
+}  // namespace
+
+TEST_CASE("compress: engines agree") {
+  for (const Encoding encoding : kAll)
+    for (const int64_t count : {1, 300, 2500})
+      check_engines(sent({.encoding = encoding, .block = count == 2500 ? 512 : 64, .ratio = 0.1}, count), tolerance_of(encoding));
+}
+
+TEST_CASE("compress: operands of different alignment") {
+  for (const Encoding encoding : kAll) {
+    Operation operation = sent({.encoding = encoding, .block = 32, .ratio = 0.1}, 256);
+    check_misaligned(operation, tolerance_of(encoding));
+  }
+}
+
+#ifdef TRIREME_CUDA
+TEST_CASE("compress: a GPU writes messages and errors with the bits of the reference") {
+  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8, Encoding::kInt4, Encoding::kTopK, Encoding::kRandomK}) {
+    for (const int64_t count : {1, 2, 7, 63, 64, 65, 300, 5000}) {
+      for (const int64_t block : {8, 24, 256, 4096}) {
+        if (block != 256 && encoding != Encoding::kInt8 && encoding != Encoding::kInt4) continue;
+        for (const bool feedback : {true, false}) {
+          CAPTURE(static_cast<int>(encoding), count, block, feedback);
+          const EncodingOptions options{.encoding = encoding, .block = block, .ratio = 0.1, .unbiased = !feedback};
+          // With ties, zeros, a largest element far behind, and in blocks of 256 ones that are not finite.
+          std::vector<float> gradient = normal<float>(count, 21), past = normal<float>(count, 22);
+          for (size_t i = 0; i < gradient.size(); i += 3) gradient[i] = i % 2 == 0 ? 2 : -2, past[i] = 0;
+          if (count > 2) gradient[1] = past[1] = 0;
+          if (count > 3000) gradient[3000] = 9;
+          if (count > 64 && block == 256) gradient[40] = kNaN, gradient[64] = -std::numeric_limits<float>::infinity();
+          Link slow(options, feedback), fast(options, feedback, Device::kCuda);
+          const auto bits = [&](Link& link, int64_t offset) {
+            const Tensor g = link.tensor(gradient, offset), error = feedback ? link.tensor(past, offset) : Tensor();
+            const Tensor message = link.tensor(std::vector<uint8_t>(static_cast<size_t>(encoded_bytes(options, count)), 0x55), 4 * offset);
+            const Tensor next = feedback ? link.tensor(past, offset) : Tensor();
+            encode(link.ctx, options, {7, 9}, g, error, message, next);
+            std::vector<uint8_t> all = link.values<uint8_t>(message);
+            if (feedback)
+              for (const float x : link.values<float>(next))
+                for (const uint8_t byte : std::bit_cast<std::array<uint8_t, 4>>(std::isnan(x) ? kNaN : x)) all.push_back(byte);
+            return all;
+          };
+          const std::vector<uint8_t> expected = bits(slow, 0);
+          CHECK(bits(fast, 0) == expected);
+          CHECK(bits(fast, 1) == expected);
+        }
+      }
+    }
+  }
+}
+#endif
 
 TEST_CASE("compress: contraction of each encoding") {
   const std::vector<double> gaussian = normal<double>(100'000, 3), equal(1000, -2.0);
@@ -231,16 +316,16 @@ TEST_CASE("compress: zeros, tiny values and ones that are not finite") {
   for (const Encoding encoding : kAll) {
     CAPTURE(static_cast<int>(encoding));
     const EncodingOptions options{.encoding = encoding, .ratio = 0.1};
-    for (const Device device : {Device::kReference, Device::kCpu})
-      CHECK(Link(options, true, device).send(std::vector<float>(300)) == std::vector<float>(300));
+    for (const Device device : devices()) CHECK(Link(options, true, device).send(std::vector<float>(300)) == std::vector<float>(300));
     Link tiny(options);
     const std::vector<float> least(300, std::numeric_limits<float>::denorm_min());
     for (const float x : tiny.send(least)) REQUIRE(std::abs(x) <= least[0]);
-    for (const float bad : {kNaN, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    const auto full = std::bit_cast<float>(0x7FFFFFFFU);  // the NaN that GPUs make
+    for (const float bad : {kNaN, full, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
       for (const size_t at : {0UL, 131UL, 299UL}) {
         std::vector<float> gradient = normal<float>(300, 9);
         gradient[at] = bad;
-        for (const Device device : {Device::kReference, Device::kCpu}) {
+        for (const Device device : devices()) {
           const std::vector<float> decoded = Link(options, true, device).send(gradient);
           CHECK_FALSE(std::ranges::all_of(decoded, [](float x) { return std::isfinite(x); }));
         }
@@ -256,9 +341,9 @@ TEST_CASE("compress: the error may be written in place of the gradient") {
     const Tensor g = link.tensor(gradient), error = link.tensor(past), apart = link.tensor(std::vector<float>(300));
     const Tensor message = Tensor::empty(link.ctx, {encoded_bytes(link.options, 300)}, DType::kU8, MemoryCategory::kWorkspace);
     encode(link.ctx, link.options, {}, g, error, message, apart);
-    CHECK(Link::values<float>(g) == gradient);
-    CHECK(Link::values<float>(error) == past);
+    CHECK(link.values<float>(g) == gradient);
+    CHECK(link.values<float>(error) == past);
     encode(link.ctx, link.options, {}, g, error, message, g);
-    CHECK(Link::values<float>(g) == Link::values<float>(apart));
+    CHECK(link.values<float>(g) == link.values<float>(apart));
   }
 }

@@ -7,9 +7,13 @@
 #include "kernels/core/rng.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/optimizer.h"
+#include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
+using namespace trireme::testing;
 
 namespace {
 
@@ -137,7 +141,11 @@ TEST_CASE("low rank: a matrix of zeros leaves the basis for the next iteration")
     return made;
   };
   const Tensor from = rows({0, 0, 0, 5, 7, 0}), to = rows({1, 2, 3, 4, 5, 6});
-  copy_nonzero_rows(ctx, from, to);
+  const Tensor scalars = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
+  copy_nonzero_rows(ctx, scalars, from, to);  // of a rejected step
+  CHECK(std::vector<double>(to.data<double>(), to.data<double>() + 6) == std::vector<double>{1, 2, 3, 4, 5, 6});
+  scalars.data<double>()[kAccepted] = 1;
+  copy_nonzero_rows(ctx, scalars, from, to);
   CHECK(std::vector<double>(to.data<double>(), to.data<double>() + 6) == std::vector<double>{1, 2, 0, 5, 7, 0});
 }
 
@@ -171,4 +179,47 @@ TEST_CASE("low rank: what is not finite stays visible") {
       CHECK(!finite);
     }
   }
+}
+
+namespace {
+
+Operand single(Operand operand) {
+  operand.dtype = DType::kF32;
+  return operand;
+}
+
+Operation orthonormal(int64_t rows, int64_t rank, const std::vector<double>& values = {}) {
+  return {"orthonormalise", {free_rows(single(in_place("p", {rows, rank}, values)))}, [](Context& ctx, const std::vector<Tensor>& t) {
+            orthonormalise(ctx, t[0]);
+          }};
+}
+
+Operation added_product(int64_t rows, int64_t rank, int64_t columns, int64_t begin) {
+  return {"add_product",
+          {free_rows(single(input("p", {rows, rank}))), single(input("q", {rank, columns})), single(added_to("out", {rows * columns - begin}))},
+          [begin](Context& ctx, const std::vector<Tensor>& t) { add_product(ctx, -0.5, t[0], t[1], begin, t[2]); }};
+}
+
+Operation copied_rows(int64_t rows, int64_t columns, bool accepted) {
+  std::vector<double> scalars(kStepScalars), values = normals(rows * columns, 12);
+  scalars[kAccepted] = accepted ? 1 : 0;
+  std::fill_n(values.begin() + (rows - 1) * columns, columns, 0.0);
+  return {"copy_nonzero_rows",
+          {always_f64(input("scalars", {kStepScalars}, scalars)), single(input("from", {rows, columns}, values)),
+           single(in_place("to", {rows, columns}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { copy_nonzero_rows(ctx, t[0], t[1], t[2]); }};
+}
+
+}  // namespace
+
+TEST_CASE("low rank: engines agree") {
+  constexpr double kTolerance = 1e-6;
+  for (const int64_t rows : {1, 7, 600}) check_engines(orthonormal(rows, std::min<int64_t>(rows, 4)), kTolerance);
+  check_engines(orthonormal(3, 3, {2, 4, 1, 0, 0, 2, 2, 4, 5}), kTolerance);  // the second column is twice the first
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {5, 7}, {9, 130}, {16, 64}})
+    for (const int64_t begin : {int64_t{0}, rows * columns / 2, rows * columns - 1})
+      check_engines(added_product(rows, 3, columns, begin), kTolerance);
+  check_misaligned(added_product(16, 2, 32, 0), kTolerance);
+  for (const bool accepted : {true, false})
+    for (const int64_t columns : {1, 5, 700}) check_engines(copied_rows(3, columns, accepted), 0);
 }

@@ -147,6 +147,18 @@ Operation average(int64_t count, int64_t shift, double decay, const std::vector<
           }};
 }
 
+/// What a step keeps, from element `shift` on; operands: scalars, from, to.
+Operation copied(int64_t count, int64_t shift, bool accepted) {
+  std::vector<double> scalars = kScalars;
+  scalars[kAccepted] = accepted ? 1 : 0;
+  Operation operation{
+      "copy_accepted",
+      {always_f64(input("scalars", {kStepScalars}, scalars)), free_rows(input("from", {count + shift})), free_rows(in_place("to", {count + 5}))},
+      [count, shift](Context& ctx, const std::vector<Tensor>& t) { copy_accepted(ctx, t[0], t[1].flat(shift, count), t[2].flat(0, count)); }};
+  for (size_t i = 1; i < operation.operands.size(); ++i) operation.operands[i].dtype = DType::kF32;
+  return operation;
+}
+
 /// Consecutive slices of awkward lengths with gaps of awkward lengths, none of them aligned to the next.
 std::vector<Range> awkward_ranges(int64_t slices, int64_t total) {
   std::vector<Range> ranges;
@@ -171,6 +183,19 @@ TEST_CASE("optimizer: engines agree") {
   check_engines(squares({5, 0, 3999, 17, 6999}), kTolerance);
   check_engines(decided(25, 1, 2), kTolerance);
   check_engines(marked(2, 1), kTolerance);
+}
+
+TEST_CASE("optimizer: what a step keeps is copied only if it is accepted") {
+  for (const bool accepted : {true, false}) {
+    for (const int64_t count : {0, 1, 300, 5000})
+      for (const int64_t shift : {0, 1}) check_engines(copied(count, shift, accepted), 0);
+    const Operation operation = copied(300, 0, accepted);
+    for (const Device device : devices()) {
+      const Values after = run(operation, device, DType::kF32);
+      CHECK(std::equal(after[2].begin(), after[2].begin() + 300, accepted ? after[1].begin() : operation.operands[2].values.begin(),
+                       [](double a, double b) { return static_cast<float>(a) == static_cast<float>(b); }));
+    }
+  }
 }
 
 TEST_CASE("AdamW updates its slices and nothing between them") {

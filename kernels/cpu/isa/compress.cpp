@@ -20,6 +20,7 @@ inline void add_error(const float* g, const float* e, int64_t count, float* v) {
 /// integer_scale of kernels/reference/compress.h, after the division.
 inline float rounded_scale(float scale) {
   if (scale < __FLT_MIN__) return 0;
+  if (!(scale <= __FLT_MAX__)) return scale;
   return __builtin_bit_cast(float, (__builtin_bit_cast(int32_t, scale) + 0x7F) & ~0x7F);
 }
 
