@@ -282,6 +282,9 @@ void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
     rules.broken("kernels.cuda_graph", "a captured step would repeat the same dropout masks", "false, or model.dropout 0", "false");
+  if (rules.apply({"training.compression.method"}) && c.training.compression.method == Encoding::kRandomK)
+    rules.broken("kernels.cuda_graph", "a captured step would send the same elements in every step", "false, or another training.compression.method",
+                 "false");
   if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy == AnomalyPolicy::kRerun)
     rules.broken("kernels.cuda_graph", "observe.anomalies.policy rerun records what ranks exchange in a step, which a graph cannot do",
                  "false, or observe.anomalies.policy warn | skip | stop", "false");

@@ -20,6 +20,9 @@ int64_t largest_rank(const Config& c) {
 void check_low_rank(Rules& rules, const Config& c) {
   const CompressionConfig& k = c.training.compression;
   if (k.method != Encoding::kLowRank) return;
+  if (rules.apply({"run.device"}) && c.run.device == "cuda")
+    rules.broken("training.compression.method", "power_sgd sums over all data ranks, which GPUs cannot do yet", "another method, or run.device cpu",
+                 "none");
   if (k.scope == CompressionScope::kReplicate && rules.apply({"training.compression.scope"}))
     rules.broken("training.compression.scope", "power_sgd sums whole matrices over all data ranks", "data", "data");
   if (!rules.apply({"training.compression.rank", "model.hidden_size", "model.heads", "model.head_size", "model.ffn_size", "model.vocab_size",
@@ -40,8 +43,6 @@ void check_compression(Rules& rules, const Config& c) {
   if (rules.apply({"training.compression.block"}) && k.block % 8 != 0)
     rules.broken("training.compression.block", "not a multiple of 8", "multiples of 8",
                  nearest(k.block, 8, static_cast<int64_t>(kMaxExtent), [](int64_t n) { return n % 8 == 0; }));
-  if (rules.apply({"run.device"}) && c.run.device == "cuda")
-    rules.broken("training.compression.method", "compression has no CUDA kernels yet", "none, or run.device cpu", "none");
   if (rules.apply({"training.precision"}) && c.training.precision == "fp16")
     rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
                  "none");

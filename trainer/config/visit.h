@@ -234,7 +234,9 @@ void visit(V& v, KernelsConfig& c) {
                    .auto_rule = "the best one that the CPU of every rank supports"}),
     c.cpu_isa);
   v(operation_key({.key = "tf32", .doc = "Compute fp32 matrix products on the GPU in TF32 (10-bit mantissa)."}), c.tf32);
-  v(operation_key({.key = "cuda_graph", .doc = "On the GPU, capture a step as a CUDA graph and launch the graph from the third step on."}),
+  v(operation_key(
+        {.key = "cuda_graph",
+         .doc = "On the GPU, capture a step as a CUDA graph and launch the graph from the third step on, counted after a warm-up of compression."}),
     c.cuda_graph);
   v(operation_key(
         {.key = "tuning_file",

@@ -111,8 +111,12 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   const int found = config.run.device == "cpu" ? 0 : usable_gpus();
   const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
   if (config.run.device == "auto") config.run.device = automatic_device(*world_, place, config, found, index, options);
-  if (config.run.device == "cuda" && config.training.compression.method != Encoding::kNone)
-    throw AgreedError(ExitCode::kUsage, "training.compression.method: compression has no CUDA kernels yet; allowed none, or run.device cpu", reports);
+  if (config.run.device == "cuda" && config.training.compression.method == Encoding::kLowRank)
+    throw AgreedError(
+        ExitCode::kUsage,
+        "training.compression.method=power_sgd: power_sgd sums over all data ranks, which GPUs cannot do yet; allowed another method, or "
+        "run.device cpu",
+        reports);
   if (config.run.device == "cuda" && config.resilience.rebalance != Rebalance::kNone)
     throw AgreedError(ExitCode::kUsage, "resilience.rebalance: how long a GPU computes in a step is not measured; allowed none, or run.device cpu",
                       reports);

@@ -273,7 +273,8 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   write_scalar(ctx_, limits.reject_outliers ? 0 : std::numeric_limits<double>::infinity(), scalars_.flat(kOutlierLimit, 1));
   const double loss_limit = limits.loss * static_cast<double>(std::max<int64_t>(valid, 1));
   write_scalar(ctx_, limits.finite_loss ? std::min(loss_limit, std::numeric_limits<double>::max()) : loss_limit, scalars_.flat(kLossLimit, 1));
-  const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda;
+  // A warm-up sums gradients by other operations.
+  const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda && step >= config_.training.compression.warmup_steps;
   if (captures && actions_ == nullptr && !records_activations_) {
     launch_graph(step);
   } else {
@@ -344,8 +345,9 @@ void Trainer::norm() {
   first_non_finite(ctx_, gradients_, scalars_, offender_);
 }
 
-/// The first two steps run eagerly: they grow the arena and create the state of the libraries and NCCL's connections, which must not happen during a
-/// capture. Every later step replays the captured third one: it uses the same buffers, and what differs between steps is in device memory.
+/// The first two steps after a warm-up of compression run eagerly: they grow the arena and create the state of the libraries and NCCL's connections, which
+/// must not happen during a capture. Every later step replays the captured third one: it uses the same buffers, and what differs between steps is in
+/// device memory.
 void Trainer::launch_graph(int64_t step) {
   constexpr int kWarmUp = 2;
   if (eager_steps_ < kWarmUp) {
