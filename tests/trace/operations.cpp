@@ -4,9 +4,11 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/columns.h"
+#include "kernels/ops/compress.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/low_rank.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/optimizer.h"
@@ -177,6 +179,36 @@ void add_optimizer(std::vector<Case>& cases) {
        }});
 }
 
+void add_compression(std::vector<Case>& cases) {
+  constexpr int64_t kCount = 20'480, kMatrixRows = 128, kRank = 4;
+  const Operand g = input("g", {kCount}), e = input("e", {kCount}), next = assigned("next", {kCount}), sum = added_to("sum", {kCount});
+  const auto add = [&](const Operation& operation) { cases.push_back({operation, {DType::kF32}}); };
+  const std::pair<const char*, Encoding> encodings[] = {{"exactly", Encoding::kNone}, {"int8", Encoding::kInt8},  {"int4", Encoding::kInt4},
+                                                        {"sign", Encoding::kSign},    {"top_k", Encoding::kTopK}, {"random_k", Encoding::kRandomK}};
+  for (const auto& [name, encoding] : encodings) {
+    const EncodingOptions options{.encoding = encoding, .ratio = 0.05};
+    add({concat("encode ", name), {g, e, next}, [options](Context& c, const Tensors& t) {
+           encode(c, options, {1, 2}, t[0], t[1], Tensor::empty(c, {encoded_bytes(options, kCount)}, DType::kU8, MemoryCategory::kWorkspace), t[2]);
+         }});
+    // A message of a sender, whose launches are traced as well.
+    add({concat("decode ", name), {g, sum}, [options](Context& c, const Tensors& t) {
+           const Tensor message = Tensor::empty(c, {encoded_bytes(options, kCount)}, DType::kU8, MemoryCategory::kWorkspace);
+           encode(c, options, {1, 2}, t[0], Tensor(), message, Tensor());
+           decode(c, options, {1, 2}, message, t[1]);
+         }});
+  }
+  const Operand scalars = always_f64(input("scalars", {kStepScalars}, {1, 1, 0.01, 0.5, 0.5, 3, 1, 1, 9, 9, 9, 9}));
+  add({"copy_accepted", {scalars, g, next}, [](Context& c, const Tensors& t) { copy_accepted(c, t[0], t[1], t[2]); }});
+  const Operand p = in("p", kMatrixRows, kRank), q = in("q", kRank, kColumns);
+  add({"orthonormalise", {in_place("p", {kMatrixRows, kRank})}, [](Context& c, const Tensors& t) { orthonormalise(c, t[0]); }});
+  add({"add_product", {p, q, added_to("out", {kMatrixRows * kColumns})}, [](Context& c, const Tensors& t) {
+         add_product(c, -1, t[0], t[1], 0, t[2]);
+       }});
+  add({"copy_nonzero_rows", {scalars, q, in_place("to", {kRank, kColumns})}, [](Context& c, const Tensors& t) {
+         copy_nonzero_rows(c, t[0], t[1], t[2]);
+       }});
+}
+
 /// The product that replaces cuBLASLt where it has no kernel: y = x w^T, dx = dy w, dw += dy^T x.
 void add_plain_products(std::vector<Case>& cases) {
   constexpr int64_t kIn = 96, kOut = 128;
@@ -228,6 +260,7 @@ std::vector<Case> operations() {
   add_embeddings(cases);
   add_loss(cases);
   add_optimizer(cases);
+  add_compression(cases);
   add_plain_products(cases);
   for (const int64_t head_size : {32, 64, 96, 128}) add_attention(cases, {1, 192, 2, 1, head_size}, {DType::kBF16});
   for (const int capability : {8, 9}) {
