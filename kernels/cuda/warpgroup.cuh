@@ -53,66 +53,48 @@ __device__ inline uint32_t shared_address(const void* shared) { return static_ca
   "{\n.reg .pred p;\nsetp.ne.b32 p, " predicate ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names "}, " operands \
   ";\n}\n"
 
+/// Chooses the statement for N columns and the type T.
+#define TRIREME_WGMMA_OF(statement_64, statement_128)     \
+  static_assert(N == 64 || N == 128);                     \
+  if constexpr (N == 64 && std::is_same_v<T, bfloat16>) { \
+    statement_64("bf16");                                 \
+  } else if constexpr (N == 64) {                         \
+    statement_64("f16");                                  \
+  } else if constexpr (std::is_same_v<T, bfloat16>) {     \
+    statement_128("bf16");                                \
+  } else {                                                \
+    statement_128("f16");                                 \
+  }
+
 /// d [64, N] = a [64, 16] b [16, N], plus d if `add`; a and b in shared memory, of T (bfloat16 or float16). N: 64 or 128. Asynchronous: d may be
 /// used only behind the wait for the product's group.
 template <class T, int N, bool kTransposedA, bool kTransposedB>
 __device__ inline void wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, bool add) {
-  static_assert(N == 64 || N == 128);
-  constexpr bool kBrain = std::is_same_v<T, bfloat16>;
-  if constexpr (N == 64) {
-#define TRIREME_PRODUCT(type)                                                                    \
-  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%34", "%32, %33, p, 1, 1, %35, %36") \
-               : TRIREME_TILES_8                                                                 \
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedA}), "n"(int{kTransposedB}))
-    if constexpr (kBrain) {
-      TRIREME_PRODUCT("bf16");
-    } else {
-      TRIREME_PRODUCT("f16");
-    }
-#undef TRIREME_PRODUCT
-  } else {
-#define TRIREME_PRODUCT(type)                                                                     \
-  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%66", "%64, %65, p, 1, 1, %67, %68") \
-               : TRIREME_TILES_16                                                                 \
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedA}), "n"(int{kTransposedB}))
-    if constexpr (kBrain) {
-      TRIREME_PRODUCT("bf16");
-    } else {
-      TRIREME_PRODUCT("f16");
-    }
-#undef TRIREME_PRODUCT
-  }
+#define TRIREME_OPERANDS "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedA}), "n"(int{kTransposedB})
+#define TRIREME_COLUMNS_64(type) \
+  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%34", "%32, %33, p, 1, 1, %35, %36") : TRIREME_TILES_8 : TRIREME_OPERANDS)
+#define TRIREME_COLUMNS_128(type) \
+  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%66", "%64, %65, p, 1, 1, %67, %68") : TRIREME_TILES_16 : TRIREME_OPERANDS)
+  TRIREME_WGMMA_OF(TRIREME_COLUMNS_64, TRIREME_COLUMNS_128)
+#undef TRIREME_COLUMNS_128
+#undef TRIREME_COLUMNS_64
+#undef TRIREME_OPERANDS
 }
 
 /// The same with a in registers: a warp's fragment of 16 rows, as operand A of mma_m16n8k16.
 template <class T, int N, bool kTransposedB>
 __device__ inline void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-  static_assert(N == 64 || N == 128);
-  constexpr bool kBrain = std::is_same_v<T, bfloat16>;
-  if constexpr (N == 64) {
-#define TRIREME_PRODUCT(type)                                                                                \
-  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, %38") \
-               : TRIREME_TILES_8                                                                             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedB}))
-    if constexpr (kBrain) {
-      TRIREME_PRODUCT("bf16");
-    } else {
-      TRIREME_PRODUCT("f16");
-    }
-#undef TRIREME_PRODUCT
-  } else {
-#define TRIREME_PRODUCT(type)                                                                                 \
-  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, %70") \
-               : TRIREME_TILES_16                                                                             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedB}))
-    if constexpr (kBrain) {
-      TRIREME_PRODUCT("bf16");
-    } else {
-      TRIREME_PRODUCT("f16");
-    }
-#undef TRIREME_PRODUCT
-  }
+#define TRIREME_OPERANDS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(int{kTransposedB})
+#define TRIREME_COLUMNS_64(type) \
+  asm volatile(TRIREME_WGMMA("64", type, TRIREME_NAMES_32, "%37", "{%32, %33, %34, %35}, %36, p, 1, 1, %38") : TRIREME_TILES_8 : TRIREME_OPERANDS)
+#define TRIREME_COLUMNS_128(type) \
+  asm volatile(TRIREME_WGMMA("128", type, TRIREME_NAMES_64, "%69", "{%64, %65, %66, %67}, %68, p, 1, 1, %70") : TRIREME_TILES_16 : TRIREME_OPERANDS)
+  TRIREME_WGMMA_OF(TRIREME_COLUMNS_64, TRIREME_COLUMNS_128)
+#undef TRIREME_COLUMNS_128
+#undef TRIREME_COLUMNS_64
+#undef TRIREME_OPERANDS
 }
+#undef TRIREME_WGMMA_OF
 #undef TRIREME_WGMMA
 #undef TRIREME_NAMES_64
 #undef TRIREME_NAMES_32
