@@ -9,15 +9,10 @@ namespace {
 /// Calls body(i) for each of `count` elements.
 template <class Body>
 void each_on_host(const Context& ctx, int64_t count, const Body& body) {
-  constexpr int64_t kGrain = 16384;
   const auto range = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) body(i);
   };
-  if (ctx.device == Device::kReference) {
-    range(0, count);
-  } else {
-    cpu::parallel_for(ctx, count, kGrain, range);
-  }
+  cpu::for_elements(ctx, count, range);
 }
 
 template <class T>

@@ -11,16 +11,11 @@ namespace {
 template <class T>
 void outer_on_host(const Context& ctx, const OuterStep& step, const Tensor& sum, const Tensor& weights, const Tensor& theta, const Tensor& momentum,
                    const Tensor& drift) {
-  constexpr int64_t kGrain = 16384;
   const auto range = [&](int64_t begin, int64_t end) {
     T *const s = sum.data<T>(), *const w = weights.data<T>(), *const t = theta.data<T>(), *const m = momentum.data<T>(), *const d = drift.data<T>();
     for (int64_t i = begin; i < end; ++i) outer_rule(step, s[i], w[i], t[i], m[i], d[i]);
   };
-  if (ctx.device == Device::kReference) {
-    range(0, sum.numel());
-  } else {
-    cpu::parallel_for(ctx, sum.numel(), kGrain, range);
-  }
+  cpu::for_elements(ctx, sum.numel(), range);
 }
 
 }  // namespace

@@ -29,18 +29,13 @@ void update_range(const UpdateScalars<C>& scalars, const UpdateSlice& slice, int
 
 template <class Rule, class C, class T>
 void update_on_host(const Context& ctx, const AdamW& hyper, const double* scalars, std::span<const UpdateSlice> slices) {
-  constexpr int64_t kGrain = 16384;
   if (scalars[kAccepted] == 0) return;
   for (const UpdateSlice& slice : slices) {
     const double decay = slice.decay ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1;
     const UpdateScalars<C> step{static_cast<C>(scalars[kGradScale]), static_cast<C>(scalars[kLearningRate]), static_cast<C>(hyper.beta1),
                                 static_cast<C>(hyper.beta2), static_cast<C>(decay)};
     const auto range = [&](int64_t begin, int64_t end) { update_range<Rule, C, T>(step, slice, begin, end); };
-    if (ctx.device == Device::kReference) {
-      range(0, slice.w.numel());
-    } else {
-      cpu::parallel_for(ctx, slice.w.numel(), kGrain, range);
-    }
+    cpu::for_elements(ctx, slice.w.numel(), range);
   }
 }
 
@@ -57,7 +52,6 @@ void update_by_rule(Context& ctx, Operation& operation, Optimizer optimizer, con
 
 template <class C, class T>
 void average_on_host(const Context& ctx, double decay, const double* scalars, const Tensor& w, const Tensor& e) {
-  constexpr int64_t kGrain = 16384;
   if (scalars[kAccepted] == 0) return;
   const C share = static_cast<C>(average_share(decay, scalars[kAcceptedSteps]));
   const auto range = [share, from = w.data<T>(), to = e.data<T>()](int64_t begin, int64_t end) {
@@ -67,25 +61,16 @@ void average_on_host(const Context& ctx, double decay, const double* scalars, co
       to[i] = static_cast<T>(average);
     }
   };
-  if (ctx.device == Device::kReference) {
-    range(0, w.numel());
-  } else {
-    cpu::parallel_for(ctx, w.numel(), kGrain, range);
-  }
+  cpu::for_elements(ctx, w.numel(), range);
 }
 
 template <class T>
 void copy_on_host(const Context& ctx, const double* scalars, const Tensor& from, const Tensor& to) {
-  constexpr int64_t kGrain = 16384;
   if (scalars[kAccepted] == 0) return;
   const auto range = [source = from.data<T>(), target = to.data<T>()](int64_t begin, int64_t end) {
     std::copy(source + begin, source + end, target + begin);
   };
-  if (ctx.device == Device::kReference) {
-    range(0, from.numel());
-  } else {
-    cpu::parallel_for(ctx, from.numel(), kGrain, range);
-  }
+  cpu::for_elements(ctx, from.numel(), range);
 }
 
 void adamw_by_its_own_kernels(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
