@@ -4,8 +4,6 @@
 
 namespace trireme::cuda {
 
-/// Head sizes that these kernels compute on GPUs of compute capability 9.0.
-constexpr bool hopper_supports(int64_t head_size) { return head_size == 64 || head_size == 128; }
 inline bool uses_hopper(const Context& ctx, const AttentionShape& shape) {
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ctx.gpu->index()), "cudaDeviceGetAttribute");

@@ -1,5 +1,6 @@
 #pragma once
 // Attention operations for the harness, and tolerances relative to fp64.
+#include "kernels/cuda/attention.h"
 #include "kernels/ops/attention.h"
 #include "tests/kernels/documents.h"
 #include "tests/kernels/harness.h"
@@ -49,7 +50,7 @@ inline Operation backward(const AttentionShape& s, const std::vector<int64_t>& l
 inline void on_each_gpu(int64_t head_size, const std::function<void()>& body) {
   body();
 #if defined(TRIREME_CUDA) && !defined(TRIREME_REAL_GPU)
-  if (head_size != 64 && head_size != 128) return;
+  if (!cuda::hopper_supports(head_size)) return;
   const OptionsScope older([](cuda_sim::Options& options) { options.major = 8; });
   body();
 #else

@@ -60,12 +60,12 @@ struct StepResult {
   /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
-  int64_t local_targets = 0;         ///< valid tokens of the samples of this rank's data coordinate
-  bool stands_out = false;           ///< this rank, by StepLimits
-  int64_t outliers = 0;              ///< number of ranks that stand out
-  int64_t padding = 0;               ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
-  double cost_imbalance = 0;         ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
-  std::optional<OuterResult> outer;  ///< if an outer step followed, with training.local
+  int64_t local_targets = 0;              ///< valid tokens of the samples of this rank's data coordinate
+  bool stands_out = false;                ///< this rank, by StepLimits
+  int64_t outliers = 0;                   ///< number of ranks that stand out
+  int64_t padding = 0;                    ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
+  double cost_imbalance = 0;              ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
+  std::optional<OuterResult> outer = {};  ///< if an outer step followed, with training.local
   /// With training.asynchronous, the update: loss and grad_norm are those of its gradients, and this rank has no part in them.
   std::optional<AppliedUpdate> applied = {};
 };
