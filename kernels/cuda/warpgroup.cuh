@@ -1,6 +1,6 @@
 #pragma once
-// Products of a warpgroup and bulk additions of sm_90a, one function each (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
-// Instructions" and "cp.reduce.async.bulk"). The simulated machine supplies the same functions.
+// Products of a warpgroup, bulk additions, and barriers and registers of specialised warps of sm_90a, one function each (PTX ISA, "Asynchronous Warpgroup
+// Level Matrix Multiply-Accumulate Instructions", "cp.reduce.async.bulk", "barrier", "setmaxnreg"). The simulated machine supplies the same functions.
 //
 // A warpgroup is four consecutive warps from a multiple of four; all its threads call each wgmma function. Its warp w holds rows 16 w to 16 w + 15 of
 // results and of operands in registers, in the fragments of mma.m16n8k16. Products read shared memory through the asynchronous proxy: each thread
@@ -142,6 +142,26 @@ template <int N>
 __device__ inline void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(N) : "memory");
   asm volatile("fence.proxy.async.global;\n" ::: "memory");
+}
+
+/// Waits until `threads` threads of the block, a multiple of 32, have called this or barrier_arrive for barrier `id`, 1 to 15; then the barrier begins
+/// anew. What they did before their call is visible behind this one. All lanes of a warp call.
+__device__ inline void barrier_sync(int id, int threads) { asm volatile("barrier.cta.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory"); }
+/// The same without waiting: it shows this thread nothing of what others did.
+__device__ inline void barrier_arrive(int id, int threads) { asm volatile("barrier.cta.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory"); }
+
+/// Gives each thread of the warpgroup N registers, a multiple of 8 from 24 to 256 and at least as many as it has. Waits until other warpgroups of the
+/// block have given up enough. The kernel must be compiled for a maximum number of registers, as by __launch_bounds__.
+template <int N>
+__device__ inline void raise_registers() {
+  static_assert(N % 8 == 0 && N >= 24 && N <= 256);
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N) : "memory");
+}
+/// Leaves N registers to each thread of the warpgroup, at most as many as it has, and gives up the others.
+template <int N>
+__device__ inline void lower_registers() {
+  static_assert(N % 8 == 0 && N >= 24 && N <= 256);
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N) : "memory");
 }
 
 }  // namespace trireme::cuda

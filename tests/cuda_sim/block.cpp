@@ -27,6 +27,7 @@ constexpr size_t kStack = size_t{256} << 10;
 constexpr size_t kStack = size_t{64} << 10;
 #endif
 constexpr size_t kEmergencyStack = size_t{64} << 10;
+constexpr int kRegistersOfMultiprocessor = 65536;
 
 unsigned char* map_guarded(size_t bytes) {  // with a guard page on both sides
   void* memory = mmap(nullptr, bytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -128,6 +129,11 @@ void BlockRunner::prepare_threads() {
   }
   warpgroups_.clear();
   warpgroups_.resize((static_cast<size_t>(threads_) + kWarpgroup - 1) / kWarpgroup);
+  for (NamedBarrier& barrier : named_) barrier = {};
+  // The registers of a launch whose kernel is compiled for as many as a block of this size can have: those of __launch_bounds__ are not known here.
+  for (Warpgroup& group : warpgroups_) group.registers = std::min(kRegistersOfMultiprocessor / threads_ / 8 * 8, 256);
+  raising_.clear();
+  free_registers_ = 0;
 }
 
 void BlockRunner::run_block() {

@@ -47,6 +47,7 @@ struct Fiber : DeviceThread {
   unsigned mask = 0;
   Site site{};
   void* slot = nullptr;
+  int barrier = 0;  // named, at which it waits
   // Pending asynchronous copies.
   std::vector<AsyncCopy> copies;
   int groups = 0;
@@ -68,6 +69,17 @@ struct Warp {
   unsigned absent;  // lanes that have exited or never existed
   std::vector<Arrival> arrivals;
 };
+
+/// A barrier of barrier_sync and barrier_arrive, in its present phase.
+struct NamedBarrier {
+  int threads = 0;     // that the phase counts; 0 before the first arrival
+  int arrived = 0;     // of them
+  uint32_t warps = 0;  // that have arrived, a bit each
+  std::vector<Warp*> waiting;
+  Meeting meeting{};  // of the last arrival
+  Site site{};
+};
+constexpr int kNamedBarriers = 16;  // 0 is __syncthreads
 
 struct KernelFault {
   cudaError_t error = cudaSuccess;
@@ -92,6 +104,10 @@ class BlockRunner {
 
   // For the functions of device_thread.h.
   void sync_block(Fiber& self, Site site);
+  /// Meeting: kBarrierSync, which waits, or kBarrierArrive.
+  void pass_barrier(Fiber& self, Meeting meeting, int id, int threads, Site site, BarrierArrival arrived);
+  /// Meeting: kRaiseRegisters or kLowerRegisters.
+  void change_registers(Fiber& self, Meeting meeting, int count, Site site);
   /// Waits until all lanes of the mask have arrived. Returns true to the last, which exchanges the data of the lanes' slots and then calls `release`.
   bool meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot);
   Warp& warp_of(const Fiber& self) { return warps_[static_cast<size_t>(self.thread) / 32]; }
@@ -141,6 +157,7 @@ class BlockRunner {
   void finish_thread(Fiber& self);
   Fiber* next(Fiber* reuse);
   void release_barrier();
+  void raise_waiting();
   std::string stuck_text() const;
   __attribute__((noinline, cold)) void fail_stuck();
   __attribute__((noinline, cold)) void fail_meeting(const Fiber& self, const char* what);
@@ -159,6 +176,9 @@ class BlockRunner {
   std::vector<Fiber*> barrier_;   // waiting at __syncthreads
   std::vector<Warp> warps_;
   std::vector<Warpgroup> warpgroups_;
+  NamedBarrier named_[kNamedBarriers];
+  std::vector<Warpgroup*> raising_;  // wait for registers
+  int free_registers_ = 0;           // that warpgroups of the block have given up, for each thread of one
   int threads_ = 0, live_ = 0;
   bool newest_first_ = false;
   int copy_mode_ = 0;   // asynchronous copies run: 0 immediately, 1 at the wait, 2 at random points before

@@ -248,6 +248,19 @@ void bulk_wait() {
   ::device_calls::bulk_wait(N);
 }
 
+inline void barrier_sync(int id, int threads, CUDA_SIM_SITE) { ::device_calls::barrier_sync(id, threads, {file, line}); }
+inline void barrier_arrive(int id, int threads, CUDA_SIM_SITE) { ::device_calls::barrier_arrive(id, threads, {file, line}); }
+template <int N>
+void raise_registers(CUDA_SIM_SITE) {
+  static_assert(N % 8 == 0 && N >= 24 && N <= 256);
+  ::device_calls::raise_registers(N, {file, line});
+}
+template <int N>
+void lower_registers(CUDA_SIM_SITE) {
+  static_assert(N % 8 == 0 && N >= 24 && N <= 256);
+  ::device_calls::lower_registers(N, {file, line});
+}
+
 inline float exp2_fast(float x) { return ::cuda_sim::exp2_approx(x); }
 inline int reread_thread() { return static_cast<int>(threadIdx.x); }
 

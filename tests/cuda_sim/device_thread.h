@@ -29,7 +29,22 @@ extern constinit thread_local DeviceThread* this_thread;  ///< null in host code
 
 extern std::atomic<bool> hardware_rounding;  ///< Options::hardware_rounding
 
-enum class Meeting : uint8_t { kSyncthreads, kSyncwarp, kShuffle, kVote, kMma, kLdmatrix, kWgmma, kWgmmaFence, kWgmmaCommit, kWgmmaWait };
+enum class Meeting : uint8_t {
+  kSyncthreads,
+  kSyncwarp,
+  kShuffle,
+  kVote,
+  kMma,
+  kLdmatrix,
+  kWgmma,
+  kWgmmaFence,
+  kWgmmaCommit,
+  kWgmmaWait,
+  kBarrierSync,
+  kBarrierArrive,
+  kRaiseRegisters,
+  kLowerRegisters
+};
 
 void sync_block(Site site);
 void sync_warp(unsigned mask, Site site);
@@ -63,6 +78,13 @@ void bulk_operation(float* global, const float* shared, int bytes, bool add, Sit
 void bulk_commit();
 void bulk_wait(int groups_left);
 inline void fence_proxy_async() {}  // only the recorder of tests/trace sees what it orders
+/// Called in the last lane of a warp that arrives at a named barrier, before any thread continues: whether the warp waits there, and whether it is the
+/// last one of the phase.
+using BarrierArrival = void (*)(int id, bool waits, bool complete);
+void barrier_sync(int id, int threads, Site site, BarrierArrival arrived = nullptr);
+void barrier_arrive(int id, int threads, Site site, BarrierArrival arrived = nullptr);
+void raise_registers(int count, Site site);
+void lower_registers(int count, Site site);
 uint32_t shared_address(const void* shared, Site site);
 /// The blocks of a launch run one after another. If the counter has another value, the block that should set it has not run: an error, because on a
 /// GPU the wait would not end if that block could not begin.

@@ -28,6 +28,10 @@ const char* name_of(Meeting meeting) {
     case Meeting::kWgmmaFence: return "wgmma_fence";
     case Meeting::kWgmmaCommit: return "wgmma_commit";
     case Meeting::kWgmmaWait: return "wgmma_wait";
+    case Meeting::kBarrierSync: return "barrier_sync";
+    case Meeting::kBarrierArrive: return "barrier_arrive";
+    case Meeting::kRaiseRegisters: return "raise_registers";
+    case Meeting::kLowerRegisters: return "lower_registers";
   }
   return "?";
 }
@@ -125,6 +129,11 @@ std::string BlockRunner::where(const Fiber& fiber) const {
   return "(" + std::to_string(fiber.index.x) + "," + std::to_string(fiber.index.y) + "," + std::to_string(fiber.index.z) + ")";
 }
 
+namespace {
+/// The named barrier at which a thread waits; 0: none.
+int barrier_of(const Fiber& fiber) { return fiber.meeting == Meeting::kBarrierSync || fiber.meeting == Meeting::kBarrierArrive ? fiber.barrier : 0; }
+}  // namespace
+
 /// Describes a block whose live threads all wait: lists each place where they wait once.
 std::string BlockRunner::stuck_text() const {
   std::string text = "waits, as do all other threads:";
@@ -132,7 +141,8 @@ std::string BlockRunner::stuck_text() const {
   for (const auto& fiber : fibers_) {
     if (!fiber->waits) continue;
     auto same = [&](const auto& other) {
-      return other->waits && other->meeting == fiber->meeting && other->mask == fiber->mask && same_site(other->site, fiber->site);
+      return other->waits && other->meeting == fiber->meeting && other->mask == fiber->mask && same_site(other->site, fiber->site) &&
+             barrier_of(*other) == barrier_of(*fiber);
     };
     if (std::any_of(told.begin(), told.end(), same)) continue;
     told.push_back(fiber.get());
@@ -140,6 +150,9 @@ std::string BlockRunner::stuck_text() const {
     text +=
         text_of((told.size() > 1 ? "; " : " ") + std::to_string(count) + " of " + std::to_string(live_) + " (one is thread " + where(*fiber) + ")",
                 fiber->meeting, fiber->mask, fiber->site);
+    if (const int id = barrier_of(*fiber); id >= 1 && id < kNamedBarriers)
+      text += ", barrier " + std::to_string(id) + " where " + std::to_string(named_[id].arrived) + " of " + std::to_string(named_[id].threads) +
+              " threads have arrived";
   }
   return text;
 }

@@ -66,6 +66,8 @@ struct Warpgroup {
   bool fenced = false;
   int groups = 0;                 // committed
   std::vector<Product> products;  // not waited for
+  int registers = 0;              // of each thread
+  int raise_to = 0;               // while it waits for registers
 };
 
 struct BulkOperation {

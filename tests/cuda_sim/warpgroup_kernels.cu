@@ -218,6 +218,99 @@ __global__ void bulk_kernel(float* x, bool add, int* early) {
   }
 }
 
+__global__ void barriers_kernel(BarrierDefect wrong) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  switch (wrong) {
+    case BarrierDefect::kNumber0: return barrier_sync(0, 128);
+    case BarrierDefect::kNumber16: return barrier_arrive(16, 128);
+    case BarrierDefect::kNoThreads: return barrier_sync(3, 0);
+    case BarrierDefect::kPartOfAWarp: return barrier_sync(3, 100);
+    case BarrierDefect::kOutside: return barrier_sync(3, 160);
+    case BarrierDefect::kOtherCount: return barrier_sync(3, warp == 1 ? 96 : 128);
+    case BarrierDefect::kOtherNumber: return barrier_sync(lane == 7 ? 4 : 3, 128);
+    case BarrierDefect::kTwoPlaces:
+      if (lane < 16)
+        barrier_sync(3, 128);
+      else
+        barrier_sync(3, 128);
+      return;
+    case BarrierDefect::kLaneReturned:
+      if (lane != 5) barrier_sync(3, 128);
+      return;
+    case BarrierDefect::kArrivesTwice:
+      if (warp == 2)
+        for (int i = 0; i < 2; ++i) barrier_arrive(3, 128);
+      return;
+    case BarrierDefect::kIncomplete:
+      if (warp == 2)
+        __syncthreads();
+      else
+        barrier_sync(3, 128);
+      return;
+    case BarrierDefect::kAllReturned:
+      if (warp != 2) barrier_sync(3, 128);
+      return;
+    case BarrierDefect::kStaysOpen:
+      if (warp == 2) barrier_arrive(3, 128);
+      break;
+    default: break;
+  }
+  for (int i = 0; i < 3; ++i) barrier_sync(15, 128);
+}
+
+__global__ void ring_kernel(const float* x, float* y, bool reuses_early) {
+  enum : int { kFull = 1, kEmpty = 3 };  // + buffer
+  TRIREME_SHARED(float[2][64], buffers);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int item = 0; item < kRingItems / 64; ++item) {
+    const int buffer = item % 2;
+    if (thread < 64) {
+      if (reuses_early) buffers[buffer][thread] = x[item * 64 + thread];
+      if (item >= 2) barrier_sync(kEmpty + buffer, 128);
+      if (!reuses_early) buffers[buffer][thread] = x[item * 64 + thread];
+      barrier_arrive(kFull + buffer, 128);
+    } else {
+      barrier_sync(kFull + buffer, 128);
+      const int i = 127 - thread;  // of the other warp's
+      __syncwarp();
+      y[item * 64 + i] = 2 * buffers[buffer][i];
+      if (item + 2 < kRingItems / 64) barrier_arrive(kEmpty + buffer, 128);
+    }
+  }
+}
+
+__global__ void barrier_beside_kernel(int* y) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp == 0) return;
+  if (warp == 1)
+    barrier_arrive(1, 96);
+  else
+    barrier_sync(1, 96);
+  __syncthreads();
+  if (warp == 1) barrier_sync(2, 32);
+  __syncthreads();
+  y[threadIdx.x - 32] = 1;
+}
+
+__global__ void registers_kernel(RegistersDefect wrong, int* y) {
+  TRIREME_SHARED(int, begun);
+  if (threadIdx.x == 0) begun = 0;
+  __syncthreads();
+  if (threadIdx.x >= 256) {
+    if (wrong == RegistersDefect::kLowersUp) lower_registers<176>();
+    if (wrong == RegistersDefect::kPartOfGroup && threadIdx.x < 288) return;
+    begun = 1;
+    lower_registers<56>();
+  } else {
+    if (wrong == RegistersDefect::kRaisesDown) raise_registers<160>();
+    if (wrong == RegistersDefect::kTooMany)
+      raise_registers<232>();
+    else
+      raise_registers<224>();
+    y[threadIdx.x] = begun;
+  }
+}
+
 }  // namespace
 
 using cuda_sim::launch;
@@ -239,5 +332,13 @@ cudaError_t two_groups(float* first, float* second, float* both, cudaStream_t st
   return launch(two_groups_kernel, dim3(1), dim3(128), kTileBytes, stream, first, second, both);
 }
 cudaError_t bulk(float* x, bool add, int* early, cudaStream_t stream) { return launch(bulk_kernel, dim3(1), dim3(64), 0, stream, x, add, early); }
+cudaError_t launch_barriers(BarrierDefect wrong, cudaStream_t stream) { return launch(barriers_kernel, dim3(1), dim3(128), 0, stream, wrong); }
+cudaError_t ring(const float* x, float* y, bool reuses_early, cudaStream_t stream) {
+  return launch(ring_kernel, dim3(1), dim3(128), 0, stream, x, y, reuses_early);
+}
+cudaError_t barrier_beside(int* y, cudaStream_t stream) { return launch(barrier_beside_kernel, dim3(1), dim3(128), 0, stream, y); }
+cudaError_t registers(RegistersDefect wrong, int* y, cudaStream_t stream) {
+  return launch(registers_kernel, dim3(1), dim3(384), 0, stream, wrong, y);
+}
 
 }  // namespace warpgroup_kernels

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels of warpgroup products and bulk operations, correct and incorrect, compiled as device code. Each is queued on a stream.
+// Kernels of warpgroup products, bulk operations and specialised warps, correct and incorrect, compiled as device code. Each is queued on a stream.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -64,5 +64,40 @@ cudaError_t two_groups(float* first, float* second, float* both, cudaStream_t st
 /// x[i] = i, for i < 64, then x[i] += i twice, if `add`, by bulk operations of two threads. Without `wait`, thread 0 counts what it finds changed in x
 /// before the wait: *early.
 cudaError_t bulk(float* x, bool add, int* early, cudaStream_t stream);
+
+enum class BarrierDefect : int {
+  kNothing,
+  kNumber0,
+  kNumber16,
+  kNoThreads,     // barrier_sync for 0 threads
+  kPartOfAWarp,   // for 100
+  kOutside,       // for more than the block has
+  kOtherCount,    // two warps for other numbers of threads
+  kOtherNumber,   // a lane at another barrier than its warp
+  kTwoPlaces,     // half of a warp in another line
+  kLaneReturned,  // a lane returns before
+  kArrivesTwice,  // a warp in one phase
+  kIncomplete,    // one warp of four does not arrive, but waits at __syncthreads
+  kAllReturned,   // one warp of four returns without arriving
+  kStaysOpen,     // a warp arrives, and no other does: this is no error
+};
+/// Launches a block of 128 threads.
+cudaError_t launch_barriers(BarrierDefect wrong, cudaStream_t stream);
+/// y[i] = 2 x[i] for i < kRingItems, through two buffers: two warps write them, and two read what both have written. `reuses_early`: the first two
+/// write before they wait for the others.
+constexpr int kRingItems = 64 * 10;
+cudaError_t ring(const float* x, float* y, bool reuses_early, cudaStream_t stream);
+/// 128 threads, of which the first warp returns. The second one arrives at a named barrier, behind which the others call __syncthreads: y[i] = 1 of 96.
+cudaError_t barrier_beside(int* y, cudaStream_t stream);
+
+enum class RegistersDefect : int {
+  kNothing,
+  kTooMany,      // the second warpgroup cannot have as many
+  kRaisesDown,   // to fewer than it has
+  kLowersUp,     // to more than it has
+  kPartOfGroup,  // one warp does not call
+};
+/// Three warpgroups, of which the last one lowers its registers from 168 to 56 and the others raise theirs to 224. y[i] = whether the last one had begun.
+cudaError_t registers(RegistersDefect wrong, int* y, cudaStream_t stream);
 
 }  // namespace warpgroup_kernels

@@ -1,4 +1,5 @@
-// Products of warpgroups against plain products and NVIDIA's own layouts in CuTe (CUTLASS 3, include/cute), bulk operations, and the errors of both.
+// Products of warpgroups against plain products and NVIDIA's own layouts in CuTe (CUTLASS 3, include/cute), bulk operations, named barriers and the
+// exchange of registers, and the errors of all.
 #include <cmath>
 #include <string>
 
@@ -11,7 +12,7 @@
 
 using namespace cuda_sim;
 namespace kernels = warpgroup_kernels;
-using kernels::Defect;
+using kernels::Defect, kernels::BarrierDefect, kernels::RegistersDefect;
 
 namespace {
 
@@ -276,5 +277,107 @@ TEST_CASE("a wait that leaves one group pending completes the groups before it")
     early += !all_equal(second, kDepth);
   }
   CHECK((early >= 4 && early < kSeeds));
+  reset();
+}
+
+TEST_CASE("two buffers that warps pass to others by named barriers hold what was written, and not if they are used again too early") {
+  constexpr int kSeeds = 24;
+  std::vector<float> x(kernels::kRingItems), want;
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  for (const float value : x) want.push_back(2 * value);
+  int right = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (const bool reuses_early : {false, true}) {
+      reset(seed);
+      const TestStream stream;
+      const DeviceArray<float> device_x(x), y(x.size());
+      CUDA_OK(kernels::ring(device_x.get(), y.get(), reuses_early, stream));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      CHECK(errors().empty());
+      if (reuses_early)
+        right += y.host() == want;
+      else
+        CHECK(y.host() == want);
+    }
+  }
+  CHECK(right < kSeeds);
+  reset();
+}
+
+TEST_CASE("named barriers leave __syncthreads as it is, and the warps that have returned") {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    reset(seed);
+    const TestStream stream;
+    const DeviceArray<int> y(96);
+    CUDA_OK(kernels::barrier_beside(y.get(), stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(y.host() == std::vector<int>(96, 1));
+    for (const BarrierDefect allowed : {BarrierDefect::kNothing, BarrierDefect::kStaysOpen, BarrierDefect::kNothing})
+      CUDA_OK(kernels::launch_barriers(allowed, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(errors().empty());
+  }
+  reset();
+}
+
+TEST_CASE("wrong calls of named barriers are reported with barrier and line") {
+  struct Row {
+    BarrierDefect wrong;
+    const char* text;
+  };
+  const Row row = GENERATE(Row{BarrierDefect::kNumber0, "calls barrier 0, which is not one of 1 to 15, at barrier_sync in line "},
+                           Row{BarrierDefect::kNumber16, "calls barrier 16, which is not one of 1 to 15, at barrier_arrive in line "},
+                           Row{BarrierDefect::kNoThreads, "calls barrier 3 for 0 threads, which is no multiple of 32 up to the 128 of the block"},
+                           Row{BarrierDefect::kPartOfAWarp, "for 100 threads, which is no multiple of 32 up to the 128 of the block"},
+                           Row{BarrierDefect::kOutside, "for 160 threads, which is no multiple of 32 up to the 128 of the block"},
+                           Row{BarrierDefect::kOtherCount, "have arrived for "},
+                           Row{BarrierDefect::kOtherNumber, "with another number or count than other lanes of its warp at barrier_sync"},
+                           Row{BarrierDefect::kTwoPlaces, "for a lane that waits for it at barrier_sync"},
+                           Row{BarrierDefect::kLaneReturned, "returned"}, Row{BarrierDefect::kArrivesTwice, "calls barrier 3 again while it has "},
+                           Row{BarrierDefect::kIncomplete, ", barrier 3 where 96 of 128 threads have arrived"},
+                           Row{BarrierDefect::kAllReturned, ", barrier 3 where 96 of 128 threads have arrived"});
+  INFO("defect " << static_cast<int>(row.wrong) << ": " << row.text);
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    reset(seed);
+    const TestStream stream;
+    (void)kernels::launch_barriers(row.wrong, stream);
+    CHECK(cudaStreamSynchronize(stream) != cudaSuccess);
+    REQUIRE(errors().size() == 1);
+    CHECK_THAT(errors()[0], Catch::Contains(row.text) && Catch::Contains("barriers_kernel") && Catch::Contains("block (0,0,0)"));
+  }
+  reset();
+}
+
+TEST_CASE("a warpgroup that raises its registers waits until another one has given them up") {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    reset(seed);
+    const TestStream stream;
+    const DeviceArray<int> y(256);
+    CUDA_OK(kernels::registers(RegistersDefect::kNothing, y.get(), stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(y.host() == std::vector<int>(256, 1));
+  }
+  struct Row {
+    RegistersDefect wrong;
+    const char* text;
+    int major = 9;
+  };
+  for (const Row& row :
+       {Row{RegistersDefect::kTooMany, "128 of 128 (one is thread ("}, Row{RegistersDefect::kRaisesDown, "from 168 to 160 at raise_registers"},
+        Row{RegistersDefect::kLowersUp, "from 168 to 176 at lower_registers"}, Row{RegistersDefect::kPartOfGroup, "returned"},
+        Row{RegistersDefect::kNothing, "needs a GPU of compute capability 9.0", 10}}) {
+    INFO("defect " << static_cast<int>(row.wrong) << ": " << row.text);
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      Options options;
+      options.major = row.major;
+      reset(seed, options);
+      const TestStream stream;
+      const DeviceArray<int> y(256);
+      (void)kernels::registers(row.wrong, y.get(), stream);
+      CHECK(cudaStreamSynchronize(stream) != cudaSuccess);
+      REQUIRE(errors().size() == 1);
+      CHECK_THAT(errors()[0], Catch::Contains(row.text) && Catch::Contains("_registers in line "));
+    }
+  }
   reset();
 }

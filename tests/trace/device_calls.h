@@ -42,6 +42,10 @@ void bulk_operation(float* global, const float* shared, int bytes, bool add, Sit
 void bulk_commit();
 void bulk_wait(int groups_left);
 void fence_proxy_async();
+void barrier_sync(int id, int threads, Site site);
+void barrier_arrive(int id, int threads, Site site);
+void raise_registers(int count, Site site);
+void lower_registers(int count, Site site);
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site);
 void release_value(uint32_t* counter, uint32_t value, Site site);
 

@@ -433,6 +433,19 @@ void fence_proxy_async() {
   if (Recorder* const to = recording()) to->fence_proxy(*device_thread());
 }
 
+void barrier_sync(int id, int threads, Site site) {
+  meet([&] { cuda_sim::barrier_sync(id, threads, site); });
+}
+void barrier_arrive(int id, int threads, Site site) {
+  meet([&] { cuda_sim::barrier_arrive(id, threads, site); });
+}
+void raise_registers(int count, Site site) {
+  meet([&] { cuda_sim::raise_registers(count, site); });
+}
+void lower_registers(int count, Site site) {
+  meet([&] { cuda_sim::lower_registers(count, site); });
+}
+
 void wait_for_value(const uint32_t* counter, uint32_t value, Site site) {
   cuda_sim::wait_for_value(counter, value, site);
   if (Recorder* const to = recording()) to->wait_for_value(*device_thread(), __builtin_return_address(0), counter);
