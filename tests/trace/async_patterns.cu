@@ -10,8 +10,8 @@ using namespace trireme::cuda;
 
 constexpr int kPanelBytes = 64 * kPanelRowBytes;
 
-__device__ void write_operands(const float* x, unsigned char* shared, bool by_copies, Lack lack) {
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kPanelBytes / 16; i += static_cast<int>(blockDim.x)) {
+__device__ void write_operands(const float* x, unsigned char* shared, bool by_copies, Lack lack, unsigned thread, unsigned threads) {
+  for (int i = static_cast<int>(thread); i < 2 * kPanelBytes / 16; i += static_cast<int>(threads)) {
     const float* const from = x + i % (kPanelBytes / 16) * 4;
     if (by_copies)
       cp_async_16(shared + i * 16, from, true);
@@ -22,14 +22,26 @@ __device__ void write_operands(const float* x, unsigned char* shared, bool by_co
   if (lack != Lack::kCopyWait) cp_async_wait<0>();
 }
 
-__global__ void operands_kernel(const float* x, float* d, Lack lack, bool by_copies) {
+/// Of all threads of the block.
+__device__ void barrier(bool named) {
+  if (named)
+    barrier_sync(1, static_cast<int>(blockDim.x));
+  else
+    __syncthreads();
+}
+
+__device__ void store_results(float* d, const float (&sums)[8][4]) {
+  for (int i = 0; i < 32; ++i) d[threadIdx.x * 32 + static_cast<unsigned>(i)] = sums[i / 4][i % 4];
+}
+
+__global__ void operands_kernel(const float* x, float* d, Lack lack, bool by_copies, bool named) {
   TRIREME_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned thread = threadIdx.x;
   const bool multiplies = thread < 128;
   if (lack == Lack::kProxyFenceFirst) fence_proxy_async();
-  write_operands(x, shared, by_copies, lack);
+  write_operands(x, shared, by_copies, lack, thread, blockDim.x);
   if (lack == Lack::kOneProxyFence ? thread == 0 : lack != Lack::kProxyFence && lack != Lack::kProxyFenceFirst) fence_proxy_async();
-  if (lack != Lack::kBarrier) __syncthreads();
+  if (lack != Lack::kBarrier) barrier(named);
   float sums[8][4];
   if (multiplies) {
     const uint32_t at = shared_address(shared);
@@ -39,13 +51,39 @@ __global__ void operands_kernel(const float* x, float* d, Lack lack, bool by_cop
     if (lack == Lack::kWaitForAll) wgmma_wait<1>();
     if (lack != Lack::kWait && lack != Lack::kWaitForAll) wgmma_wait<0>();
   }
-  if (lack != Lack::kBarrierAfterWait && lack != Lack::kOwnWarpgroup) __syncthreads();
-  if (multiplies || lack != Lack::kOwnWarpgroup) write_operands(x, shared, by_copies, Lack::kNothing);
+  if (lack != Lack::kBarrierAfterWait && lack != Lack::kOwnWarpgroup) barrier(named);
+  if (multiplies || lack != Lack::kOwnWarpgroup) write_operands(x, shared, by_copies, Lack::kNothing, thread, blockDim.x);
   if (multiplies) {
     if (lack == Lack::kCommit) wgmma_commit();
     wgmma_wait<0>();
-    for (int i = 0; i < 32; ++i) d[thread * 32 + static_cast<unsigned>(i)] = sums[i / 4][i % 4];
+    store_results(d, sums);
   }
+}
+
+__global__ void passed_operands_kernel(const float* x, float* d, Lack lack, bool by_copies) {
+  TRIREME_DYNAMIC_SHARED(unsigned char, shared);
+  const unsigned thread = threadIdx.x, other = thread - 128;
+  const bool last_warp = thread >= 96;
+  const int first = lack == Lack::kWarpBefore ? 224 : 256, second = lack == Lack::kWarpAfterWait ? 224 : 256;
+  if (thread >= 128) {
+    if (lack == Lack::kProxyFenceFirst) fence_proxy_async();
+    write_operands(x, shared, by_copies, lack, other, 128);
+    if (lack != Lack::kProxyFence && lack != Lack::kProxyFenceFirst) fence_proxy_async();
+    if (lack != Lack::kBarrier) barrier_arrive(1, first);
+    if (lack != Lack::kBarrierAfterWait) barrier_sync(2, second);
+    write_operands(x, shared, by_copies, Lack::kNothing, other, 128);
+    return;
+  }
+  if (lack != Lack::kBarrier && (lack != Lack::kWarpBefore || !last_warp)) barrier_sync(1, first);
+  float sums[8][4];
+  const uint32_t at = shared_address(shared);
+  wgmma_fence();
+  wgmma<trireme::bfloat16, 64, false, true>(sums, wgmma_operand(at), wgmma_operand(at + kPanelBytes), false);
+  wgmma_commit();
+  if (lack != Lack::kWait) wgmma_wait<0>();
+  if (lack != Lack::kBarrierAfterWait && (lack != Lack::kWarpAfterWait || !last_warp)) barrier_arrive(2, second);
+  wgmma_wait<0>();
+  store_results(d, sums);
 }
 
 __device__ void start(float* x, const float* shared, bool add) {
@@ -55,19 +93,19 @@ __device__ void start(float* x, const float* shared, bool add) {
     bulk_store(x, shared, 256);
 }
 
-__global__ void bulk_kernel(float* x, bool add, Lack lack) {
+__global__ void bulk_kernel(float* x, bool add, Lack lack, bool named) {
   TRIREME_DYNAMIC_SHARED(float, shared);
   const unsigned thread = threadIdx.x;
   if (lack == Lack::kProxyFenceFirst) fence_proxy_async();
   shared[thread] = 1;
   if (lack == Lack::kOneProxyFence ? thread == 0 : lack != Lack::kProxyFence && lack != Lack::kProxyFenceFirst) fence_proxy_async();
-  if (lack != Lack::kBarrier) __syncthreads();
+  if (lack != Lack::kBarrier) barrier(named);
   if (thread == 0) {
     start(x, shared, add);
     if (lack != Lack::kCommit) bulk_commit();
     if (lack != Lack::kWait) bulk_wait<0>();
   }
-  if (lack != Lack::kBarrierAfterWait && lack != Lack::kOwnWarpgroup) __syncthreads();
+  if (lack != Lack::kBarrierAfterWait && lack != Lack::kOwnWarpgroup) barrier(named);
   if (lack != Lack::kOwnWarpgroup)
     shared[thread ^ 32] = 2;
   else if (thread == 0)
@@ -149,10 +187,15 @@ __global__ void in_turn_kernel(float* x, float* y, uint32_t* counters, Turn turn
 
 using cuda_sim::launch;
 
-cudaError_t operands(const float* x, float* d, Lack lack, bool by_copies, cudaStream_t stream) {
-  return launch(operands_kernel, dim3(1), dim3(256), 2 * kPanelBytes, stream, x, d, lack, by_copies);
+cudaError_t operands(const float* x, float* d, Lack lack, bool by_copies, bool named, cudaStream_t stream) {
+  return launch(operands_kernel, dim3(1), dim3(256), 2 * kPanelBytes, stream, x, d, lack, by_copies, named);
 }
-cudaError_t bulk(float* x, bool add, Lack lack, cudaStream_t stream) { return launch(bulk_kernel, dim3(1), dim3(64), 256, stream, x, add, lack); }
+cudaError_t passed_operands(const float* x, float* d, Lack lack, bool by_copies, cudaStream_t stream) {
+  return launch(passed_operands_kernel, dim3(1), dim3(256), 2 * kPanelBytes, stream, x, d, lack, by_copies);
+}
+cudaError_t bulk(float* x, bool add, Lack lack, bool named, cudaStream_t stream) {
+  return launch(bulk_kernel, dim3(1), dim3(64), 256, stream, x, add, lack, named);
+}
 cudaError_t bulk_of_warp(float* x, cudaStream_t stream) { return launch(bulk_of_warp_kernel, dim3(1), dim3(32), 0, stream, x); }
 cudaError_t load_stored(float* x, float* y, Lack lack, cudaStream_t stream) {
   return launch(load_stored_kernel, dim3(1), dim3(64), 256, stream, x, y, lack);

@@ -19,12 +19,19 @@ enum class Lack {
   kWaitForAll,        ///< the wait leaves one group pending
   kBarrierAfterWait,  ///< no barrier between the wait and the overwriting, by all threads
   kOwnWarpgroup,      ///< the same, but only threads of the warpgroup, or the thread, that has waited overwrite: this is no race
+  kWarpBefore,        ///< of the barrier before the product, by one warp of its warpgroup
+  kWarpAfterWait,     ///< of the barrier between the wait and the overwriting, by one warp of the warpgroup
 };
 
 /// 256 threads write two operands from x (8,192 bytes), by stores or cp.async, the first warpgroup multiplies them, and the operands are overwritten.
-cudaError_t operands(const float* x, float* d, Lack lack, bool by_copies, cudaStream_t stream);
+/// `named`: the barriers are those of barrier_sync.
+cudaError_t operands(const float* x, float* d, Lack lack, bool by_copies, bool named, cudaStream_t stream);
+/// The second of two warpgroups writes two operands, the first one multiplies them, and the second one overwrites them. It arrives at a named barrier
+/// before the product, and waits at another behind the product's wait. Lacks: those before kOwnWarpgroup but kCommit, kWaitForAll and kOneProxyFence, and
+/// those behind it.
+cudaError_t passed_operands(const float* x, float* d, Lack lack, bool by_copies, cudaStream_t stream);
 /// 64 threads write 64 floats to shared memory, thread 0 adds them to x or stores them there, and the threads overwrite them.
-cudaError_t bulk(float* x, bool add, Lack lack, cudaStream_t stream);
+cudaError_t bulk(float* x, bool add, Lack lack, bool named, cudaStream_t stream);
 /// The same by the threads of a warp, with __syncwarp.
 cudaError_t bulk_of_warp(float* x, cudaStream_t stream);
 /// Thread 0 stores 64 floats to x by a bulk operation, and thread 1 loads them into y. Lacks: kWait, kBarrierAfterWait.

@@ -1,5 +1,6 @@
 #pragma once
 // Reads of shared memory by products of warpgroups and bulk operations, which may take place until the wait for them.
+#include <array>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -18,6 +19,7 @@ class Reader {
   static Reader of_thread(int thread) { return {false, thread}; }
   bool is_warpgroup() const { return is_warpgroup_; }
   std::string name() const { return (is_warpgroup_ ? "warpgroup " : "thread ") + std::to_string(number_); }
+  int first_thread() const { return is_warpgroup_ ? number_ * static_cast<int>(cuda_sim::kWarpgroup) : number_; }
   const char* operation() const { return is_warpgroup_ ? "wgmma" : "bulk operation"; }
   bool operator==(const Reader& other) const { return is_warpgroup_ == other.is_warpgroup_ && number_ == other.number_; }
   bool operator<(const Reader& other) const { return std::pair(is_warpgroup_, number_) < std::pair(other.is_warpgroup_, other.number_); }
@@ -28,6 +30,14 @@ class Reader {
   int number_;
 };
 
+constexpr size_t kWarpsOfGroup = cuda_sim::kWarpgroup / 32;
+using ArrivalsOfGroup = std::array<uint32_t, kWarpsOfGroup>;  ///< Party::arrivals of each warp
+
+/// The end of an operation: pending, or the wait for it. Each warp of a warpgroup waits for its own part of a product.
+struct End : Party {
+  ArrivalsOfGroup arrivals_of_warps{};
+};
+
 /// The reads in one block, of whole chunks of 16 bytes.
 class AsyncReads {
  public:
@@ -36,7 +46,7 @@ class AsyncReads {
     chunks_.clear();
   }
   void begin(Reader reader, const Party& now) {
-    operations_[reader].ends.push_back(now);
+    operations_[reader].ends.push_back({now, {}});
     operations_[reader].ends.back().pending = true;
   }
   /// By the operation that has begun last. Operations of a reader end in order, so this read stands for its earlier ones.
@@ -49,18 +59,18 @@ class AsyncReads {
     }
   }
   void commit(Reader reader) { operations_[reader].groups.push_back(operations_[reader].ends.size()); }
-  void wait(Reader reader, int groups_left, const Party& now) {
+  /// `arrivals`: of the warps, if the reader is a warpgroup.
+  void wait(Reader reader, int groups_left, const Party& now, const ArrivalsOfGroup& arrivals = {}) {
     Operations& own = operations_[reader];
     const auto left = static_cast<size_t>(groups_left);
     if (own.groups.size() <= left) return;
     for (const size_t until = own.groups[own.groups.size() - left - 1]; own.ended < until; ++own.ended) {
       const void* const place = own.ends[own.ended].place;
-      own.ends[own.ended] = now;
+      own.ends[own.ended] = {now, arrivals};
       own.ends[own.ended].place = place;
     }
   }
-  /// Calls check(reader, read) for each read of these bytes, and forgets it: the write that follows is ordered behind it, or is reported. `read` is as
-  /// of the wait, or pending.
+  /// Calls check(reader, end) for each read of these bytes, and forgets it: the write that follows is ordered behind it, or is reported.
   template <class Check>
   void write(uintptr_t address, size_t bytes, Check&& check) {
     if (chunks_.empty()) return;
@@ -79,7 +89,7 @@ class AsyncReads {
     size_t number;
   };
   struct Operations {
-    std::vector<Party> ends;
+    std::vector<End> ends;
     std::vector<size_t> groups;  // number of operations at each commit
     size_t ended = 0;
   };

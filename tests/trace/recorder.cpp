@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -45,12 +46,19 @@ struct Copy {
 
 /// A call of fence_proxy_async: where in the order of its thread and block.
 struct Fence {
-  uint32_t step, epoch, warp_epoch;
+  uint32_t step, epoch, warp_epoch, arrivals;
 };
 struct BulkWrite {
   uintptr_t global;
   size_t bytes;
   int group;
+};
+
+/// The phase of a named barrier that is incomplete: what those that have arrived did, and which warps wait to see it.
+struct Phase {
+  std::vector<uint32_t> known;  ///< as Party::known
+  std::vector<Seen> waited;     ///< of other blocks, if a thread has waited for one
+  std::vector<size_t> waiting;
 };
 
 /// The state of a thread of the block that runs.
@@ -82,6 +90,9 @@ class Recorder {
     seen_.assign(blocks_ + 1, {});
     waited_.assign(blocks_ + 1, {});
     reads_.clear();
+    phases_.clear();
+    arrivals_.assign((threads_per_block_ + 31) / 32, 0);
+    known_.clear();
     seen_epoch_ = 0;
     threads_.assign(threads_per_block_, {});
     warps_.resize((threads_per_block_ + 31) / 32);
@@ -132,23 +143,40 @@ class Recorder {
     if (std::exchange(seen_epoch_, own.epoch) != own.epoch) raise(seen_, waited_);
     own.waited.clear();
   }
-  /// What a block has seen and what it did before its last barrier, and what the releasing thread did, is ordered before what the waiting thread of
-  /// another block does, and before what its block does behind the next barrier.
+  /// A warp arrives at a named barrier, all of whose lanes have called. What it did and what it knows is ordered before what the warps that wait there do
+  /// behind the phase, and orders nothing for others.
+  void arrive(const Fiber& self, int id, bool waits, bool complete) {
+    const auto warp = static_cast<size_t>(self.thread) / 32;
+    Phase& phase = phases_[id];
+    phase.known.resize(arrivals_.size());
+    raise(phase.known, known_by(warp));
+    phase.known[warp] = ++arrivals_[warp];
+    for (size_t lane = 32 * warp; lane < 32 * (warp + 1); ++lane) raise_seen(phase.waited, threads_[lane].waited);
+    if (waits) phase.waiting.push_back(warp);
+    if (!complete) return;
+    for (const size_t waiting : phase.waiting) {
+      raise(known_by(waiting), phase.known);
+      for (size_t lane = 32 * waiting; lane < 32 * (waiting + 1); ++lane) raise_seen(threads_[lane].waited, phase.waited);
+    }
+    phase = {};
+  }
+
+  /// What a block has seen and what it did before its last barrier, and what the releasing thread did or knows by named barriers, is ordered before what
+  /// the waiting thread of another block does, and before what its block does behind the next barrier.
   void release(const Fiber& self, const void* place, const uint32_t* counter) {
     access_atomic(self, place, counter, true);
     Thread& own = thread(self);
     std::vector<Seen>& released = released_[counter];
     released = own.waited.empty() ? seen_ : own.waited;
-    released[block_] = {own.epoch, ++own.step, static_cast<uint16_t>(self.thread)};
+    released[block_] = {own.epoch, ++own.step, static_cast<uint16_t>(self.thread), nullptr};
+    if (!known_.empty()) released[block_].known = released_known_.emplace_back(known_by(static_cast<size_t>(self.thread) / 32)).data();
   }
   void wait_for_value(const Fiber& self, const void* place, const uint32_t* counter) {
     access_atomic(self, place, counter, false);
     const auto found = released_.find(counter);
     if (found == released_.end()) return;
     raise(waited_, found->second);
-    std::vector<Seen>& own = thread(self).waited;
-    if (own.empty()) own = seen_;
-    raise(own, found->second);
+    raise_seen(thread(self).waited, found->second);
   }
 
   void copy(const Fiber& self, const void* place, void* to, const void* global, bool valid) {
@@ -168,7 +196,7 @@ class Recorder {
 
   void fence_proxy(const Fiber& self) {
     Thread& own = thread(self);
-    own.fences.push_back({own.step++, own.epoch, own.warp_epoch});
+    own.fences.push_back({own.step++, own.epoch, own.warp_epoch, arrivals_[static_cast<size_t>(self.thread) / 32]});
   }
   void product(const Fiber& self, const void* place, const cuda_sim::ProductPart& part) {
     const Reader reader = Reader::of_warpgroup(self.thread);
@@ -182,7 +210,10 @@ class Recorder {
   }
   void commit_products(const Fiber& self) { reads_.commit(Reader::of_warpgroup(self.thread)); }
   void wait_for_products(const Fiber& self, int groups_left) {
-    reads_.wait(Reader::of_warpgroup(self.thread), groups_left, party(self, thread(self), nullptr));
+    const Reader reader = Reader::of_warpgroup(self.thread);
+    ArrivalsOfGroup arrivals;
+    for (size_t warp = 0; warp < kWarpsOfGroup; ++warp) arrivals[warp] = arrivals_[static_cast<size_t>(reader.first_thread()) / 32 + warp];
+    reads_.wait(reader, groups_left, party(self, thread(self), nullptr), arrivals);
   }
 
   /// An addition reads and writes global memory. It counts as one request for all of its bytes.
@@ -229,10 +260,12 @@ class Recorder {
     result.block = static_cast<uint32_t>(block_);
     result.epoch = own.epoch;
     result.warp_epoch = own.warp_epoch;
+    result.arrivals = arrivals_[static_cast<size_t>(self.thread) / 32];
     result.step = own.step;
     result.thread = static_cast<uint16_t>(self.thread);
     result.atomic = own.atomic;
     result.seen = own.waited.empty() ? &seen_ : &own.waited;
+    if (!known_.empty()) result.known = known_[static_cast<size_t>(self.thread) / 32].data();
     return result;
   }
   void access_atomic(const Fiber& self, const void* place, const uint32_t* counter, bool is_write) {
@@ -243,9 +276,24 @@ class Recorder {
   static void raise(std::vector<Seen>& most, const std::vector<Seen>& other) {
     for (size_t block = 0; block < most.size(); ++block) most[block].raise(other[block]);
   }
+  static void raise(std::vector<uint32_t>& most, const std::vector<uint32_t>& other) {
+    for (size_t warp = 0; warp < most.size(); ++warp) most[warp] = std::max(most[warp], other[warp]);
+  }
+  /// Either is empty while no thread has waited for another block.
+  void raise_seen(std::vector<Seen>& waited, const std::vector<Seen>& other) {
+    if (other.empty()) return;
+    if (waited.empty()) waited = seen_;
+    raise(waited, other);
+  }
+  /// Party::known of the warp.
+  std::vector<uint32_t>& known_by(size_t warp) {
+    if (known_.empty()) known_.assign(arrivals_.size(), std::vector<uint32_t>(arrivals_.size()));
+    return known_[warp];
+  }
 
   /// An asynchronous operation reads shared memory behind this call, by the asynchronous proxy. What threads have written must be behind a
-  /// fence_proxy_async of the writer, and that behind a barrier. To a bulk operation the order of its thread and of its warp is enough.
+  /// fence_proxy_async of the writer, and that behind a barrier, which a named one must be for each warp of a warpgroup. To a bulk operation the order of
+  /// its thread and of its warp is enough.
   void read_late(Reader reader, uintptr_t address, size_t bytes, const Party& now) {
     shared_.each_write(address, bytes, [&](const Party& write) {
       if (write.block != now.block) return;
@@ -260,7 +308,9 @@ class Recorder {
         Party fenced = write;
         fenced.epoch = fence->epoch;
         fenced.warp_epoch = fence->warp_epoch;
-        if (reader.is_warpgroup() ? fenced.epoch >= now.epoch : !shared_.ordered(fenced, now)) missing = "write, fence_proxy_async without a barrier";
+        fenced.arrivals = fence->arrivals;
+        if (reader.is_warpgroup() ? !is_before_warpgroup(fenced, reader, now) : !shared_.ordered(fenced, now))
+          missing = "write, fence_proxy_async without a barrier";
       }
       if (missing == nullptr || !is_first(write, now)) return;
       launch_.races.push_back({"shared memory, thread " + std::to_string(write.thread) + " and " + reader.name() + " of a block: " + missing +
@@ -269,10 +319,25 @@ class Recorder {
     });
     reads_.read(reader, address, bytes);
   }
+  /// Whether a barrier orders the access before what all warps of the warpgroup do now.
+  bool is_before_warpgroup(const Party& earlier, Reader reader, const Party& now) {
+    if (earlier.epoch < now.epoch) return true;
+    const auto first = static_cast<size_t>(reader.first_thread()) / 32;
+    for (size_t warp = first; warp < first + kWarpsOfGroup; ++warp)
+      if (known_.empty() || known_[warp][earlier.thread / 32] <= earlier.arrivals) return false;
+    return true;
+  }
+  /// Whether a barrier orders the waits of all warps of the warpgroup before what this thread does now. None is needed within the warpgroup.
+  static bool is_behind_warpgroup(const End& end, Reader reader, const Party& now) {
+    if (end.epoch < now.epoch || reader == Reader::of_warpgroup(now.thread)) return true;
+    for (size_t warp = 0; warp < kWarpsOfGroup; ++warp)
+      if (!now.knows(static_cast<unsigned>(reader.first_thread()) + 32 * static_cast<unsigned>(warp), end.arrivals_of_warps[warp])) return false;
+    return true;
+  }
   /// A write must be behind the wait for each asynchronous operation that reads its bytes.
   void check_reads(uintptr_t address, size_t bytes, const Party& now) {
-    reads_.write(address, bytes, [&](Reader reader, const Party& read) {
-      if (!read.pending && (shared_.ordered(read, now) || (reader.is_warpgroup() && reader == Reader::of_warpgroup(now.thread)))) return;
+    reads_.write(address, bytes, [&](Reader reader, const End& read) {
+      if (!read.pending && (reader.is_warpgroup() ? is_behind_warpgroup(read, reader, now) : shared_.ordered(read, now))) return;
       if (!is_first(read, now)) return;
       launch_.races.push_back({"shared memory, " + reader.name() + " and thread " + std::to_string(now.thread) + " of a block: " +
                                    reader.operation() + (read.pending ? " without a wait" : " and a wait without a barrier") + ", then write",
@@ -307,7 +372,12 @@ class Recorder {
   std::vector<Seen> seen_, waited_;
   uint32_t seen_epoch_ = 0;  ///< barriers passed by any thread of the block that runs
   std::map<const uint32_t*, std::vector<Seen>> released_;
-  AsyncReads reads_;  ///< of the block that runs
+  // Happens-before by named barriers, of the block that runs: see Party. known_ is empty while no warp has arrived at any.
+  std::map<int, Phase> phases_;
+  std::vector<uint32_t> arrivals_;
+  std::vector<std::vector<uint32_t>> known_;
+  std::deque<std::vector<uint32_t>> released_known_;  ///< Seen::known, of all blocks
+  AsyncReads reads_;                                  ///< of the block that runs
   Shadow shared_{true}, global_{false};
   std::set<std::pair<const void*, const void*>> reported_;
 };
@@ -337,6 +407,10 @@ auto meet(Meet&& meet_lanes, After&& after) {
 template <class Meet>
 auto meet(Meet&& meet_lanes) {
   return meet(meet_lanes, [](Thread&) {});
+}
+
+void record_arrival(int id, bool waits, bool complete) {
+  if (Recorder* const to = recording()) to->arrive(*device_thread(), id, waits, complete);
 }
 
 }  // namespace
@@ -434,10 +508,10 @@ void fence_proxy_async() {
 }
 
 void barrier_sync(int id, int threads, Site site) {
-  meet([&] { cuda_sim::barrier_sync(id, threads, site); });
+  meet([&] { cuda_sim::barrier_sync(id, threads, site, record_arrival); });
 }
 void barrier_arrive(int id, int threads, Site site) {
-  meet([&] { cuda_sim::barrier_arrive(id, threads, site); });
+  meet([&] { cuda_sim::barrier_arrive(id, threads, site, record_arrival); });
 }
 void raise_registers(int count, Site site) {
   meet([&] { cuda_sim::raise_registers(count, site); });

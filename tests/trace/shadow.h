@@ -13,16 +13,18 @@ namespace cuda_trace {
 struct Seen {
   uint32_t epoch = 0, steps = 0;
   uint16_t thread = 0;
+  const uint32_t* known = nullptr;  ///< Party::known of that thread when it released
   void raise(const Seen& other);
 };
 
 /// One access of a thread. A thread that runs has passed as many barriers as every other thread of its block that runs, and as many __syncwarp as
-/// every lane of its warp that runs, so counts replace vector clocks.
+/// every lane of its warp that runs, so counts replace vector clocks. Named barriers order only the warps that take part, which is what `known` is for.
 struct Party {
   const void* place = nullptr;
   uint32_t block = 0;       ///< number of the block in the launch, from 1; 0: no access
   uint32_t epoch = 0;       ///< barriers passed
   uint32_t warp_epoch = 0;  ///< __syncwarp of the whole warp passed
+  uint32_t arrivals = 0;    ///< of the thread's warp at named barriers
   uint32_t step = 0;        ///< calls of fence_proxy_async and release_value that the thread has made
   uint16_t thread = 0;
   bool atomic = false;
@@ -30,6 +32,11 @@ struct Party {
   bool bulk = false;     ///< by a bulk operation
   /// Of the access that is being recorded, by number of the other blocks.
   const std::vector<Seen>* seen = nullptr;
+  /// Of the access that is being recorded, by warp of its block: what that warp did before this number of arrivals is behind it. Null: nothing.
+  const uint32_t* known = nullptr;
+
+  /// Whether a named barrier orders what a thread of this block did before its warp arrived for the n-th time, from 0.
+  bool knows(unsigned of_thread, uint32_t n) const { return known != nullptr && known[of_thread / 32] > n; }
 };
 
 /// Bytes of one space in granules of two.
@@ -53,6 +60,10 @@ class Shadow {
       if (!ordered(cell.write, now)) conflict(cell.write, true);
       for (const Party& reader : cell.readers)
         if (!ordered(reader, now)) conflict(reader, false);
+      if (cell.others != nullptr)
+        for (const Party& reader : *cell.others)
+          if (!ordered(reader, now)) conflict(reader, false);
+      cell.others.reset();
       cell.write = now;
       cell.readers[0] = cell.readers[1] = {};
       written_ += !std::exchange(cell.was_written, true);
@@ -76,10 +87,12 @@ class Shadow {
 
  private:
   static constexpr uintptr_t kGranule = 2, kPage = 512;
-  /// Two readers are enough: with readers in two blocks or warps each later store races with one of them, and of one warp the last of two lanes count.
-  /// Of blocks that releases order the last two count, behind which the others are.
+  /// Without named barriers two readers are enough: with readers in two blocks or warps each later store races with one of them, and of one warp the
+  /// last of two lanes count. Of blocks that releases order the last two count, behind which the others are.
+  /// A named barrier may order one warp of a block and not another, so the last two lanes of each warp that have no place among the two are kept too.
   struct Cell {
     Party write, readers[2];
+    std::unique_ptr<std::vector<Party>> others;  // of one block and epoch
     bool was_read = false, was_written = false;
   };
   struct Page {
@@ -87,6 +100,7 @@ class Shadow {
   };
 
   void add_reader(Cell& cell, const Party& now) const;
+  static void keep(Cell& cell, const Party& reader, const Party& now);
   Page& page(uintptr_t number);
   template <class Body>
   void each(uintptr_t address, size_t bytes, Body&& body) {

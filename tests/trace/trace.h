@@ -7,6 +7,7 @@
 // What orders two accesses: __syncthreads, __syncwarp of the whole warp, and for the bytes of cp.async the wait of the thread that copies. Shuffles,
 // votes, mma and ldmatrix make lanes meet but order no memory (CUDA Programming Guide, "Warp Shuffle Functions", "Warp Vote Functions"). Between blocks:
 // release_value and wait_for_value, from the barrier before the release to the barrier after the wait, and for the two threads themselves at once.
+// Named barriers order what the warps of a phase did before they arrived, before what those of them that wait do behind it, and nothing of other warps.
 // Products of warpgroups and bulk operations read shared memory behind fence_proxy_async of each writer and a barrier. They may read it until the wait.
 #include <array>
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include "tests/cuda_sim/test_device.h"
 #include "tests/trace/access_patterns.h"
 #include "tests/trace/async_patterns.h"
+#include "tests/trace/barrier_patterns.h"
 
 using namespace cuda_trace;
 using access_patterns::Order;
@@ -171,7 +172,7 @@ TEST_CASE("operands of products are ordered by fence_proxy_async and a barrier b
   cuda_sim::reset();
   const DeviceArray<float> x(std::vector<float>(2048, 1.0F));
   DeviceArray<float> d(128 * 32);
-  const bool by_copies = GENERATE(false, true);
+  const bool by_copies = GENERATE(false, true), named = GENERATE(false, true);
   const LackOf of = GENERATE(LackOf{Lack::kNothing, nullptr}, LackOf{Lack::kCopyWait, "cp.async without a wait, then wgmma"},
                              LackOf{Lack::kProxyFence, "write without fence_proxy_async, then wgmma"},
                              LackOf{Lack::kProxyFenceFirst, "write without fence_proxy_async, then wgmma"},
@@ -181,16 +182,79 @@ TEST_CASE("operands of products are ordered by fence_proxy_async and a barrier b
                              LackOf{Lack::kWaitForAll, "wgmma without a wait, then write"}, LackOf{Lack::kBarrierAfterWait, "warpgroup 0"},
                              LackOf{Lack::kOwnWarpgroup, nullptr});
   if (of.lack == Lack::kCopyWait && !by_copies) return;
-  INFO((by_copies ? "cp.async" : "stores") << ", lack " << static_cast<int>(of.lack));
-  const auto body = [&](cudaStream_t stream) { return async_patterns::operands(x.get(), d.get(), of.lack, by_copies, stream); };
+  INFO((by_copies ? "cp.async" : "stores") << (named ? ", named barriers" : "") << ", lack " << static_cast<int>(of.lack));
+  const auto body = [&](cudaStream_t stream) { return async_patterns::operands(x.get(), d.get(), of.lack, by_copies, named, stream); };
   CHECK(races(body) == (of.report != nullptr));
   if (of.report != nullptr) CHECK_THAT(reports(body), Catch::Contains(of.report));
+}
+
+TEST_CASE("operands that another warpgroup writes are ordered by named barriers of all four warps that multiply") {
+  cuda_sim::reset();
+  const DeviceArray<float> x(std::vector<float>(2048, 1.0F));
+  DeviceArray<float> d(128 * 32);
+  const bool by_copies = GENERATE(false, true);
+  const LackOf of = GENERATE(LackOf{Lack::kNothing, nullptr}, LackOf{Lack::kCopyWait, "cp.async without a wait, then wgmma"},
+                             LackOf{Lack::kProxyFence, "write without fence_proxy_async, then wgmma"},
+                             LackOf{Lack::kProxyFenceFirst, "write without fence_proxy_async, then wgmma"}, LackOf{Lack::kBarrier, "wgmma"},
+                             LackOf{Lack::kWait, "wgmma without a wait, then write"}, LackOf{Lack::kBarrierAfterWait, "warpgroup 0"},
+                             LackOf{Lack::kWarpBefore, "write, fence_proxy_async without a barrier, then wgmma"},
+                             LackOf{Lack::kWarpAfterWait, "wgmma and a wait without a barrier, then write"});
+  if (of.lack == Lack::kCopyWait && !by_copies) return;
+  INFO((by_copies ? "cp.async" : "stores") << ", lack " << static_cast<int>(of.lack));
+  const auto body = [&](cudaStream_t stream) { return async_patterns::passed_operands(x.get(), d.get(), of.lack, by_copies, stream); };
+  CHECK(races(body) == (of.report != nullptr));
+  if (of.report != nullptr) CHECK_THAT(reports(body), Catch::Contains(of.report));
+}
+
+TEST_CASE("named barriers order what a warp did before it arrives, before what the warps of the phase that wait do behind it") {
+  cuda_sim::reset();
+  using barrier_patterns::Between;
+  const DeviceArray<float> x(std::vector<float>(4 * 64, 1.0F));
+  DeviceArray<float> y(4 * 64);
+  using barrier_patterns::Lack;
+  for (const bool by_copies : {false, true})
+    for (const Lack lack : {Lack::kNothing, Lack::kRead, Lack::kReadsLast, Lack::kWritesFirst, Lack::kArrivesFirst, Lack::kArrivesInstead}) {
+      INFO((by_copies ? "cp.async" : "stores") << ", lack " << static_cast<int>(lack));
+      CHECK(races([&](cudaStream_t stream) { return barrier_patterns::ring(x.get(), y.get(), lack, by_copies, stream); }) ==
+            (lack != Lack::kNothing));
+    }
+  for (const Between between : {Between::kOwn, Between::kOther, Between::kChain, Between::kBroken, Between::kSameWarp, Between::kArriving}) {
+    INFO("between " << static_cast<int>(between));
+    const bool ordered = between == Between::kOwn || between == Between::kChain || between == Between::kSameWarp;
+    CHECK(races([&](cudaStream_t stream) { return barrier_patterns::pairs(y.get(), between, stream); }) != ordered);
+  }
+}
+
+TEST_CASE("of many warps that have read, each must arrive before a write behind a named barrier") {
+  cuda_sim::reset();
+  DeviceArray<float> y(160);
+  for (const int forgotten : {0, 1, 2, 3, 4}) {
+    INFO("without warp " << forgotten);
+    CHECK(races([&](cudaStream_t stream) { return barrier_patterns::readers(y.get(), forgotten, stream); }) == (forgotten != 0));
+  }
+}
+
+TEST_CASE("named barriers carry the order between blocks from and to the threads that wait and release") {
+  cuda_sim::reset();
+  using barrier_patterns::Turn;
+  DeviceArray<float> x(32);
+  DeviceArray<uint32_t> counters(2);
+  for (const unsigned blocks : {2U, 3U}) {
+    for (const Turn turn : {Turn::kOrdered, Turn::kNoWait, Turn::kLoadsBeforeBarrier, Turn::kArrivesBeforeStore}) {
+      INFO(blocks << " blocks, defect " << static_cast<int>(turn));
+      const bool found = races([&](cudaStream_t stream) {
+        CUDA_OK(cudaMemsetAsync(counters.get(), 0, 2 * sizeof(uint32_t), stream));
+        return barrier_patterns::in_turn(x.get(), counters.get(), turn, blocks, stream);
+      });
+      CHECK(found == (turn != Turn::kOrdered));
+    }
+  }
 }
 
 TEST_CASE("what a bulk operation reads is ordered as operands of products, by its own thread too") {
   cuda_sim::reset();
   DeviceArray<float> x(std::vector<float>(64, 1.0F)), y(1);
-  const bool add = GENERATE(false, true);
+  const bool add = GENERATE(false, true), named = GENERATE(false, true);
   const LackOf of =
       GENERATE(LackOf{Lack::kNothing, nullptr}, LackOf{Lack::kProxyFence, "write without fence_proxy_async, then bulk operation"},
                LackOf{Lack::kProxyFenceFirst, "write without fence_proxy_async, then bulk operation"},
@@ -198,8 +262,8 @@ TEST_CASE("what a bulk operation reads is ordered as operands of products, by it
                LackOf{Lack::kBarrier, "write, fence_proxy_async without a barrier, then bulk operation"},
                LackOf{Lack::kWait, "bulk operation without a wait, then write"}, LackOf{Lack::kCommit, "bulk operation without a wait, then write"},
                LackOf{Lack::kBarrierAfterWait, "bulk operation and a wait without a barrier, then write"}, LackOf{Lack::kOwnWarpgroup, nullptr});
-  INFO((add ? "bulk_add" : "bulk_store") << ", lack " << static_cast<int>(of.lack));
-  const auto body = [&](cudaStream_t stream) { return async_patterns::bulk(x.get(), add, of.lack, stream); };
+  INFO((add ? "bulk_add" : "bulk_store") << (named ? ", named barriers" : "") << ", lack " << static_cast<int>(of.lack));
+  const auto body = [&](cudaStream_t stream) { return async_patterns::bulk(x.get(), add, of.lack, named, stream); };
   CHECK(races(body) == (of.report != nullptr));
   if (of.report != nullptr) CHECK_THAT(reports(body), Catch::Contains(of.report));
   CHECK_FALSE(races([&](cudaStream_t stream) { return async_patterns::bulk_of_warp(x.get(), stream); }));
@@ -236,7 +300,7 @@ TEST_CASE("a bulk operation is one request of its bytes, and an addition loads t
   for (const bool add : {false, true}) {
     for (const bool aligned : {true, false}) {
       const Launch launch =
-          traced(0, [&](cudaStream_t stream) { return async_patterns::bulk(x.get() + (aligned ? 0 : 4), add, Lack::kNothing, stream); });
+          traced(0, [&](cudaStream_t stream) { return async_patterns::bulk(x.get() + (aligned ? 0 : 4), add, Lack::kNothing, false, stream); });
       for (const Kind kind : {Kind::kGlobalStore, Kind::kGlobalLoad}) {
         const bool counts = add || kind == Kind::kGlobalStore;
         CHECK(launch.of(kind).requests == (counts ? 1 : 0));
