@@ -9,6 +9,9 @@ namespace trireme::cuda {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  ///< rows of a warpgroup's products
 
+/// The warpgroup of a thread. By the shuffle the compiler knows that it is the same for a warp, and keeps what depends on it in uniform registers.
+__device__ inline int warpgroup_of(int thread) { return __shfl_sync(~0u, thread / kWarpgroup, 0); }
+
 /// A tile of kRows rows.
 template <int H, int kRows>
 struct Panels {
@@ -20,11 +23,11 @@ struct Panels {
   __device__ static int offset(int row, int chunk) { return chunk / 8 * kPanelBytes + panel_offset(row, chunk % 8); }
   /// Operand of the rows from `row`, a multiple of 8, in step `step` of 16 columns, which are steps along k.
   __device__ static uint64_t along_columns(uint32_t tile, int row, int step) {
-    return wgmma_operand(tile + step / 4 * kPanelBytes + row * kPanelRowBytes + step % 4 * 32);
+    return wgmma_operand(tile + row * kPanelRowBytes) + (step / 4 * kPanelBytes + step % 4 * 32) / 16;
   }
   /// Transposed operand of the columns from 64 * panel on, in step `step` of 16 rows, which are steps along k.
   __device__ static uint64_t along_rows(uint32_t tile, int panel, int step) {
-    return wgmma_operand(tile + panel * kPanelBytes + step * 16 * kPanelRowBytes, kPanelBytes);
+    return wgmma_operand(tile + panel * kPanelBytes, kPanelBytes) + step * 16 * kPanelRowBytes / 16;
   }
 };
 
@@ -32,15 +35,12 @@ struct Panels {
 template <int H, int kRows, int kThreads, class T>
 __device__ inline void load_panels(unsigned char* tile, const T* from, int64_t stride, int rows, int thread) {
   constexpr int kChunks = H / 8, kPass = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kPass % 8 == 0 && kRows % kPass == 0);
+  static_assert(kThreads % kChunks == 0 && kRows % kPass == 0);
   const int row = thread / kChunks, chunk = thread % kChunks;
-  tile += Panels<H, kRows>::offset(row, chunk);
   from += row * stride + chunk * 8;
-  rows -= row;
-#pragma unroll 4
+#pragma unroll 8
   for (int first = 0; first < kRows; first += kPass) {
-    cp_async_16(tile, from, first < rows);
-    tile += kPass * kPanelRowBytes;
+    cp_async_16(tile + Panels<H, kRows>::offset(first + row, chunk), from, first + row < rows);
     from += kPass * stride;
   }
 }
