@@ -298,8 +298,9 @@ __global__ void registers_kernel(RegistersDefect wrong, int* y) {
   __syncthreads();
   if (threadIdx.x >= 256) {
     if (wrong == RegistersDefect::kLowersUp) lower_registers<176>();
-    if (wrong == RegistersDefect::kPartOfGroup && threadIdx.x < 288) return;
+    for (int i = 0; i < 4; ++i) barrier_sync(1, 128);
     begun = 1;
+    if (wrong == RegistersDefect::kPartOfGroup && threadIdx.x < 288) return;
     lower_registers<56>();
   } else {
     if (wrong == RegistersDefect::kRaisesDown) raise_registers<160>();

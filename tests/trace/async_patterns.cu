@@ -68,8 +68,9 @@ __global__ void passed_operands_kernel(const float* x, float* d, Lack lack, bool
   if (thread >= 128) {
     if (lack == Lack::kProxyFenceFirst) fence_proxy_async();
     write_operands(x, shared, by_copies, lack, other, 128);
-    if (lack != Lack::kProxyFence && lack != Lack::kProxyFenceFirst) fence_proxy_async();
+    if (lack != Lack::kProxyFence && lack != Lack::kProxyFenceFirst && lack != Lack::kProxyFenceLate) fence_proxy_async();
     if (lack != Lack::kBarrier) barrier_arrive(1, first);
+    if (lack == Lack::kProxyFenceLate) fence_proxy_async();
     if (lack != Lack::kBarrierAfterWait) barrier_sync(2, second);
     write_operands(x, shared, by_copies, Lack::kNothing, other, 128);
     return;

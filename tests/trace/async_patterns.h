@@ -19,6 +19,7 @@ enum class Lack {
   kWaitForAll,        ///< the wait leaves one group pending
   kBarrierAfterWait,  ///< no barrier between the wait and the overwriting, by all threads
   kOwnWarpgroup,      ///< the same, but only threads of the warpgroup, or the thread, that has waited overwrite: this is no race
+  kProxyFenceLate,    ///< fence_proxy_async behind the barrier
   kWarpBefore,        ///< of the barrier before the product, by one warp of its warpgroup
   kWarpAfterWait,     ///< of the barrier between the wait and the overwriting, by one warp of the warpgroup
 };

@@ -53,7 +53,6 @@ void Shadow::add_reader(Cell& cell, const Party& now) const {
     second = first;
     first = now;
   } else if (second.block == 0 || same_warp(first, second)) {
-    keep(cell, second, now);
     second = now;
   } else if (second.thread == now.thread) {
     second = now;

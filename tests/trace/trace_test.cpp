@@ -196,6 +196,7 @@ TEST_CASE("operands that another warpgroup writes are ordered by named barriers 
   const LackOf of = GENERATE(LackOf{Lack::kNothing, nullptr}, LackOf{Lack::kCopyWait, "cp.async without a wait, then wgmma"},
                              LackOf{Lack::kProxyFence, "write without fence_proxy_async, then wgmma"},
                              LackOf{Lack::kProxyFenceFirst, "write without fence_proxy_async, then wgmma"}, LackOf{Lack::kBarrier, "wgmma"},
+                             LackOf{Lack::kProxyFenceLate, "write, fence_proxy_async without a barrier, then wgmma"},
                              LackOf{Lack::kWait, "wgmma without a wait, then write"}, LackOf{Lack::kBarrierAfterWait, "warpgroup 0"},
                              LackOf{Lack::kWarpBefore, "write, fence_proxy_async without a barrier, then wgmma"},
                              LackOf{Lack::kWarpAfterWait, "wgmma and a wait without a barrier, then write"});
