@@ -88,13 +88,18 @@ TEST_CASE("forecast: on a CPU no communication is hidden") {
 }
 
 TEST_CASE("forecast: Trireme's attention has the rate measured on a GPU, and that of the cluster file on a CPU") {
-  const auto seconds = [](const char* stack, const ClusterConfig& cluster) {
-    return attention_seconds(8, 8192, 32, 128, 2, stack_of(stack), cluster);
+  const auto seconds = [](const char* stack, const ClusterConfig& cluster, double head_size = 128) {
+    return attention_seconds(8, 8192, 32, head_size, 2, stack_of(stack), cluster);
   };
-  const ClusterConfig gpu = resolve_cluster({});
-  const AttentionSeconds own = seconds("trireme", gpu), flash = seconds("torchtitan", gpu);
-  CHECK(own.forward == Approx(flash.forward / 1.06));
-  CHECK(own.backward == Approx(flash.backward / 1.06));
+  for (const auto& [type, head_size, rate] : {std::tuple{"A100", 128, 1.06}, {"H100", 128, 1.46}, {"H200", 64, 1.46}, {"H100", 96, 1.06}}) {
+    ClusterConfig cluster;
+    cluster.device.type = type;
+    const ClusterConfig gpu = resolve_cluster(cluster);
+    const AttentionSeconds own = seconds("trireme", gpu, head_size), flash = seconds("torchtitan", gpu, head_size);
+    CAPTURE(type, head_size);
+    CHECK(own.forward == Approx(flash.forward / rate));
+    CHECK(own.backward == Approx(flash.backward / rate));
+  }
   CHECK(seconds("trireme", machine(2, 2)).forward == Approx(seconds("torchtitan", machine(2, 2)).forward));
 }
 

@@ -10,8 +10,8 @@ const std::vector<Stack>& stacks() {
   using enum AttentionKernel;
   static std::vector<Stack> table = {
       // not const: scripts/bench/published_table.cpp fits its figures
-      // Attention and traffic: of `bench kernels` on an H200 (bench/llama-1.3b_nvidia-h200_2026-11-26.md). Attention, forward and backward, reaches 1.01
-      // to 1.16 times the device's rate over ten shapes, in the median 1.06. Twenty other kernels together take 1.17 times as long as their bytes at
+      // Attention and traffic: of `bench kernels` on an H200 (bench/llama-1.3b_nvidia-h200_2026-11-26.md). Attention by the kernels for compute capability
+      // 8.0, forward and backward, reaches 1.01 to 1.16 times the device's rate over ten shapes, in the median 1.06. Twenty other kernels together take 1.17 times as long as their bytes at
       // the device's bandwidth. Products reach 1.07 times the device's rate in short bursts; a step is limited by power, and keeps the rate that was
       // fitted to llm-foundry.
       {"trireme", "kernels measured on an H200, products and overlap as fitted to llm-foundry", kFused, 1.06, 1.03, 1.17, 0.0, 0.075, true, 4, 1.0,
