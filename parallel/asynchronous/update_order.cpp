@@ -1,11 +1,14 @@
 #include "parallel/asynchronous/update_order.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kernels/core/check.h"
 
 namespace trireme {
+
+UpdateRules exchange_rules(int workers) { return {workers, 1, std::numeric_limits<int64_t>::max(), true}; }
 
 UpdateOrder::UpdateOrder(const UpdateRules& rules, int64_t updates)
     : rules_(rules),
@@ -14,6 +17,7 @@ UpdateOrder::UpdateOrder(const UpdateRules& rules, int64_t updates)
       computing_(static_cast<size_t>(rules.workers)) {
   TRIREME_CHECK(rules.workers >= 1 && rules.apply_after >= 1 && rules.apply_after <= rules.workers && rules.staleness >= 0 && updates >= 1,
                 "rules of ", rules.workers, " workers, updates of ", rules.apply_after, " gradients, staleness ", rules.staleness);
+  TRIREME_CHECK(!rules.equal || batches_ % rules.workers == 0, batches_, " gradients of ", rules.workers, " workers that send the same number");
   for (int worker = 0; worker < rules.workers; ++worker) waiting_.push_back(worker);
   start_those_within_bound(first_);
 }
@@ -23,7 +27,8 @@ void UpdateOrder::start_those_within_bound(std::vector<Assignment>& starts) {
   std::vector<int> still;
   for (const int worker : waiting_) {
     const auto w = static_cast<size_t>(worker);
-    if (given_ == batches_ || clocks_[w] - slowest > rules_.staleness) {
+    const bool has_sent_all = rules_.equal ? clocks_[w] == batches_ / rules_.workers : given_ == batches_;
+    if (has_sent_all || clocks_[w] - slowest > rules_.staleness) {
       still.push_back(worker);
       continue;
     }

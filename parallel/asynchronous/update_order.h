@@ -13,7 +13,10 @@ struct UpdateRules {
   int workers = 1;        ///< numbered from 0
   int apply_after = 1;    ///< gradients in an update, 1 to workers
   int64_t staleness = 0;  ///< a worker waits while it has sent more than this many gradients more than the slowest worker
+  bool equal = false;     ///< every worker sends the same number in a round, which the workers divide
 };
+/// Of elastic averaging, with exchanges in place of gradients: no worker waits for another one, and each exchange is an update.
+UpdateRules exchange_rules(int workers);
 
 /// Order of a worker to compute a gradient. `batch`: its place among the batches of the round, each of which one worker computes. `version`: number
 /// of updates in the weights that it uses.

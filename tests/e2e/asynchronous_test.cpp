@@ -106,6 +106,45 @@ TEST_CASE("asynchronous: one island trains as without parameter servers, and its
   must(directory, exporting("islands", "out"));
 }
 
+TEST_CASE("asynchronous: elastic averaging logs its exchanges, repeats them when it is resumed, and evaluates and exports the centre") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments elastic = kTrain + sets({"parallel.islands=2", "training.asynchronous.mode=elastic_averaging", "training.asynchronous.steps=4",
+                                           "training.asynchronous.every=2", "training.steps=10", "checkpoint.every=4", "training.evaluate.every=4",
+                                           "checkpoint.keep=10", "training.schedule.warmup_steps=0"});
+  must(directory, elastic + in("first"));
+  must(directory, elastic + in("again") + sets({"training.asynchronous.replay=first"}));
+  CHECK(losses(directory / "first", 10) == losses(directory / "again", 10));
+  CHECK(values_of(directory / "first", "workers") == values_of(directory / "again", "workers"));
+  for (const char* const step : {"04", "08", "10"}) CHECK(tensors_of(directory / "first", step) == tensors_of(directory / "again", step));
+  CHECK(validation_loss(directory / "first") == validation_loss(directory / "again"));
+  size_t exchanges = 0;
+  for (const nlohmann::json& workers : values_of(directory / "first", "workers")) exchanges += workers.size();
+  CHECK(exchanges == 10);
+  for (const nlohmann::json& line : metrics(directory / "first")) {
+    if (line.value("event", "") != "staleness") continue;
+    int64_t counted = 0;
+    for (const nlohmann::json& count : line["exchanges"]) counted += count.get<int64_t>();
+    CHECK(counted == line["step"].get<int64_t>());  // each of two islands, every second step
+  }
+  // Steps 9 and 10 have been trained, but their checkpoint is lost.
+  const std::vector<double> before = losses(directory / "first", 10);
+  const std::string state = tensors_of(directory / "first", "10");
+  fs::remove_all(directory / "first/checkpoints/step-00000010");
+  fs::remove(directory / "first/checkpoints/latest");
+  check_error(must(directory, elastic + in("first")), 0, "steps 9 to 10 are repeated in the order of arrivals");
+  CHECK(losses(directory / "first", 10) == before);
+  CHECK(tensors_of(directory / "first", "10") == state);
+  // Another value of `every` has other exchanges.
+  check_error(run(directory, elastic + in("other") + sets({"training.asynchronous.replay=first", "training.asynchronous.every=1"})), 65,
+              "training.asynchronous.replay=first: the arrivals of step 4 are impossible with parallel.islands 2");
+  const Arguments eval = {"eval", "run.yaml", "--json", "--checkpoint", "first"};
+  const double loss = nlohmann::json::parse(must(directory, eval).out)["validation_loss"];
+  CHECK(loss == Approx(validation_loss(directory / "first")).epsilon(1e-6));
+  must(directory, exporting("first", "out"));
+  check_error(run(directory, elastic + in("traced") + Arguments{"--trace-steps", "2:3"}), 64, "--trace-steps=2:3: with training.asynchronous");
+}
+
 TEST_CASE("asynchronous: what cannot be replayed, traced, measured or changed is refused before anything is written") {
   TemporaryDirectory directory;
   prepare_run(directory);
@@ -140,6 +179,13 @@ TEST_CASE("asynchronous: plan counts the bytes of a gradient, and more islands t
   const nlohmann::json one = plan(1), two = plan(2);
   CHECK((one["asynchronous"]["bytes_per_gradient"] == 0 && two["asynchronous"]["bytes_per_gradient"] > 0));
   CHECK(two["step_seconds"].get<double>() < one["step_seconds"].get<double>());
+  const Arguments elastic = {"plan", "run.yaml"},
+                  keys = kNoEvaluation + sets({"training.asynchronous.mode=elastic_averaging", "checkpoint.every=0", "parallel.islands=2"});
+  const nlohmann::json averaged = nlohmann::json::parse(must(directory, elastic + Arguments{"--json"} + keys).out)["asynchronous"];
+  CHECK((averaged["every"] == 10 && averaged["moving_rate"] == 0.45));
+  CHECK(averaged["bytes_per_exchange"] == two["asynchronous"]["bytes_per_gradient"]);  // weights and gradients of four bytes
+  CHECK(must(directory, elastic + keys).out.find("2 islands that exchange weights with the centre every 10 steps by moving rate 0.45") !=
+        std::string::npos);
   check(run(directory, Arguments{"verify", "run.yaml", "--layouts", "tp2"} + kNoEvaluation +
                            sets({"training.asynchronous.mode=parameter_server", "parallel.islands=2", "checkpoint.every=0"})),
         0, "as one island without training.asynchronous");

@@ -320,6 +320,19 @@ TEST_CASE("kill: runs of islands with parameter servers killed at random moments
       3, 0);
 }
 
+TEST_CASE("kill: runs of elastic averaging killed at random moments, in the order of an undisturbed one, end like it") {
+  make_trials(
+      {{1,
+        1,
+        1,
+        0,
+        "2 islands, elastic",
+        {"parallel.islands=2", "training.asynchronous.mode=elastic_averaging", "training.asynchronous.steps=2", "training.asynchronous.every=1"},
+        2,
+        true}},
+      3, 0);
+}
+
 TEST_CASE("kill: every layout and ZeRO stage", "[slow]") {
   std::vector<Combination> combinations;
   for (const auto& [tensor, pipeline, data] : {std::array{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}})
@@ -354,6 +367,15 @@ TEST_CASE("kill: every method that keeps state of its own between steps", "[slow
                              "training.asynchronous.apply_after=2", "training.asynchronous.steps=4", "training.asynchronous.staleness=2"},
                             3,
                             true});
+  combinations.push_back({1,
+                          1,
+                          2,
+                          3,
+                          "3 islands, elastic",
+                          {"parallel.islands=3", "training.global_batch_size=18", "training.asynchronous.mode=elastic_averaging",
+                           "training.asynchronous.steps=4", "training.asynchronous.every=2"},
+                          3,
+                          true});
   make_trials(combinations, number_from("TRIREME_KILL_TRIALS", 30), 0);
 }
 

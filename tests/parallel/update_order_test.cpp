@@ -135,6 +135,60 @@ TEST_CASE("asynchronous updates: an order of arrivals that cannot have been is f
   CHECK(first_impossible_arrival(rules, 2, {1, 0, 1}) == 2);  // after the round
 }
 
+TEST_CASE("asynchronous updates: workers of elastic averaging wait for nobody, and each exchanges its share of a round") {
+  UpdateOrder order(exchange_rules(2), 4);
+  CHECK(order.first() == Starts{{0, 0, 0}, {1, 1, 0}});
+  Arrival arrival = order.arrive(1);
+  CHECK((arrival.of.version == 0 && arrival.staleness == 0 && arrival.applies && arrival.starts == Starts{{1, 2, 1}}));
+  arrival = order.arrive(1);  // its last one
+  CHECK((arrival.of.version == 1 && arrival.staleness == 0 && arrival.starts.empty() && !order.is_computing(1)));
+  arrival = order.arrive(0);  // two exchanges of the other one since the beginning
+  CHECK((arrival.of.version == 0 && arrival.staleness == 2 && arrival.starts == Starts{{0, 3, 3}}));
+  arrival = order.arrive(0);
+  CHECK((arrival.staleness == 0 && arrival.starts.empty() && order.is_over()));
+  CHECK(!first_impossible_arrival(exchange_rules(3), 6, {2, 2, 0, 1, 1, 0}));
+  CHECK(first_impossible_arrival(exchange_rules(3), 6, {2, 2, 0, 2}) == 3);
+  CHECK_THROWS_AS(UpdateOrder(exchange_rules(3), 4), InternalError);
+}
+
+TEST_CASE("asynchronous updates: elastic averaging in turn is stable where it is said to be") {
+  // The growth in one round of `workers`, which descend on x^2 / 2: the largest eigenvalue of their product. `before`: as in the paper, where gradient
+  // and exchange are those of the weights before both; else an exchange follows the step.
+  const auto growth = [](size_t workers, double rate, double a, bool before) {
+    std::vector<double> x(workers);
+    double centre = 0, logarithm = 0;
+    for (size_t i = 0; i < workers; ++i) x[i] = 1.0 + 0.3 * static_cast<double>(i);
+    constexpr int kRounds = 40000, kSkipped = 20000;
+    for (int round = 0; round < kRounds; ++round) {
+      for (double& one : x) {
+        const double old = one;
+        if (!before) one -= rate * one;
+        const double d = a * (one - centre);
+        one -= d + (before ? rate * old : 0);
+        centre += d;
+      }
+      double norm = std::abs(centre);
+      for (const double one : x) norm = std::max(norm, std::abs(one));
+      if (norm == 0) return 0.0;
+      for (double& one : x) one /= norm;
+      centre /= norm;
+      if (round >= kSkipped) logarithm += std::log(norm);
+    }
+    return std::exp(logarithm / (kRounds - kSkipped));
+  };
+  for (const size_t workers : {1U, 2U, 3U, 8U}) {
+    for (const double rate : {0.1, 0.5, 1.0, 1.5, 1.9}) {
+      const double limit = (4 - 2 * rate) / (4 - rate);
+      for (const double part : {0.1, 0.5, 0.99}) {
+        CHECK(growth(workers, rate, part * limit, true) < 1);
+        CHECK(growth(workers, rate, part, false) < 1);  // any moving rate up to 1
+      }
+      if (workers % 2 == 1) CHECK(growth(workers, rate, 1.01 * limit, true) > 1);
+    }
+    CHECK(growth(workers, 2.01, 0.05, true) > 1);
+  }
+}
+
 TEST_CASE("asynchronous updates: delayed gradient descent is stable below 2 sin(pi / (4 tau + 2)) and unstable above it") {
   for (const int workers : {1, 2, 3, 4, 5, 9, 17}) {
     const int tau = delay_of(workers);

@@ -157,11 +157,11 @@ void check_batch(Rules& rules, const Config& c) {
                    concat("sequence_length ", nearest(t.sequence_length, 1, t.sequence_length + p.tensor, divides)));
   }
   if (!p.data || !rules.apply({"training.global_batch_size", "training.micro_batch_size", "parallel.data", "parallel.islands"})) return;
-  const bool asynchronous = is_asynchronous(t);
-  if (asynchronous && !rules.apply({"training.asynchronous.mode", "training.asynchronous.apply_after"})) return;
+  const bool served = has_parameter_servers(t);
+  if (served && !rules.apply({"training.asynchronous.mode", "training.asynchronous.apply_after"})) return;
   int64_t unit = 0;
   if (__builtin_mul_overflow(t.micro_batch_size * *p.data, gradients_per_step(c), &unit)) return;  // too many ranks, which has a rule of its own
-  const std::string parts = asynchronous ? concat("apply_after ", gradients_per_step(c), " x ") : islands_text(p);
+  const std::string parts = served ? concat("apply_after ", gradients_per_step(c), " x ") : islands_text(p);
   const int64_t below = t.global_batch_size / unit * unit;
   if (t.global_batch_size % unit != 0)
     rules.broken("training.global_batch_size",

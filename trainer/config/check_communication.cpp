@@ -112,7 +112,8 @@ void check_local(Rules& rules, const Config& c) {
   check_whole_rounds(rules, c, "training.local.steps", *t.local.steps, "the islands have the same shared weights only after a round");
 }
 
-/// What does not go with asynchronous updates. A rank computes gradients that are not steps, so what belongs to a step of all ranks is refused.
+/// What does not go with asynchronous updates. With parameter servers a rank computes gradients that are not steps, so what belongs to a step of all
+/// ranks is refused; with elastic averaging state and decisions that would differ between islands.
 void check_asynchronous(Rules& rules, const Config& c) {
   const TrainingConfig& t = c.training;
   const AsynchronousConfig& a = t.asynchronous;
@@ -121,13 +122,33 @@ void check_asynchronous(Rules& rules, const Config& c) {
     if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or training.asynchronous.mode none"), allowed);
   };
   refuse(c.run.device == "cuda", "run.device", "parameter servers of training.asynchronous have no CUDA kernels", "cpu");
-  refuse(t.precision == "fp16", "training.precision", "with training.asynchronous the gradients of an update would have several loss scales", "bf16");
-  refuse(t.compression.method != Encoding::kNone, "training.compression.method",
-         "training.asynchronous sends whole gradients to the parameter servers", "none");
   refuse(t.local.steps.has_value(), "training.local.steps",
          "islands synchronise either by outer steps or by the parameter servers of "
          "training.asynchronous",
          "null");
+  check_whole_rounds(rules, c, "training.asynchronous.steps", a.steps, "the islands have the same weights only after a round");
+  if (averages_elastically(t)) {
+    refuse(t.precision == "fp16", "training.precision", "with elastic averaging each island would have a loss scale of its own", "bf16");
+    refuse(t.compression.method != Encoding::kNone, "training.compression.method", "elastic averaging saves no errors of compression for each island",
+           "none");
+    refuse(t.ema.decay.has_value(), "training.ema.decay",
+           "with elastic averaging the weights of islands differ, and so would their averages; the centre is an average itself", "null");
+    refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
+           "with elastic averaging the islands would not agree on an anomalous step", "warn");
+    refuse(c.data.packing != Packing::kNone, "data.packing",
+           "the tokens of a step would be counted over all islands, which exchange only weights with elastic averaging", "none");
+    refuse(c.data.balance != Balance::kNone, "data.balance",
+           "the sequences of a step would be assigned over all islands, which exchange only weights with elastic averaging", "none");
+    refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance",
+           "islands exchange only weights with elastic averaging, so they could not agree on a split", "none");
+    if (rules.apply({"training.asynchronous.steps", "training.asynchronous.every"}) && a.steps % a.every != 0)
+      rules.broken("training.asynchronous.every", concat("does not divide training.asynchronous.steps ", a.steps), concat("divisors of ", a.steps),
+                   nearest(a.every, 1, a.steps, [&](int64_t n) { return a.steps % n == 0; }));
+    return;
+  }
+  refuse(t.precision == "fp16", "training.precision", "with training.asynchronous the gradients of an update would have several loss scales", "bf16");
+  refuse(t.compression.method != Encoding::kNone, "training.compression.method",
+         "training.asynchronous sends whole gradients to the parameter servers", "none");
   refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
          "parameter servers apply an update of training.asynchronous before all ranks can judge it", "warn");
   refuse(c.observe.activations.every > 0, "observe.activations.every", "with training.asynchronous the islands compute gradients of different steps",
@@ -140,7 +161,6 @@ void check_asynchronous(Rules& rules, const Config& c) {
   if (rules.apply({"training.asynchronous.apply_after", "parallel.islands"}) && a.apply_after > c.parallel.islands)
     rules.broken("training.asynchronous.apply_after", concat("more gradients than parallel.islands ", c.parallel.islands, " compute at a time"),
                  concat("1 to ", c.parallel.islands), std::to_string(c.parallel.islands));
-  check_whole_rounds(rules, c, "training.asynchronous.steps", a.steps, "the islands have the same weights only after a round");
 }
 
 /// Micro-batches that move between data ranks, and what does not go with them.

@@ -189,9 +189,9 @@ struct LocalConfig {
   bool operator==(const LocalConfig&) const = default;
 };
 
-enum class AsynchronousMode : uint8_t { kNone, kParameterServer };
+enum class AsynchronousMode : uint8_t { kNone, kParameterServer, kElasticAveraging };
 template <>
-inline constexpr std::array kNames<AsynchronousMode>{"none", "parameter_server"};
+inline constexpr std::array kNames<AsynchronousMode>{"none", "parameter_server", "elastic_averaging"};
 
 enum class StalenessCompensation : uint8_t { kNone, kLearningRate, kDelay };
 template <>
@@ -199,11 +199,13 @@ inline constexpr std::array kNames<StalenessCompensation>{"none", "learning_rate
 
 struct AsynchronousConfig {
   OneOf<AsynchronousMode> mode = AsynchronousMode::kNone;
-  int64_t steps = 100;      ///< of a round, after which all islands have the same weights
+  int64_t steps = 100;      ///< of a round, after which all islands have the same weights, or know the same centre
   int64_t apply_after = 1;  ///< gradients in an update
   int64_t staleness = 0;    ///< gradients that an island may be ahead of the slowest
   OneOf<StalenessCompensation> compensation = StalenessCompensation::kNone;
   double delay_weight = 0.04;   ///< for delay
+  int64_t every = 10;           ///< elastic averaging: steps of an island between two exchanges with the centre
+  Auto<double> moving_rate;     ///< likewise; auto: 0.9 / islands
   std::string replay = "none";  ///< none, or the directory of a run whose order of arrivals is repeated
   bool operator==(const AsynchronousConfig&) const = default;
 };
@@ -364,9 +366,13 @@ struct Config {
 
 /// True if islands train by training.asynchronous.
 inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }
-/// Number of parts of the global batch whose gradients are computed apart: one for each island or, with training.asynchronous, of an update.
+/// True if a step is an update of the only weights, by gradients of any islands. Otherwise each island has its own steps, weights and optimizer state.
+inline bool has_parameter_servers(const TrainingConfig& training) { return training.asynchronous.mode == AsynchronousMode::kParameterServer; }
+/// True if islands exchange their weights with a centre.
+inline bool averages_elastically(const TrainingConfig& training) { return training.asynchronous.mode == AsynchronousMode::kElasticAveraging; }
+/// Number of parts of the global batch whose gradients are computed apart: one for each island or, with parameter servers, of an update.
 inline int64_t gradients_per_step(const Config& config) {
-  return is_asynchronous(config.training) ? config.training.asynchronous.apply_after : config.parallel.islands;
+  return has_parameter_servers(config.training) ? config.training.asynchronous.apply_after : config.parallel.islands;
 }
 
 }  // namespace trireme

@@ -228,13 +228,21 @@ void visit(V& v, LocalConfig& c) {
 template <class V>
 void visit(V& v, AsynchronousConfig& c) {
   const char* const off = c.mode == AsynchronousMode::kNone ? "asynchronous.mode is none" : nullptr;
+  const char* const without_servers = off != nullptr                                 ? off
+                                      : c.mode == AsynchronousMode::kParameterServer ? nullptr
+                                                                                     : "asynchronous.mode is elastic_averaging";
+  const char* const without_centre = off != nullptr                                  ? off
+                                     : c.mode == AsynchronousMode::kElasticAveraging ? nullptr
+                                                                                     : "asynchronous.mode is parameter_server";
   v(Field{.key = "mode",
           .doc = "How islands train together without waiting for each other. parameter_server: each island computes gradients of different batches, "
-                 "sends each to the ranks that own the weights, which apply it as it arrives, and gets the newest weights."},
+                 "sends each to the ranks that own the weights, which apply it as it arrives, and gets the newest weights. elastic_averaging: each "
+                 "island takes its own steps, and now and then its weights and a centre, which the ranks share, move towards each other. "
+                 "Evaluations, checkpoints and exports are of the centre."},
     c.mode);
   v(Field{.key = "steps",
           .doc = "Number of steps (updates) of a round. After it, and after the last step, no gradient is on its way and all islands have the same "
-                 "weights, so that the run can be saved and evaluated.",
+                 "weights, or know the same centre, so that the run can be saved and evaluated.",
           .min = 1,
           .max = kMaxExtent,
           .without_effect = off},
@@ -245,26 +253,41 @@ void visit(V& v, AsynchronousConfig& c) {
               "With parallel.islands gradients and asynchronous.staleness 0 training is synchronous.",
           .min = 1,
           .max = kMaxExtent,
-          .without_effect = off},
+          .without_effect = without_servers},
     c.apply_after);
   v(Field{.key = "staleness",
           .doc = "Number of gradients that an island may have sent more than the slowest one; then it waits. 0: all islands compute the same number.",
           .min = 0,
           .max = kMaxExtent,
-          .without_effect = off},
+          .without_effect = without_servers},
     c.staleness);
   v(Field{.key = "compensation",
           .doc =
               "What is done about a gradient g of weights v that is applied to newer weights w, after s updates. learning_rate: divides the learning "
               "rate by max(1, s). delay: g + delay_weight g g (w - v), the gradient at w to first order.",
-          .without_effect = off},
+          .without_effect = without_servers},
     c.compensation);
   v(Field{.key = "delay_weight",
           .doc = "Factor of the correction of compensation: delay.",
           .min = 0,
           .above_min = true,
-          .without_effect = off != nullptr || c.compensation == StalenessCompensation::kDelay ? off : "asynchronous.compensation is not delay"},
+          .without_effect = without_servers != nullptr || c.compensation == StalenessCompensation::kDelay ? without_servers
+                                                                                                          : "asynchronous.compensation is not delay"},
     c.delay_weight);
+  v(Field{.key = "every",
+          .doc = "Number of steps of an island between two exchanges with the centre of elastic averaging. Must divide asynchronous.steps.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = without_centre},
+    c.every);
+  v(Field{.key = "moving_rate",
+          .doc = "Part a of the difference of an island's weights x and the centre c by which both move towards each other in an exchange: "
+                 "d = a (x - c), x - d, c + d. 0: the islands train independently, and the centre stays.",
+          .min = 0,
+          .max = 1,
+          .auto_rule = "0.9 / islands",
+          .without_effect = without_centre},
+    c.moving_rate);
   v(operation_key({.key = "replay",
                    .doc =
                        "Directory of a run of the same configuration whose logged order of arrivals is repeated, so that this run has the same bits. "

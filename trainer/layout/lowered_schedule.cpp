@@ -60,12 +60,15 @@ std::vector<std::string> state_names(const TrainingConfig& training) {
   return names;
 }
 
-bool keeps_island_weights(const LocalConfig& config) { return config.steps && (config.fragments > 1 || config.blend < 1); }
+bool keeps_island_weights(const TrainingConfig& training) {
+  const LocalConfig& local = training.local;
+  return averages_elastically(training) || (local.steps && (local.fragments > 1 || local.blend < 1));
+}
 
 int64_t saved_states(const Config& config) {
   const LocalConfig& local = config.training.local;
-  const auto of_island = std::ssize(state_names(config.training)) + (keeps_island_weights(local) ? 1 : 0);
-  const int64_t islands = is_asynchronous(config.training) ? 1 : config.parallel.islands;  // parameter servers have one state for all
+  const auto of_island = std::ssize(state_names(config.training)) + (keeps_island_weights(config.training) ? 1 : 0);
+  const int64_t islands = has_parameter_servers(config.training) ? 1 : config.parallel.islands;  // parameter servers have one state for all
   return 1 + islands * of_island + (local.steps ? 1 : 0);
 }
 

@@ -22,8 +22,9 @@ bool needs_full_gradients(const CompressionConfig& compression);
 /// Names of the state kept per weight in the dtype of the master weights: the optimizer's state, then the moving average if training.ema is set.
 std::vector<std::string> state_names(const TrainingConfig& training);
 
-/// True if islands keep weights of their own beside the shared ones after a round of training.local.
-bool keeps_island_weights(const LocalConfig& config);
+/// True if islands keep weights of their own beside the shared ones after a round: of training.local, or of elastic averaging, where the shared ones are
+/// the centre.
+bool keeps_island_weights(const TrainingConfig& training);
 
 /// Number of tensors that a checkpoint has for each parameter, without what a Reducer keeps: the weight, state_names() of each island and, with
 /// training.local, the momentum of the outer step and the weights that each island keeps.

@@ -37,19 +37,18 @@ int64_t fragment_of(const std::string& parameter, int64_t fragments) {
   return parameter.starts_with(prefix) ? std::stoll(parameter.substr(prefix.size())) % fragments : 0;
 }
 
-LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const LocalConfig& config,
-                           DType master)
+LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const SharedShards& shared,
+                           const LocalConfig& config, DType master)
     : mesh_(mesh),
       stages_(stages),
       step_{config.outer_learning_rate, config.outer_momentum, mesh.shape.islands, config.blend},
       fragments_(config.fragments),
-      keeps_island_weights_(trireme::keeps_island_weights(config)) {
+      shared_(shared) {
   for (size_t s = 0; s < stages.size(); ++s) {
-    std::vector<Shards>& units = shards_.emplace_back();
+    std::vector<Tensor>& units = momentum_.emplace_back();
     for (size_t unit = 0; unit < stages[s]->params().units().size(); ++unit) {
       const Shape shape = stages[s]->params().master(static_cast<int>(unit)).shape();
-      const auto make = [&] { return Tensor::zeros(ctx, shape, master, MemoryCategory::kOptimizer); };
-      units.push_back({make(), make()});
+      units.push_back(Tensor::zeros(ctx, shape, master, MemoryCategory::kOptimizer));
       add_pieces(s, unit);
     }
   }
@@ -77,37 +76,9 @@ void LocalUpdates::add_pieces(size_t stage, size_t unit) {
   }
 }
 
-void LocalUpdates::start_round(Context& ctx) {
-  for (size_t s = 0; s < stages_.size(); ++s)
-    for (size_t u = 0; u < shards_[s].size(); ++u) copy(ctx, stages_[s]->params().master(static_cast<int>(u)), shards_[s][u].theta);
-}
-
 void LocalUpdates::start_run(Context& ctx) {
-  start_round(ctx);
-  for (const std::vector<Shards>& units : shards_)
-    for (const Shards& one : units) fill(ctx, 0, one.momentum);
-}
-
-void LocalUpdates::take_shared(Context& ctx) {
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    for (size_t u = 0; u < shards_[s].size(); ++u) {
-      copy(ctx, shards_[s][u].theta, stages_[s]->params().master(static_cast<int>(u)));
-      stages_[s]->params().mark_stale(static_cast<int>(u));
-    }
-  }
-}
-
-void LocalUpdates::exchange_weights(Context& ctx) {
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    for (size_t u = 0; u < shards_[s].size(); ++u) {
-      const Tensor own = stages_[s]->params().master(static_cast<int>(u)), &theta = shards_[s][u].theta;
-      const Tensor kept = Tensor::empty(ctx, own.shape(), own.dtype(), MemoryCategory::kWorkspace);
-      copy(ctx, own, kept);
-      copy(ctx, theta, own);
-      copy(ctx, kept, theta);
-      stages_[s]->params().mark_stale(static_cast<int>(u));
-    }
-  }
+  for (const std::vector<Tensor>& units : momentum_)
+    for (const Tensor& one : units) fill(ctx, 0, one);
 }
 
 /// Adds the squares of the elements of a piece that count.
@@ -131,9 +102,9 @@ void LocalUpdates::begin(Context& ctx, Piece& piece) {
 
 void LocalUpdates::finish(Context& ctx, Piece& piece, const OuterStep& step, bool counts) {
   piece.work.wait(ctx);
-  const Shards& shards = shards_[piece.stage][piece.unit];
-  const Tensor theta = part(piece, shards.theta), drift = Tensor::empty(ctx, theta.shape(), theta.dtype(), MemoryCategory::kWorkspace);
-  outer_step(ctx, step, piece.sum, weights_of(piece), theta, part(piece, shards.momentum), drift);
+  const Tensor theta = part(piece, shared_.of(piece.stage, piece.unit)), momentum = part(piece, momentum_[piece.stage][piece.unit]);
+  const Tensor drift = Tensor::empty(ctx, theta.shape(), theta.dtype(), MemoryCategory::kWorkspace);
+  outer_step(ctx, step, piece.sum, weights_of(piece), theta, momentum, drift);
   if (counts) {
     const Tensor* const squares[] = {&piece.sum, &drift, &theta};
     for (size_t k = 0; k < figures_.size(); ++k) add_squares(ctx, piece, *squares[k], figures_[k]);

@@ -13,14 +13,13 @@
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/loop/shared_shards.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
 
-/// Names in checkpoints of the momentum of the outer step, and of the weights of an island if they differ from those that all islands share. Both
-/// have the shape and dtype of the weights.
+/// Name in checkpoints of the momentum of the outer step, which has the shape and dtype of the weights.
 constexpr const char* kOuterMomentumName = "outer_momentum";
-constexpr const char* kIslandWeightName = "island_weight";
 
 /// Steps 1, 2, ... of a run with rounds of `round` steps; a round ends after the last step of the run, too. Without local and asynchronous updates
 /// `round` is 1. With asynchronous updates only the ends of rounds matter.
@@ -64,16 +63,12 @@ struct OuterResult {
 /// fragment. Wire per round: 2(n-1)/n of the owned shards in that dtype, over the n islands.
 class LocalUpdates {
  public:
-  LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const LocalConfig& config, DType master);
+  /// `shared`: the weights after the last outer step.
+  LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const SharedShards& shared,
+               const LocalConfig& config, DType master);
 
-  /// The current weights become the shared ones.
-  void start_round(Context& ctx);
-  /// start_round() with zero momentum.
+  /// The momentum becomes zero.
   void start_run(Context& ctx);
-  /// The shared weights become those of this island.
-  void take_shared(Context& ctx);
-  /// Exchanges the weights of this island and the shared ones, for an evaluation of the latter; a second call undoes it.
-  void exchange_weights(Context& ctx);
   /// Queues what follows `step` (from 1) of `rounds`: the sum of a fragment begins, or outer steps. The figures of outer steps, which figures()
   /// reads, are summed over the world. `counts`: whether this rank counts its shards. Returns whether there was an outer step.
   bool after_step(Context& ctx, const Rounds& rounds, int64_t step, bool counts);
@@ -84,18 +79,12 @@ class LocalUpdates {
   const std::vector<Tensor>& figures() const { return figures_; }
   /// `bytes`: sent_bytes() after after_step().
   OuterResult result(const std::vector<double>& figures, double bytes) const;
-  Tensor momentum(size_t stage, size_t unit) const { return shards_[stage][unit].momentum; }  ///< [shard_numel]
-  Tensor theta(size_t stage, size_t unit) const { return shards_[stage][unit].theta; }        ///< [shard_numel]: the shared weights
-  bool keeps_island_weights() const { return keeps_island_weights_; }
+  Tensor momentum(size_t stage, size_t unit) const { return momentum_[stage][unit]; }  ///< [shard_numel]
   /// Bytes that this rank sends in a round, and has sent in the last outer steps.
   double round_bytes() const;
   double sent_bytes() const { return sent_bytes_; }
 
  private:
-  struct Shards {
-    Tensor theta;  ///< the shared weights
-    Tensor momentum;
-  };
   /// Elements [begin, end) of a unit's owned shard, all of one fragment.
   struct Piece {
     size_t stage, unit;
@@ -117,10 +106,10 @@ class LocalUpdates {
   const std::vector<std::unique_ptr<TransformerStage>>& stages_;
   OuterStep step_;
   int64_t fragments_;
-  bool keeps_island_weights_;
-  std::vector<std::vector<Shards>> shards_;  ///< by stage and unit
-  std::vector<Piece> pieces_;                ///< of each fragment in the order of the units, equal on the owners of a shard in all islands
-  Tensor in_flight_;                         ///< with a delay: room for the sums of the largest fragment
+  const SharedShards& shared_;
+  std::vector<std::vector<Tensor>> momentum_;  ///< by stage and unit
+  std::vector<Piece> pieces_;                  ///< of each fragment in the order of the units, equal on the owners of a shard in all islands
+  Tensor in_flight_;                           ///< with a delay: room for the sums of the largest fragment
   double sent_bytes_ = 0;
   Tensor sums_;                  ///< [3] f64
   std::vector<Tensor> figures_;  ///< views of sums_

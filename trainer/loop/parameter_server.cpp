@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/ops/delay_compensation.h"
+#include "kernels/ops/elastic_exchange.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 
@@ -21,11 +22,11 @@ ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const std:
   const auto make = [&](const Part& part, DType dtype, MemoryCategory category) { return Tensor::zeros(ctx, {part.numel()}, dtype, category); };
   for (const Part& part : parts_[static_cast<size_t>(own_)]) {
     const DType master = options.precision.master, narrow = options.precision.gradient;
-    theta_.push_back(make(part, master, MemoryCategory::kOptimizer));
+    theta_.push_back(averages_elastically() ? centre(part) : make(part, master, MemoryCategory::kOptimizer));
     if (options.rules.apply_after > 1) sum_.push_back(make(part, narrow, MemoryCategory::kOptimizer));
     for (int worker = 0; worker < workers_; ++worker) {
       const auto w = static_cast<size_t>(worker);
-      pushed_[w].push_back(worker == own_ ? gradient(part) : make(part, narrow, MemoryCategory::kCommunication));
+      pushed_[w].push_back(worker == own_ ? sent(part) : make(part, sent_dtype(), MemoryCategory::kCommunication));
       if (options.delay_compensation > 0) then_[w].push_back(make(part, master, MemoryCategory::kOptimizer));
     }
   }
@@ -72,7 +73,7 @@ std::optional<Assignment> ParameterServer::start_round(int64_t first, int64_t up
   TRIREME_CHECK(!impossible, "arrival ", *impossible, " of the round after update ", first, " is impossible");  // it would be waited for indefinitely
   if (was_left_) throw IoError("asynchronous training: another island has ended");
   const std::vector<Part>& own = parts_[static_cast<size_t>(own_)];
-  for (size_t i = 0; i < own.size(); ++i) {
+  for (size_t i = 0; i < own.size() && !averages_elastically(); ++i) {
     copy(server_, master(own[i]), theta_[i]);
     for (const std::vector<Tensor>& of_worker : then_)
       if (!of_worker.empty()) copy(server_, theta_[i], of_worker[i]);
@@ -85,6 +86,7 @@ std::optional<Assignment> ParameterServer::start_round(int64_t first, int64_t up
   fill(server_, static_cast<double>(accepted_updates), scalars_.flat(kAcceptedSteps, 1));
   logged_ = std::move(order);
   applied_.clear();
+  exchanged_ = {};
   base_ = granted_ = next_ = first * options_.rules.apply_after;
   limit_ = (first + updates) * options_.rules.apply_after;
   delivers_last_ = false;
@@ -129,11 +131,34 @@ AppliedUpdate ParameterServer::take(int64_t update) {
   return taken;
 }
 
-void ParameterServer::gather_state(Context& ctx) {
-  for (int server = 0; server < workers_; ++server)
-    for (const Part& part : parts_[static_cast<size_t>(server)])
+Arrivals ParameterServer::take_exchanges(bool all) {
+  const std::lock_guard lock(mutex_);
+  const auto last = std::ranges::find(exchanged_.workers.rbegin(), exchanged_.workers.rend(), own_);
+  const auto count = all ? std::ssize(exchanged_.workers) : exchanged_.workers.rend() - last;
+  Arrivals taken;
+  taken.workers.assign(exchanged_.workers.begin(), exchanged_.workers.begin() + count);
+  taken.staleness.assign(exchanged_.staleness.begin(), exchanged_.staleness.begin() + count);
+  exchanged_.workers.erase(exchanged_.workers.begin(), exchanged_.workers.begin() + count);
+  exchanged_.staleness.erase(exchanged_.staleness.begin(), exchanged_.staleness.begin() + count);
+  return taken;
+}
+
+void ParameterServer::finish_round(Context& ctx) {
+  {
+    std::unique_lock lock(mutex_);
+    wait(lock, [&] { return round_is_over(); });
+  }
+  for (int server = 0; server < workers_; ++server) {
+    for (const Part& part : parts_[static_cast<size_t>(server)]) {
+      if (part.numel() == 0) continue;
+      if (averages_elastically()) {
+        islands_.broadcast(ctx, centre(part), server).wait(ctx);
+        continue;
+      }
       for (const ShardedOptimizer::State& state : stages_[part.stage]->optimizer()->state(static_cast<int>(part.unit)))
-        if (part.numel() > 0) islands_.broadcast(ctx, part.of(state.shard), server).wait(ctx);
+        islands_.broadcast(ctx, part.of(state.shard), server).wait(ctx);
+    }
+  }
 }
 
 /// The thread that applies gradients in the order of their tickets.
@@ -162,6 +187,7 @@ void ParameterServer::apply(const Pushed& pushed) {
   const Arrival arrival = order_->arrive(pushed.worker);
   TRIREME_CHECK(arrival.of == pushed.of, "a gradient of batch ", pushed.of.batch, " by weights of version ", pushed.of.version, ", expected batch ",
                 arrival.of.batch, " by version ", arrival.of.version);
+  if (averages_elastically()) return exchange(arrival);
   add_to_update(pushed, arrival);
   if (arrival.applies) finish_update(first_ + arrival.update);
   for (const Assignment& start : arrival.starts) deliver(start.worker, start);
@@ -173,9 +199,22 @@ void ParameterServer::apply(const Pushed& pushed) {
   for (int worker = 0; worker < workers_; ++worker) deliver(worker, {});
 }
 
+/// Elastic averaging of the worker's weights and the centre. The worker gets its weights at once, and waits for no other one.
+void ParameterServer::exchange(const Arrival& arrival) {
+  const std::vector<Tensor>& weights = pushed_by(arrival.of.worker);
+  for (size_t i = 0; i < weights.size(); ++i) elastic_exchange(server_, options_.moving_rate, weights[i], theta_[i]);
+  {
+    const std::lock_guard lock(mutex_);
+    exchanged_.workers.push_back(arrival.of.worker);
+    exchanged_.staleness.push_back(arrival.staleness);
+    delivers_last_ = order_->is_over();
+  }
+  deliver(arrival.of.worker, arrival.starts.empty() ? std::nullopt : std::optional(arrival.starts.front()));
+}
+
 /// Judges and clips the gradient, as a step of synchronous training does, and adds it, weighted by its tokens, if an update has several.
 void ParameterServer::add_to_update(const Pushed& pushed, const Arrival& arrival) {
-  const std::vector<Tensor>& gradients = gradients_of(pushed.worker);
+  const std::vector<Tensor>& gradients = pushed_by(pushed.worker);
   update_.workers.push_back(pushed.worker);
   update_.staleness.push_back(arrival.staleness);
   update_.targets += pushed.figures.targets;
@@ -229,7 +268,7 @@ void ParameterServer::update_weights() {
   for (size_t i = 0; i < own.size(); ++i) {
     const Part& part = own[i];
     if (part.numel() == 0) continue;
-    const Tensor& gradient = sum_.empty() ? gradients_of(update_.workers.back())[i] : sum_[i];
+    const Tensor& gradient = sum_.empty() ? pushed_by(update_.workers.back())[i] : sum_[i];
     if (const std::vector<UpdateSlice> all = slices(i, gradient); !all.empty())
       update_step(server_, options_.optimizer.kind, options_.optimizer.hyper, scalars_, all);
     if (options_.optimizer.average_decay)

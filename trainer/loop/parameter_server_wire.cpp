@@ -58,7 +58,7 @@ void ParameterServer::push(int64_t ticket, const Assignment& of, const GradientF
       link.send(bytes_of(Header{Header::kGradient, ticket, of.batch, of.version, figures}));
       const std::vector<Part>& parts = parts_[static_cast<size_t>(server)];
       for (size_t i = 0; i < parts.size(); ++i) {
-        const Tensor values = gradient(parts[i]);
+        const Tensor values = sent(parts[i]);
         link.send(bytes_of(UnitFrame{static_cast<int64_t>(i), of.version, values.bytes()}));
         link.send(bytes_of_tensor(values));
       }
@@ -112,27 +112,24 @@ std::optional<Assignment> ParameterServer::pull() {
   }
   for (const auto& stage : stages_)
     for (size_t unit = 0; unit < stage->params().units().size(); ++unit) stage->params().mark_stale(static_cast<int>(unit));
-  if (next->has_value()) return *next;
-  std::unique_lock lock(mutex_);
-  wait(lock, [&] { return round_is_over(); });
-  return {};
+  return *next;
 }
 
 /// The thread that receives from one worker.
 void ParameterServer::receive_from(int worker) {
   try {
     const Link& link = links_->from_client(worker);
-    const std::vector<Tensor>& gradients = gradients_of(worker);
+    const std::vector<Tensor>& pushed = pushed_by(worker);
     for (Header header{}; link.receive(room_of(header));) {
       if (header.kind == Header::kTicket) {
         link.send(bytes_of(grant(worker)));
         continue;
       }
-      for (size_t i = 0; i < gradients.size(); ++i) {
+      for (size_t i = 0; i < pushed.size(); ++i) {
         UnitFrame frame{};
-        const bool received = link.receive(room_of(frame)) && frame.bytes == gradients[i].bytes() && link.receive(bytes_of_tensor(gradients[i]));
+        const bool received = link.receive(room_of(frame)) && frame.bytes == pushed[i].bytes() && link.receive(bytes_of_tensor(pushed[i]));
         TRIREME_CHECK(received && frame.part == static_cast<int64_t>(i) && frame.version == header.version, "island ", worker, " has sent ",
-                      frame.bytes, " bytes of version ", frame.version, " for the gradient of unit ", i);
+                      frame.bytes, " bytes of version ", frame.version, " for unit ", i);
       }
       const std::lock_guard lock(mutex_);
       arrived_[header.ticket] = {worker, {worker, header.batch, header.version}, header.figures};
@@ -147,13 +144,14 @@ void ParameterServer::receive_from(int worker) {
   }
 }
 
-/// Sends the newest weights to a worker, which waits for them. nullopt: the round is over.
+/// Sends a worker, which waits for them, the newest weights or, with elastic averaging, its own after an exchange. nullopt: it sends no more in this
+/// round.
 void ParameterServer::deliver(int worker, const std::optional<Assignment>& next) {
   const std::vector<Part>& own = parts_[static_cast<size_t>(own_)];
   const std::vector<Tensor>& then = then_[static_cast<size_t>(worker)];
   for (size_t i = 0; i < then.size(); ++i) copy(server_, theta_[i], then[i]);
   if (worker == own_) {
-    for (size_t i = 0; i < own.size(); ++i) copy(server_, theta_[i], master(own[i]));
+    for (size_t i = 0; i < own.size() && !averages_elastically(); ++i) copy(server_, theta_[i], master(own[i]));
     const std::lock_guard lock(mutex_);
     delivered_ = next;
     changed_.notify_all();
@@ -163,17 +161,18 @@ void ParameterServer::deliver(int worker, const std::optional<Assignment>& next)
   const int64_t version = next ? next->version : order_->version();
   link.send(bytes_of(Header{next ? Header::kWeights : Header::kLastWeights, 0, next ? next->batch : 0, version, {}}));
   for (size_t i = 0; i < own.size(); ++i) {
-    link.send(bytes_of(UnitFrame{static_cast<int64_t>(i), version, theta_[i].bytes()}));
-    link.send(bytes_of_tensor(theta_[i]));
+    const Tensor& weights = averages_elastically() ? pushed_by(worker)[i] : theta_[i];
+    link.send(bytes_of(UnitFrame{static_cast<int64_t>(i), version, weights.bytes()}));
+    link.send(bytes_of_tensor(weights));
   }
 }
 
-double ParameterServer::bytes_per_gradient() const {
+double ParameterServer::bytes_per_push() const {
   double bytes = 0;
   for (int server = 0; server < workers_; ++server)
     if (server != own_)
       for (const Part& part : parts_[static_cast<size_t>(server)])
-        bytes += static_cast<double>(part.numel() * (size_of(options_.precision.master) + size_of(options_.precision.gradient)));
+        bytes += static_cast<double>(part.numel() * (size_of(options_.precision.master) + size_of(sent_dtype())));
   return bytes;
 }
 

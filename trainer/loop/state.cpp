@@ -90,7 +90,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
   std::vector<StateTensor> tensors = reducer_tensors(trainer);
   if (!trainer.counts_shard()) return tensors;
   const int64_t island = trainer.mesh().at.island;
-  if (island > 0 && trainer.is_asynchronous()) return tensors;  // all islands have the same state after a round
+  if (island > 0 && trainer.has_parameter_servers()) return tensors;  // all islands have the same state after a round
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     const ParamSpec& spec = *owned.spec;
     if (!spec.is_primary_copy) continue;
@@ -144,7 +144,7 @@ std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss
   const auto is_stored = [&](const std::string& kind) {
     return (has_average || kind != kAverageName) && (has_momentum || kind != kOuterMomentumName) && (has_island_weights || kind != kIslandWeightName);
   };
-  const int64_t island = trainer.is_asynchronous() ? 0 : trainer.mesh().at.island;
+  const int64_t island = trainer.has_parameter_servers() ? 0 : trainer.mesh().at.island;
   const std::set<std::string> known = parameter_names(trainer);
   collectively(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: contains no loss scale, which training.precision fp16 needs");

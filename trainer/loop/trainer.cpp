@@ -117,8 +117,10 @@ void Trainer::make_optimizers() {
   hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
   for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
   rounds_ = rounds_of(config_.training, config_.training.steps.value_or(0));
-  if (config_.training.local.steps) local_ = std::make_unique<LocalUpdates>(ctx_, mesh_, stages_, config_.training.local, precision_.master);
-  if (trireme::is_asynchronous(config_.training)) make_parameter_server();
+  const LocalConfig& local = config_.training.local;
+  if (local.steps || averages_elastically(config_.training)) shared_ = std::make_unique<SharedShards>(ctx_, stages_, precision_.master);
+  if (local.steps) local_ = std::make_unique<LocalUpdates>(ctx_, mesh_, stages_, *shared_, local, precision_.master);
+  if (is_asynchronous(config_.training)) make_parameter_server();
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -226,8 +228,7 @@ void Trainer::rotate_data(int by) {
   const int count = split_[static_cast<size_t>(rank)], skipped = std::ranges::max(split_) - count;
   training_list_ = without_first(longest_training_, skipped);
   // Parameter servers update the weights.
-  if (trireme::is_asynchronous(config_.training))
-    std::erase_if(training_list_, [](const Action& action) { return action.type == ActionType::kUpdate; });
+  if (has_parameter_servers()) std::erase_if(training_list_, [](const Action& action) { return action.type == ActionType::kUpdate; });
   evaluation_list_ = without_first(longest_evaluation_, skipped);
 
   const int64_t rows = config_.training.micro_batch_size, tokens = rows * config_.training.sequence_length;
@@ -265,7 +266,7 @@ void Trainer::rehearse(const Dataset& data, int64_t step) {
 }
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
-  if (server_ && ctx_.device != Device::kMeta) return start_asynchronous(data, step, learning_rate);
+  if (has_parameter_servers() && ctx_.device != Device::kMeta) return start_asynchronous(data, step, learning_rate);
   const auto [valid, factor] = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
@@ -295,6 +296,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   }
   StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_};
   islands_agree_ = rounds_.ends_after(step + 1);
+  if (averages_elastically(config_.training) && ctx_.device != Device::kMeta) started.exchanged = average_elastically(step);
   if (!local_) return started;
   const bool rehearses = ctx_.device == Device::kMeta;  // a forecast of memory runs few steps
   if (rehearses || rounds_.has_outer_step(step + 1)) note("outer step after step ", step + 1);
@@ -394,6 +396,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.stands_out = values[Readback::kStandsOut] != 0;
   result.outliers = static_cast<int64_t>(values[Readback::kOutlierCount]);
   if (step.outer) result.outer = local_->result(outer, step.outer_bytes);
+  result.exchanged = step.exchanged;
   result.accepted = ctx_.device == Device::kMeta || values[Readback::kAcceptedFlag] != 0;
   if (result.accepted) {
     ++accepted_steps_;
@@ -412,7 +415,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
 }
 
 std::vector<LayerGradient> Trainer::layer_gradients() {
-  if (ctx_.device == Device::kCuda || server_) return {};
+  if (ctx_.device == Device::kCuda || has_parameter_servers()) return {};
   return layer_gradients_.gather(mesh_.step, used_scale_);
 }
 
@@ -486,7 +489,7 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
           for (const auto& [name, shard_tensor] : optimizer->state(unit)) box.state.push_back({name, slice(shard_tensor)});
           if (local_) box.state.push_back({kOuterMomentumName, slice(local_->momentum(s, u))});
-          if (keeps_island_weights()) box.shared = slice(local_->theta(s, u));
+          if (keeps_island_weights()) box.shared = slice(shared_->of(s, u));
           box.gradient = slice(stages_[s]->grads().shard(unit));
         }
         boxes.push_back(std::move(box));
@@ -540,6 +543,7 @@ void Trainer::initialise() {
 void Trainer::weights_replaced() {
   weights_changed();
   start_average();
+  if (shared_) shared_->set(ctx_);
   start_local_updates();
 }
 
@@ -550,16 +554,16 @@ void Trainer::start_average() {
 
 void Trainer::start_local_updates() {
   if (local_) local_->start_run(ctx_);
-  islands_agree_ = true;
+  start_round();
 }
 
 void Trainer::start_round() {
-  if (local_ && !keeps_island_weights()) local_->start_round(ctx_);
+  if (shared_ && !keeps_island_weights()) shared_->set(ctx_);
   islands_agree_ = true;
 }
 
 void Trainer::take_shared_weights() {
-  if (keeps_island_weights()) local_->take_shared(ctx_);
+  if (keeps_island_weights()) shared_->take(ctx_);
 }
 
 }  // namespace trireme

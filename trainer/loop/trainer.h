@@ -66,8 +66,11 @@ struct StepResult {
   int64_t padding = 0;                    ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
   double cost_imbalance = 0;              ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
   std::optional<OuterResult> outer = {};  ///< if an outer step followed, with training.local
-  /// With training.asynchronous, the update: loss and grad_norm are those of its gradients, and this rank has no part in them.
+  /// With parameter servers, the update: loss and grad_norm are those of its gradients, and this rank has no part in them.
   std::optional<AppliedUpdate> applied = {};
+  std::optional<Arrivals> exchanged = {};  ///< with elastic averaging: the exchanges with the centre that have become known
+  /// What servers of training.asynchronous have applied; null without them.
+  const Arrivals* arrivals() const { return applied ? &*applied : exchanged ? &*exchanged : nullptr; }
 };
 
 /// A rectangle of a parameter that this rank owns, with its optimizer state. Checkpoints, tests and replica checks read and write it.
@@ -144,7 +147,8 @@ class Trainer {
     double cost_imbalance = 0;                  ///< StepResult::cost_imbalance
     std::optional<ScalarReadback> outer = {};   ///< figures of the outer steps that follow
     double outer_bytes = 0;                     ///< sent in them
-    std::optional<AppliedUpdate> applied = {};  ///< with training.asynchronous; then nothing is in flight
+    std::optional<AppliedUpdate> applied = {};  ///< with parameter servers; then nothing is in flight
+    std::optional<Arrivals> exchanged = {};     ///< StepResult::exchanged
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
@@ -178,7 +182,7 @@ class Trainer {
    private:
     void exchange() {
       if (!exchanges_) return;
-      trainer_.local_->exchange_weights(trainer_.ctx_);
+      trainer_.shared_->exchange(trainer_.ctx_);
       trainer_.has_shared_weights_ = !trainer_.has_shared_weights_;
     }
     Trainer& trainer_;
@@ -211,13 +215,13 @@ class Trainer {
   /// training.sequence_length; under sequence parallelism the largest multiple of the tensor degree in it.
   int64_t text_room() const;
 
-  /// Whether training.asynchronous trains.
-  bool is_asynchronous() const { return server_ != nullptr; }
-  /// Bytes that this rank sends to and receives from parameter servers for a gradient; 0 without them.
-  double server_bytes() const { return server_ ? server_->bytes_per_gradient() : 0; }
+  /// Whether steps are updates of parameter servers.
+  bool has_parameter_servers() const { return trireme::has_parameter_servers(config_.training); }
+  /// Bytes that this rank sends to and receives from servers of training.asynchronous for a gradient or an exchange; 0 without them.
+  double server_bytes() const { return server_ ? server_->bytes_per_push() : 0; }
   /// The gradient of each layer: "embedding", "blocks.0", ..., "final_norm", "head". The squares of the norms add up to the square of
   /// StepResult::grad_norm, up to rounding. Empty on a GPU, where only the sum is computed, and with
-  /// training.asynchronous, where the last gradient of this rank is not that of a step.
+  /// parameter servers, where the last gradient of this rank is not that of a step.
   std::vector<LayerGradient> layer_gradients();
   /// Counts the last step for LayerGradient::zero_steps. A step that is executed several times counts once, one without a target not at all.
   void count_layer_gradients() { layer_gradients_.count_step(); }
@@ -235,13 +239,13 @@ class Trainer {
   std::vector<ReducerMatrix> reducer_matrices() const;
   /// Call after modifying weights in place: marks gathered copies stale.
   void weights_changed();
-  /// Call after replacing all weights: weights_changed(), the moving average restarts from them, and so does training.local.
+  /// Call after replacing all weights: weights_changed(); the moving average, training.local and the centre of elastic averaging restart from them.
   void weights_replaced();
   /// The moving average starts from the current weights.
   void start_average();
-  /// With training.local: the current weights become the shared ones, and the momentum of the outer step becomes zero.
+  /// start_round(), and with training.local the momentum of the outer step becomes zero.
   void start_local_updates();
-  /// With training.local: the state between two rounds has been loaded, and the next round starts from the current weights.
+  /// The state between two rounds has been loaded. Unless islands keep weights of their own, the current weights become the shared ones.
   void start_round();
   /// Where islands have weights of their own, these become the shared ones.
   void take_shared_weights();
@@ -274,7 +278,7 @@ class Trainer {
   /// True if all islands have the same shared weights: before the first step of a round.
   bool islands_agree() const { return islands_agree_; }
   /// True if islands have weights of their own beside the shared ones.
-  bool keeps_island_weights() const { return local_ && local_->keeps_island_weights(); }
+  bool keeps_island_weights() const { return shared_ && trireme::keeps_island_weights(config_.training); }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
@@ -305,9 +309,12 @@ class Trainer {
   void make_parameter_server();
   StepInFlight start_asynchronous(const Dataset& data, int64_t step, double learning_rate);
   StepResult finish_asynchronous(const StepInFlight& step);
+  std::vector<int> order_of_round(int64_t begin, int64_t end) const;
   void start_asynchronous_round(int64_t step, double learning_rate);
   void compute_assigned_gradient(const Dataset& data);
+  void push_and_pull(const GradientFigures& figures);
   void end_asynchronous_round();
+  Arrivals average_elastically(int64_t step);
   std::string offender_name(int64_t index);
   void note(const char* what, int64_t number);
 
@@ -326,6 +333,7 @@ class Trainer {
   StepTrace* trace_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool records_activations_ = false;
+  std::unique_ptr<SharedShards> shared_;       ///< with training.local, and with elastic averaging
   std::unique_ptr<LocalUpdates> local_;        ///< with training.local
   std::unique_ptr<ParameterServer> server_;    ///< with training.asynchronous
   std::optional<Assignment> assigned_;         ///< the next gradient of this rank's island; none between rounds

@@ -1,4 +1,5 @@
-// Steps of training.asynchronous: this rank's island computes gradients while others do, and a step is an update that parameter servers have applied.
+// Steps of training.asynchronous. With parameter servers this rank's island computes gradients while others do, and a step is an update that the servers
+// have applied. With elastic averaging a step is one of the island, which exchanges its weights with the centre after some of them.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -12,12 +13,19 @@ void Trainer::make_parameter_server() {
   const TrainingConfig& training = config_.training;
   const AsynchronousConfig& asynchronous = training.asynchronous;
   ServerOptions options;
+  options.precision = precision_;
+  if (averages_elastically(training)) {
+    options.rules = exchange_rules(mesh_.shape.islands);
+    options.centre = shared_.get();
+    options.moving_rate = asynchronous.moving_rate.value();
+    server_ = std::make_unique<ParameterServer>(ctx_, *mesh_.islands, stages_, options);
+    return;
+  }
   options.rules = {mesh_.shape.islands, static_cast<int>(asynchronous.apply_after), asynchronous.staleness};
   options.scales_learning_rate = asynchronous.compensation == StalenessCompensation::kLearningRate;
   options.delay_compensation = asynchronous.compensation == StalenessCompensation::kDelay ? asynchronous.delay_weight : 0;
   options.gradient_clip = training.gradient_clip;
   options.optimizer = {training.optimizer.name.value(), hyper_, training.ema.decay};
-  options.precision = precision_;
   server_ = std::make_unique<ParameterServer>(ctx_, *mesh_.islands, stages_, options);
 }
 
@@ -33,14 +41,19 @@ Trainer::StepInFlight Trainer::start_asynchronous(const Dataset& data, int64_t s
   return started;
 }
 
+/// What set_order() has of steps [begin, end).
+std::vector<int> Trainer::order_of_round(int64_t begin, int64_t end) const {
+  std::vector<int> order;
+  for (int64_t logged = begin; logged < end && order_.contains(logged); ++logged)
+    order.insert(order.end(), order_.at(logged).begin(), order_.at(logged).end());
+  return order;
+}
+
 void Trainer::start_asynchronous_round(int64_t step, double learning_rate) {
   const int64_t end = rounds_.end_of(step + 1);
-  std::vector<int> order;
-  for (int64_t logged = step; logged < end && order_.contains(logged); ++logged)
-    order.insert(order.end(), order_.at(logged).begin(), order_.at(logged).end());
   const std::function<double(int64_t)> rates = rates_ ? rates_ : [learning_rate](int64_t) { return learning_rate; };
   round_begin_ = step;
-  assigned_ = server_->start_round(step, end - step, accepted_steps_, rates, std::move(order));
+  assigned_ = server_->start_round(step, end - step, accepted_steps_, rates, order_of_round(step, end));
   if (!assigned_) assigned_ = server_->pull();  // the others compute all gradients of a short round
 }
 
@@ -56,11 +69,15 @@ void Trainer::compute_assigned_gradient(const Dataset& data) {
   figures.targets = write_inputs(data, step).first;
   queue_step(step);
   std::copy_n(sums_.data<double>(), static_cast<size_t>(kStepSums), figures.sums);
+  note("sending a gradient of the round after step ", *round_begin_);
+  push_and_pull(figures);
+}
 
+/// Sends the island's gradient or weights to the servers in the next place of the order of arrivals, and waits for their answer.
+void Trainer::push_and_pull(const GradientFigures& figures) {
   const auto waiting = [&] {
     return progress_ == nullptr ? nullptr : std::make_unique<ScopedWait>(*progress_, Progress::Wait{"the parameter servers", {}, 0, {}});
   };
-  note("sending a gradient of the round after step ", *round_begin_);
   double ticket = 0;
   if (mesh_.step.rank() == 0) {
     const auto wait = waiting();
@@ -68,15 +85,35 @@ void Trainer::compute_assigned_gradient(const Dataset& data) {
   }
   ticket = all_reduce_scalar(mesh_.step, ticket, ReduceOp::kSum);
   const auto wait = waiting();
-  server_->push(static_cast<int64_t>(ticket), assigned, figures);
+  server_->push(static_cast<int64_t>(ticket), *assigned_, figures);
   assigned_ = server_->pull();
 }
 
 /// All islands have the weights after the round. A server has had the optimizer state of its part alone.
 void Trainer::end_asynchronous_round() {
-  server_->gather_state(ctx_);
+  server_->finish_round(ctx_);
   rotate_data(0);  // evaluations have their own places in a batch
   round_begin_.reset();
+}
+
+/// What follows `step` (from 0) of this rank's island with elastic averaging. Returns the exchanges that have become known.
+Arrivals Trainer::average_elastically(int64_t step) {
+  const int64_t every = config_.training.asynchronous.every, end = rounds_.end_of(step + 1), islands = mesh_.shape.islands;
+  if (!round_begin_) {
+    round_begin_ = step;
+    const int64_t before = step / every, exchanges = end / every - before;
+    if (exchanges > 0) assigned_ = server_->start_round(islands * before, islands * exchanges, 0, {}, order_of_round(step, end));
+  }
+  if ((step + 1) % every == 0) {
+    note("exchanging weights with the centre after step ", step + 1);
+    push_and_pull({});
+  }
+  const bool ends = step + 1 == end;
+  if (ends) {
+    server_->finish_round(ctx_);
+    round_begin_.reset();
+  }
+  return server_->take_exchanges(ends);
 }
 
 StepResult Trainer::finish_asynchronous(const StepInFlight& step) {

@@ -128,7 +128,7 @@ double outer_bytes(const Forecast& f) {
   return most;
 }
 
-/// Bytes that a rank sends and receives at most for a gradient of training.asynchronous; 0 without it, or if memory is computed by formula.
+/// Bytes that a rank sends and receives at most for a gradient or an exchange of training.asynchronous; 0 without it, or if memory is computed by formula.
 double server_bytes(const Forecast& f) {
   double most = 0;
   for (const RankBytes& rank : f.memory)
@@ -139,7 +139,12 @@ double server_bytes(const Forecast& f) {
 std::string asynchronous_text(const RankedLayout& plan) {
   const Config& config = plan.config;
   if (!is_asynchronous(config.training)) return "";
-  const int64_t gradients = config.training.asynchronous.apply_after;
+  const AsynchronousConfig& asynchronous = config.training.asynchronous;
+  const int64_t gradients = asynchronous.apply_after;
+  if (averages_elastically(config.training))
+    return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that exchange weights with the centre every ",
+                  counted(asynchronous.every, "step"), " by moving rate ", *asynchronous.moving_rate, "; a rank sends and receives up to ",
+                  binary_bytes_text(server_bytes(plan.forecast)), " per exchange\n");
   return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that send gradients alone, and ",
                 counted(gradients, "gradient"), " in a step; a rank sends and receives up to ", binary_bytes_text(server_bytes(plan.forecast)),
                 " per gradient\n");
@@ -232,7 +237,13 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                      {"fragments", local.fragments},
                      {"outer_bytes", outer_bytes(f)},
                      {"bytes_per_step", outer_bytes(f) / static_cast<double>(*local.steps)}};
-  if (const AsynchronousConfig& asynchronous = plan.config.training.asynchronous; is_asynchronous(plan.config.training))
+  const AsynchronousConfig& asynchronous = plan.config.training.asynchronous;
+  if (averages_elastically(plan.config.training))
+    json["asynchronous"] = {{"mode", asynchronous.mode.text()},
+                            {"every", asynchronous.every},
+                            {"moving_rate", *asynchronous.moving_rate},
+                            {"bytes_per_exchange", server_bytes(f)}};
+  if (has_parameter_servers(plan.config.training))
     json["asynchronous"] = {{"mode", asynchronous.mode.text()}, {"apply_after", asynchronous.apply_after}, {"bytes_per_gradient", server_bytes(f)}};
   if (tokens) {
     const TrainingCost bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);

@@ -218,14 +218,16 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
 }
 
 /// The gradient that a rank of an island pushes to parameter servers, and the weights that it pulls from them: each (n-1)/n of the `owned` ones. The
-/// updates of the servers take the memory traffic of one optimizer step for each gradient of all.
+/// updates of the servers take the memory traffic of one optimizer step for each gradient of all. With elastic averaging, its part of an exchange of
+/// weights, in which the island waits.
 double server_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
   if (!is_asynchronous(config.training)) return 0;
   const MeshShape mesh = mesh_shape(config.parallel);
   const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
   const Precision precision = precision_of(config.training);
-  return all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.gradient)), cluster) +
-         all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.master)), cluster);
+  const double weights = all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.master)), cluster);
+  if (averages_elastically(config.training)) return 2 * weights / static_cast<double>(config.training.asynchronous.every);
+  return all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.gradient)), cluster) + weights;
 }
 
 /// The outer steps of a round of training.local on a rank that owns `owned` weights and computes for `compute` seconds in a step, divided among the

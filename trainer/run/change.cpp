@@ -30,7 +30,7 @@ std::string reason_against(const std::string& key) {
   if (is_in(key, "model")) return "the model decides what the tensors of the checkpoint mean";
   if (key == "parallel.islands") return "the checkpoint contains the optimizer state of each of its islands";
   if (key == "training.asynchronous.mode")
-    return "parameter servers have one optimizer state for all islands, and islands without them have one each";
+    return "the state differs: parameter servers have one for all islands, elastic averaging has a centre, and other islands have neither";
   if (key == "training.optimizer.name") return "the checkpoint contains the state of its own optimizer only";
   if (key == "data.tokenizer") return "another tokenizer gives the trained token ids another meaning; only its path may change, without --change";
   return "";

@@ -105,7 +105,7 @@ class Run {
   /// it a state can be saved.
   int64_t last_step() const { return rounds().end_of(std::min(total_, options_.max_steps.value_or(total_))); }
   /// Whether islands decide anything alone within a round.
-  bool islands_decide() const { return config_.parallel.islands > 1 && !is_asynchronous(config_.training); }
+  bool islands_decide() const { return config_.parallel.islands > 1 && !has_parameter_servers(config_.training); }
   Rounds rounds() const { return rounds_of(config_.training, total_); }
   bool reports() const { return world_.rank() == 0; }
 
@@ -127,7 +127,7 @@ class Run {
   LoggedSplits logged_splits_;             ///< with it: those of an earlier job in the steps that this one repeats
   LoggedOrder logged_order_;               ///< with training.asynchronous: of the steps that an earlier job has trained, and this one repeats
   LoggedOrder replayed_order_;             ///< with it: of training.asynchronous.replay
-  StalenessHistogram staleness_;           ///< with it: of the gradients of this job
+  StalenessHistogram staleness_;           ///< with it: of the gradients or exchanges of this job
   std::optional<Sampler> blend_;           ///< rank 0: the sample order, if data.train has groups with weights
   std::unique_ptr<RunLock> lock_;          ///< rank 0: held until this run ends
   Reporter reporter_;                      ///< has an effect on rank 0 only

@@ -23,7 +23,7 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
   history_ = history;
   const MetricsSink::Discarded discarded = MetricsSink::lines_after(std::filesystem::path(config.run.directory) / "metrics.jsonl", history.step);
   const std::vector<std::string> warnings = sinks_.open({config, history_, steps, std::move(width), stdout, messages});
-  has_islands_ = config.parallel.islands > 1 && !is_asynchronous(config.training);
+  has_islands_ = config.parallel.islands > 1 && !has_parameter_servers(config.training);
   balances_ = config.data.balance != Balance::kNone;
   packs_ = config.data.packing != Packing::kNone;
   positions_per_step_ = config.training.global_batch_size * config.training.sequence_length;

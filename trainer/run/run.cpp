@@ -140,7 +140,7 @@ nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result)
   nlohmann::ordered_json fields = use_of_sets(step);
   if (result.outer)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
-  if (result.applied) fields.update({{"workers", result.applied->workers}, {"staleness", result.applied->staleness}});
+  if (const Arrivals* const arrivals = result.arrivals()) fields.update({{"workers", arrivals->workers}, {"staleness", arrivals->staleness}});
   if (rebalancer_) fields["imbalance"] = excess_of_slowest(data_rank_seconds_);
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
@@ -338,9 +338,10 @@ ExitCode Run::loop() {
 void check_trace_steps(const RunOptions& options, const Config& config, int64_t total_steps) {
   if (!options.trace_steps) return;
   if (is_asynchronous(config.training))
-    throw ConfigError(
-        concat("--trace-steps=", to_string(*options.trace_steps),
-               ": with training.asynchronous a rank computes gradients that are not steps; allowed with training.asynchronous.mode none"));
+    throw ConfigError(concat(
+        "--trace-steps=", to_string(*options.trace_steps),
+        ": with training.asynchronous a rank computes or exchanges what is not in its list of actions; allowed with training.asynchronous.mode "
+        "none"));
   const int64_t last = std::min(total_steps, options.max_steps.value_or(total_steps));
   const std::string key = concat("--trace-steps=", to_string(*options.trace_steps));
   if (options.trace_steps->last > last) throw ConfigError(concat(key, ": the run ends after step ", last, "; allowed steps from 1 to ", last));

@@ -111,7 +111,7 @@ void Run::report_step(int64_t step, StepResult result, double seconds) {
     reporter_.step(step, result, seconds, more_figures(step, result), padding_);
     return count_step(step, result);
   }
-  std::vector<RankResult> ranks;  // with training.asynchronous no rank has a part of its own in an update
+  std::vector<RankResult> ranks;  // with parameter servers no rank has a part of its own in an update
   if (!result.applied) ranks = gather_rank_results(*trainer_, result, finished_.limits);
   const std::string text = text_of(anomaly, result, limits) + outliers_text(ranks) + (anomaly.only_ranks() ? "" : highest(ranks));
   ordered_json fields = result.applied ? ordered_json::object() : to_json(ranks);
@@ -146,8 +146,8 @@ void Run::count_step(int64_t step, const StepResult& result) {
   rejected_.add(step, result);
   window_.add(result);
   if (trainer_->counts_loss() && trainer_->mesh().shape.data() > 1 && !result.applied) rank_window_.add(result);
-  if (result.applied)
-    for (const int64_t staleness : result.applied->staleness) staleness_.add(staleness);
+  if (const Arrivals* const arrivals = result.arrivals())
+    for (const int64_t staleness : arrivals->staleness) staleness_.add(staleness);
   if (result.targets > 0) trainer_->count_layer_gradients();
 }
 

@@ -1,4 +1,4 @@
-// What a run does with the order in which gradients arrive (training.asynchronous).
+// What a run does with the order in which gradients arrive, or weights with elastic averaging (training.asynchronous).
 #include <iostream>
 #include <utility>
 
@@ -14,20 +14,34 @@ namespace {
 /// Returns that step; nullopt if all arrivals are possible.
 std::optional<int64_t> keep_possible(const Config& config, const Rounds& rounds, int64_t done, LoggedOrder& order) {
   const AsynchronousConfig& asynchronous = config.training.asynchronous;
-  const UpdateRules rules{static_cast<int>(config.parallel.islands), static_cast<int>(asynchronous.apply_after), asynchronous.staleness};
+  const auto islands = static_cast<int>(config.parallel.islands);
+  const bool served = has_parameter_servers(config.training);
+  const UpdateRules rules =
+      served ? UpdateRules{islands, static_cast<int>(asynchronous.apply_after), asynchronous.staleness} : exchange_rules(islands);
   std::optional<int64_t> impossible;
   int64_t step = done + 1;
   while (!impossible && order.contains(step)) {
     const int64_t first = step, end = rounds.end_of(first);
+    // An update is a step; an exchange is logged by the next step of the first island that follows one of its own.
+    const int64_t updates = served ? end - first + 1 : islands * (end / asynchronous.every - (first - 1) / asynchronous.every);
     std::vector<int> arrivals;
+    std::vector<int64_t> steps;  // of the arrivals
     for (; step <= end && order.contains(step); ++step) {
       const std::vector<int>& workers = order.at(step);
       arrivals.insert(arrivals.end(), workers.begin(), workers.end());
-      if (std::ssize(workers) != asynchronous.apply_after) break;
+      steps.resize(arrivals.size(), step);
+      if (served && std::ssize(workers) != asynchronous.apply_after) break;
     }
-    const std::optional<size_t> place = first_impossible_arrival(rules, end - first + 1, arrivals);
-    if (place) impossible = first + static_cast<int64_t>(*place) / asynchronous.apply_after;
-    if (!place && order.contains(step) && step <= end) impossible = step;  // of another number of gradients
+    const std::optional<size_t> place = updates > 0        ? first_impossible_arrival(rules, updates, arrivals)
+                                        : arrivals.empty() ? std::nullopt
+                                                           : std::optional<size_t>(0);
+    if (place) {
+      impossible = steps[*place];
+    } else if (served && order.contains(step) && step <= end) {
+      impossible = step;  // of another number of gradients
+    } else if (!served && step > end && std::ssize(arrivals) != updates) {
+      impossible = end;  // of another number of exchanges
+    }
   }
   order.erase(order.lower_bound(impossible.value_or(step)), order.end());
   return impossible;
@@ -68,7 +82,7 @@ void Run::resume_order(const Resumed& resumed) {
   const auto keep = [&](LoggedOrder& order, const char* whose) {
     const std::optional<int64_t> step = keep_possible(config_, rounds(), done_, order);
     if (step && reports())
-      std::cerr << concat("note: from step ", *step, " on gradients are applied as they arrive: ", whose, " is impossible with these rules\n");
+      std::cerr << concat("note: from step ", *step, " on what islands send is applied as it arrives: ", whose, " is impossible with these rules\n");
   };
   keep(logged_order_, "the order that metrics.jsonl has");
   LoggedOrder order = logged_order_;
@@ -90,10 +104,10 @@ void Run::report_logged_order() {
                          " are repeated in the order of arrivals that an earlier job has logged"));
 }
 
-/// After a round: how many gradients of this job had each staleness.
+/// After a round: how many gradients or exchanges of this job had each staleness.
 void Run::report_staleness(int64_t step) {
   if (!is_asynchronous(config_.training)) return;
-  reporter_.event("staleness", step, {{"gradients", staleness_.counts()}});
+  reporter_.event("staleness", step, {{has_parameter_servers(config_.training) ? "gradients" : "exchanges", staleness_.counts()}});
 }
 
 }  // namespace trireme

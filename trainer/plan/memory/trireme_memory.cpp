@@ -227,13 +227,16 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
   const LocalConfig& rounds = training.local;
-  const auto states = static_cast<double>(state_names(training).size() + (rounds.steps ? 2 : 0));
+  const bool averages = averages_elastically(training);
+  const auto states = static_cast<double>(state_names(training).size() + (rounds.steps ? 2 : averages ? 1 : 0));
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
-  if (is_asynchronous(training)) {  // the parts of servers (trainer/loop/parameter_server.h)
-    const double owned = elements / policy_.shard, narrow = static_cast<double>(size_of(precision_.gradient));
-    const auto islands = static_cast<double>(config_.parallel.islands);
+  // The parts of servers (trainer/loop/parameter_server.h).
+  const double owned = elements / policy_.shard, narrow = static_cast<double>(size_of(precision_.gradient));
+  const auto islands = static_cast<double>(config_.parallel.islands);
+  if (averages) bytes.other += wide * owned * (islands - 1) / islands;
+  if (has_parameter_servers(training)) {
     bytes.optimizer += wide * owned / islands;
     if (training.asynchronous.apply_after > 1) bytes.optimizer += narrow * owned / islands;
     if (training.asynchronous.compensation == StalenessCompensation::kDelay) bytes.optimizer += wide * owned;
