@@ -22,17 +22,26 @@ UpdateOrder::UpdateOrder(const UpdateRules& rules, int64_t updates)
   start_those_within_bound(first_);
 }
 
+/// The first batch that is to be computed again, or else one that no worker has had; nullopt if there is none.
+std::optional<int64_t> UpdateOrder::next_batch() {
+  if (!again_.empty()) return again_.extract(again_.begin()).value();
+  if (given_ < batches_) return given_++;
+  return {};
+}
+
 void UpdateOrder::start_those_within_bound(std::vector<Assignment>& starts) {
   const int64_t slowest = std::ranges::min(clocks_);
   std::vector<int> still;
   for (const int worker : waiting_) {
     const auto w = static_cast<size_t>(worker);
-    const bool has_sent_all = rules_.equal ? clocks_[w] == batches_ / rules_.workers : given_ == batches_;
-    if (has_sent_all || clocks_[w] - slowest > rules_.staleness) {
+    const bool has_sent_all = rules_.equal && clocks_[w] == batches_ / rules_.workers;
+    const bool waits = rules_.discards_late ? clocks_[w] > version() : clocks_[w] - slowest > rules_.staleness;
+    const std::optional<int64_t> batch = has_sent_all || waits ? std::nullopt : next_batch();
+    if (!batch) {
       still.push_back(worker);
       continue;
     }
-    computing_[w] = {worker, given_++, version()};
+    computing_[w] = {worker, *batch, version()};
     starts.push_back(*computing_[w]);
   }
   waiting_ = std::move(still);
@@ -45,9 +54,15 @@ Arrival UpdateOrder::arrive(int worker) {
   arrival.of = *std::exchange(computing_[w], std::nullopt);
   arrival.update = version();
   arrival.staleness = arrival.update - arrival.of.version;
-  ++arrived_;
-  arrival.applies = arrived_ % rules_.apply_after == 0;
-  ++clocks_[w];
+  arrival.counts = !rules_.discards_late || arrival.staleness == 0;
+  if (arrival.counts) {
+    ++arrived_;
+    arrival.applies = arrived_ % rules_.apply_after == 0;
+    clocks_[w] = rules_.discards_late ? arrival.update + 1 : clocks_[w] + 1;
+  }
+  if (arrival.applies && rules_.discards_late)
+    for (const std::optional<Assignment>& late : computing_)
+      if (late && late->version == arrival.update) again_.insert(late->batch);
   waiting_.push_back(worker);
   start_those_within_bound(arrival.starts);
   return arrival;

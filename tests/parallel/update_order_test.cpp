@@ -5,6 +5,7 @@
 #include <map>
 #include <numbers>
 #include <random>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
@@ -133,6 +134,69 @@ TEST_CASE("asynchronous updates: an order of arrivals that cannot have been is f
   CHECK(first_impossible_arrival(rules, 4, {0, 1, -1, 0}) == 2);
   CHECK(first_impossible_arrival(rules, 1, {1, 0}) == 0);     // the only batch is that of worker 0
   CHECK(first_impossible_arrival(rules, 2, {1, 0, 1}) == 2);  // after the round
+}
+
+TEST_CASE("asynchronous updates: with a backup a late gradient is left out, and another worker computes its batch, by hand") {
+  const UpdateRules rules{.workers = 3, .apply_after = 2, .discards_late = true};
+  UpdateOrder order(rules, 3);
+  CHECK(order.first() == Starts{{0, 0, 0}, {1, 1, 0}, {2, 2, 0}});
+  Arrival arrival = order.arrive(1);
+  CHECK((arrival.counts && !arrival.applies && arrival.starts.empty()));  // it has had its part of the update
+  arrival = order.arrive(0);
+  CHECK((arrival.counts && arrival.applies && arrival.starts == Starts{{1, 2, 1}, {0, 3, 1}}));  // batch 2 again
+  arrival = order.arrive(2);
+  CHECK((!arrival.counts && !arrival.applies && arrival.of.batch == 2 && arrival.staleness == 1 && arrival.starts == Starts{{2, 4, 1}}));
+  CHECK(order.arrive(2).counts);
+  arrival = order.arrive(1);
+  CHECK((arrival.counts && arrival.applies && arrival.update == 1 && arrival.starts == Starts{{2, 3, 2}, {1, 5, 2}}));
+  arrival = order.arrive(0);
+  CHECK((!arrival.counts && arrival.starts.empty()));  // six batches are all
+  order.arrive(1);
+  CHECK(order.arrive(2).applies);
+  CHECK(order.is_over());
+  CHECK(!first_impossible_arrival(rules, 3, {1, 0, 2, 2, 1, 0, 1, 2}));
+  CHECK(first_impossible_arrival(rules, 3, {1, 1}) == 1);
+  UpdateOrder last(rules, 1);
+  last.arrive(0);
+  last.arrive(1);
+  CHECK((!last.has_updates_left() && !last.is_over()));  // worker 2 still computes
+  CHECK(!last.arrive(2).counts);
+  CHECK(last.is_over());
+}
+
+TEST_CASE("asynchronous updates: with backups, in any order each batch counts once, by the newest weights, and all end") {
+  std::minstd_rand random(1);
+  for (const UpdateRules& rules :
+       {UpdateRules{.workers = 2, .discards_late = true}, UpdateRules{.workers = 4, .apply_after = 3, .discards_late = true},
+        UpdateRules{.workers = 5, .apply_after = 2, .discards_late = true}, UpdateRules{.workers = 3, .apply_after = 3, .discards_late = true}}) {
+    int late = 0;
+    for (int trial = 0; trial < 200; ++trial) {
+      const int updates = 12;
+      UpdateOrder order(rules, updates);
+      std::vector<int> arrived;
+      std::map<int64_t, int> batches;
+      std::map<int64_t, std::set<int>> workers;  // by update
+      while (!order.is_over()) {
+        std::vector<int> computing;
+        for (int worker = 0; worker < rules.workers; ++worker)
+          if (order.is_computing(worker)) computing.push_back(worker);
+        REQUIRE(!computing.empty());
+        const int worker = computing[random() % 3 == 0 ? random() % computing.size() : 0];
+        const Arrival arrival = order.arrive(worker);
+        arrived.push_back(worker);
+        CHECK(arrival.counts == (arrival.staleness == 0));
+        late += !arrival.counts;
+        if (!arrival.counts) continue;
+        ++batches[arrival.of.batch];
+        CHECK(workers[arrival.update].insert(worker).second);
+      }
+      CHECK(std::ssize(batches) == updates * rules.apply_after);
+      for (const auto& [batch, times] : batches) CHECK(times == 1);
+      for (const auto& [update, of] : workers) CHECK(std::ssize(of) == rules.apply_after);
+      CHECK(!first_impossible_arrival(rules, updates, arrived));
+    }
+    CHECK((late > 0) == (rules.workers > rules.apply_after));
+  }
 }
 
 TEST_CASE("asynchronous updates: workers of elastic averaging wait for nobody, and each exchanges its share of a round") {

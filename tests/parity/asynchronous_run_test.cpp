@@ -89,4 +89,48 @@ TEST_CASE("asynchronous: an island computes while another one is slow, up to the
   }
 }
 
+TEST_CASE("asynchronous: with a backup replica a slow island costs nothing, and no token is lost") {
+  const TemporaryDirectory directory;
+  Config config = served_run(directory.path, 3, 2);
+  config.training.asynchronous.steps = config.training.steps.value();
+  config.training.asynchronous.staleness = 0;
+  config.checkpoint.every = 0;
+  static constexpr auto kPause = std::chrono::milliseconds(300);
+  const auto run = [&] {
+    fs::remove_all(config.run.directory);
+    const std::string error = run_observed(config, {}, [&](int rank, const Progress&) -> BufferObserver {
+      return [rank](Context&, const ObservedBuffer& traffic) {
+        if (rank == 1 && traffic.group == "step") std::this_thread::sleep_for(kPause);
+      };
+    });
+    CHECK(error.empty());
+    std::vector<double> seconds;
+    for (const json& step : lines_of_run(config, "")) {
+      seconds.push_back(step["step_seconds"]);
+      CHECK(step["tokens"] == 12 * 12);
+    }
+    std::ranges::sort(seconds);
+    return seconds[seconds.size() / 2];
+  };
+  config.resilience.backup_replicas = 1;
+  const double with_backup = run();
+  int64_t of_slow = 0, late = 0;
+  for (const json& step : lines_of_run(config, "")) {
+    int64_t counted = 0;
+    for (size_t i = 0; i < step["workers"].size(); ++i) {
+      counted += step["staleness"][i] == 0;
+      if (step["workers"][i] == 1) ++(step["staleness"][i] == 0 ? of_slow : late);
+    }
+    CHECK(counted == 2);
+  }
+  CHECK(of_slow <= 2);
+  CHECK(late >= 1);
+  config.resilience.backup_replicas = 0;
+  config.parallel.islands = 2;  // the slow one and another
+  const double without = run();
+  INFO("median seconds of a step with a backup " << with_backup << ", without " << without);
+  CHECK(without >= std::chrono::duration<double>(kPause).count());
+  CHECK(with_backup < 0.5 * without);
+}
+
 }  // namespace trireme::test

@@ -25,6 +25,9 @@ struct Served {
   int apply_after = 1;
   int staleness = 1;
   StalenessCompensation compensation = StalenessCompensation::kNone;
+  bool backup = false;
+
+  UpdateRules rules() const { return {.workers = islands, .apply_after = apply_after, .staleness = staleness, .discards_late = backup}; }
 };
 
 Config served(ParityModel model, const std::string& spec, const Served& how, const std::string& precision = "fp64") {
@@ -41,6 +44,7 @@ Config served(ParityModel model, const std::string& spec, const Served& how, con
                                   .staleness = how.staleness,
                                   .compensation = how.compensation,
                                   .delay_weight = 0.5};
+  if (how.backup) config.resilience.backup_replicas = how.islands - how.apply_after;
   return config;
 }
 
@@ -101,7 +105,7 @@ Expected serve_by_hand(ParityModel model, const Served& how, int rounds, const s
       for (auto& [name, values] : *moments) std::ranges::fill(values, 0.0);
     size_t arrival = 0;
     for (int round = 0; round < rounds; ++round) {
-      UpdateOrder rules({how.islands, how.apply_after, how.staleness}, how.steps);
+      UpdateOrder rules(how.rules(), how.steps);
       std::map<int, std::pair<Assignment, Numbers>> computing;  // by worker
       const auto start = [&](const std::vector<Assignment>& assignments) {
         for (const Assignment& one : assignments) computing[one.worker] = {one, weights};
@@ -113,9 +117,17 @@ Expected serve_by_hand(ParityModel model, const Served& how, int rounds, const s
         std::vector<int64_t> staleness;
         Numbers sum;
         std::vector<Assignment> starts;
-        for (int k = 0; k < how.apply_after; ++k) {
+        for (bool applies = false; !applies;) {
           const int worker = order.at(arrival++);
           const auto [of, then] = computing.at(worker);
+          const Arrival arrived = rules.arrive(worker);
+          applies = arrived.applies;
+          staleness.push_back(arrived.staleness);
+          computing.erase(worker);
+          if (!arrived.counts) {
+            start(arrived.starts);
+            continue;
+          }
           const int64_t data_step = round * how.steps + of.batch / how.apply_after;
           const int64_t size = config.training.global_batch_size / how.apply_after, begin = of.batch % how.apply_after * size;
           PartOfBatch part;
@@ -126,8 +138,6 @@ Expected serve_by_hand(ParityModel model, const Served& how, int rounds, const s
           const auto targets = static_cast<double>(one.targets);
           const double clip = std::min(1.0, config.training.gradient_clip / one.grad_norm);
           TRIREME_CHECK(clip < 1, "not clipped");
-          const Arrival arrived = rules.arrive(worker);
-          staleness.push_back(arrived.staleness);
           for (auto& [name, values] : gradient) {
             sum[name].resize(values.size());
             for (size_t i = 0; i < values.size(); ++i) {
@@ -140,8 +150,7 @@ Expected serve_by_hand(ParityModel model, const Served& how, int rounds, const s
           tokens += targets;
           norms += one.grad_norm / how.apply_after;
           factors += 1.0 / static_cast<double>(std::max<int64_t>(1, arrived.staleness)) / how.apply_after;
-          computing.erase(worker);
-          if (!arrived.applies) start(arrived.starts);
+          if (!applies) start(arrived.starts);
           starts = arrived.starts;
         }
         const double rate = kServedRate * (how.compensation == StalenessCompensation::kLearningRate ? factors : 1);
@@ -161,6 +170,7 @@ Expected serve_by_hand(ParityModel model, const Served& how, int rounds, const s
         expected.grad_norm.push_back(norms);
         expected.staleness.push_back(staleness);
       }
+      while (!rules.is_over()) rules.arrive(order.at(arrival++));  // late ones
     }
     expected.weights = weights;
   });
@@ -223,13 +233,13 @@ RandomOrder random_order(const Served& how, int rounds, unsigned seed) {
   std::minstd_rand random(seed);
   RandomOrder order;
   for (int round = 0; round < rounds; ++round) {
-    UpdateOrder rules({how.islands, how.apply_after, how.staleness}, how.steps);
+    UpdateOrder rules(how.rules(), how.steps);
     while (!rules.is_over()) {
       std::vector<int> computing;
       for (int worker = 0; worker < how.islands; ++worker)
         if (rules.is_computing(worker)) computing.push_back(worker);
       const int worker = computing[random() % computing.size()];
-      order.of_steps[round * how.steps + rules.version()].push_back(worker);
+      if (rules.has_updates_left()) order.of_steps[round * how.steps + rules.version()].push_back(worker);
       order.all.push_back(worker);
       rules.arrive(worker);
     }
@@ -327,7 +337,8 @@ TEST_CASE("asynchronous: islands in any layout and order of arrivals equal a par
              {"tp1", "dp2z3"}},
         Case{{.islands = 3, .steps = 5, .apply_after = 1, .staleness = 2, .compensation = StalenessCompensation::kDelay}, llama, {"tp2sp", "dp2z1"}},
         Case{{.islands = 2, .steps = 3, .apply_after = 2, .staleness = 2, .compensation = StalenessCompensation::kDelay}, llama, {"tp2pp2dp2z3sp"}},
-        Case{{.islands = 3, .steps = 2, .apply_after = 1, .staleness = 0}, llama, {"tp1", "dp4rep2z1"}}}) {
+        Case{{.islands = 3, .steps = 2, .apply_after = 1, .staleness = 0}, llama, {"tp1", "dp4rep2z1"}},
+        Case{{.islands = 3, .steps = 4, .apply_after = 2, .staleness = 0, .backup = true}, gpt2, {"tp1", "dp2z3", "tp2pp2"}}}) {
     constexpr int kRounds = 2;
     const RandomOrder order = random_order(c.how, kRounds, 7);
     const Expected expected = serve_by_hand(c.model, c.how, kRounds, order.all);
@@ -346,7 +357,9 @@ TEST_CASE("asynchronous: islands in any layout and order of arrivals equal a par
 }
 
 TEST_CASE("asynchronous: a run in the order of its arrivals is repeated to the bit from its log, and a part of the log") {
-  const Config config = served(ParityModel::kGpt2Dropout, "dp2z1", {.islands = 3, .steps = 10, .staleness = 3}, "fp32");
+  const auto backup = GENERATE(false, true);
+  const Served how{.islands = 3, .steps = 10, .apply_after = backup ? 2 : 1, .staleness = backup ? 0 : 3, .backup = backup};
+  const Config config = served(ParityModel::kGpt2Dropout, "dp2z1", how, "fp32");
   const ServedRun first = train_served(config, 20), again = train_served(config, 20, first.order);
   CHECK(again.order == first.order);
   CHECK(again.state == first.state);
@@ -358,7 +371,8 @@ TEST_CASE("asynchronous: a run in the order of its arrivals is repeated to the b
 }
 
 TEST_CASE("asynchronous: a run that is resumed after a round has the bits of one that was not") {
-  const Served how{.islands = 3, .steps = 2, .apply_after = 1, .staleness = 1};
+  const auto backup = GENERATE(false, true);
+  const Served how{.islands = 3, .steps = 2, .apply_after = backup ? 2 : 1, .staleness = backup ? 0 : 1, .backup = backup};
   const RandomOrder order = random_order(how, 3, 3);
   for (const char* const layout : {"dp2z3", "tp2", "pp2dp2z1"}) {
     const TemporaryDirectory directory;

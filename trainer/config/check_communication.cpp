@@ -163,6 +163,29 @@ void check_asynchronous(Rules& rules, const Config& c) {
                  concat("1 to ", c.parallel.islands), std::to_string(c.parallel.islands));
 }
 
+/// Backup replicas are islands of asynchronous updates: those beyond the gradients that an update needs.
+void check_backup_replicas(Rules& rules, const Config& c) {
+  const AsynchronousConfig& a = c.training.asynchronous;
+  const int64_t backups = c.resilience.backup_replicas, needed = c.parallel.islands - backups;
+  if (backups == 0 || !rules.apply({"resilience.backup_replicas"})) return;
+  const auto refuse = [&](bool refused, const char* key, const std::string& rule, const std::string& allowed) {
+    if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or resilience.backup_replicas 0"), allowed);
+  };
+  refuse(!has_parameter_servers(c.training), "training.asynchronous.mode",
+         "backup replicas are islands whose gradients parameter servers may leave out", "parameter_server");
+  if (!has_parameter_servers(c.training)) return;
+  if (needed < 1)
+    return rules.broken("resilience.backup_replicas",
+                        concat("leaves none of parallel.islands ", c.parallel.islands, " for the gradients of an update"),
+                        concat("0 to ", c.parallel.islands - 1), std::to_string(c.parallel.islands - 1));
+  refuse(a.apply_after != needed, "training.asynchronous.apply_after",
+         concat("with backup replicas an update needs a gradient of each of the other islands, ", c.parallel.islands, " - ", backups),
+         std::to_string(needed));
+  refuse(a.staleness != 0, "training.asynchronous.staleness", "with backup replicas every gradient of an update is by the newest weights", "0");
+  refuse(a.compensation != StalenessCompensation::kNone, "training.asynchronous.compensation",
+         "with backup replicas no gradient of an update is stale", "none");
+}
+
 /// Micro-batches that move between data ranks, and what does not go with them.
 void check_rebalance(Rules& rules, const Config& c) {
   const ParallelConfig& p = c.parallel;
@@ -193,6 +216,7 @@ void check_communication(Rules& rules, const Config& c) {
   check_compression(rules, c);
   check_local(rules, c);
   check_asynchronous(rules, c);
+  check_backup_replicas(rules, c);
   check_rebalance(rules, c);
 }
 

@@ -280,6 +280,7 @@ struct ResilienceConfig {
   Auto<double> hang_seconds;           ///< auto: hang_seconds() in trainer/layout/resolve.h
   int64_t replica_check_every = 1000;  ///< steps; 0 = off
   OneOf<Rebalance> rebalance = Rebalance::kNone;
+  int64_t backup_replicas = 0;  ///< islands beyond those of which an update needs gradients
   bool operator==(const ResilienceConfig&) const = default;
 };
 

@@ -88,8 +88,7 @@ std::optional<Assignment> ParameterServer::start_round(int64_t first, int64_t up
   applied_.clear();
   exchanged_ = {};
   base_ = granted_ = next_ = first * options_.rules.apply_after;
-  limit_ = (first + updates) * options_.rules.apply_after;
-  delivers_last_ = false;
+  delivers_last_ = is_over_ = false;
   changed_.notify_all();
   const auto starts = std::ranges::find(order_->first(), own_, &Assignment::worker);
   return starts != order_->first().end() ? std::optional(*starts) : std::nullopt;
@@ -117,7 +116,7 @@ int64_t ParameterServer::grant(int worker) {
   std::unique_lock lock(mutex_);
   wait(lock, [&] {
     const auto place = static_cast<size_t>(granted_ - base_);
-    return granted_ < limit_ && (place >= logged_.size() || logged_[place] == worker);
+    return !is_over_ && (place >= logged_.size() || logged_[place] == worker);
   });
   changed_.notify_all();  // those that wait for their turn in a log
   return granted_++;
@@ -168,7 +167,7 @@ void ParameterServer::serve() {
       Pushed pushed;
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stops_ || !failure_.empty() || (next_ < limit_ && arrived_.contains(next_)); });
+        changed_.wait(lock, [&] { return stops_ || !failure_.empty() || (!is_over_ && arrived_.contains(next_)); });
         if (stops_ || !failure_.empty()) return;
         pushed = std::move(arrived_.at(next_));
         arrived_.erase(next_);
@@ -176,6 +175,7 @@ void ParameterServer::serve() {
       apply(pushed);
       const std::lock_guard lock(mutex_);
       ++next_;
+      is_over_ = order_->is_over();
       changed_.notify_all();
     }
   } catch (const std::exception& error) {
@@ -188,7 +188,9 @@ void ParameterServer::apply(const Pushed& pushed) {
   TRIREME_CHECK(arrival.of == pushed.of, "a gradient of batch ", pushed.of.batch, " by weights of version ", pushed.of.version, ", expected batch ",
                 arrival.of.batch, " by version ", arrival.of.version);
   if (averages_elastically()) return exchange(arrival);
-  add_to_update(pushed, arrival);
+  update_.workers.push_back(pushed.worker);
+  update_.staleness.push_back(arrival.staleness);
+  if (arrival.counts) add_to_update(pushed, arrival);
   if (arrival.applies) finish_update(first_ + arrival.update);
   for (const Assignment& start : arrival.starts) deliver(start.worker, start);
   if (!order_->is_over()) return;
@@ -215,8 +217,6 @@ void ParameterServer::exchange(const Arrival& arrival) {
 /// Judges and clips the gradient, as a step of synchronous training does, and adds it, weighted by its tokens, if an update has several.
 void ParameterServer::add_to_update(const Pushed& pushed, const Arrival& arrival) {
   const std::vector<Tensor>& gradients = pushed_by(pushed.worker);
-  update_.workers.push_back(pushed.worker);
-  update_.staleness.push_back(arrival.staleness);
   update_.targets += pushed.figures.targets;
   loss_sum_ += pushed.figures.sums[kLosses];
   factor_sum_ += options_.scales_learning_rate ? staleness_factor(arrival.staleness) : 1;
@@ -237,8 +237,7 @@ void ParameterServer::add_to_update(const Pushed& pushed, const Arrival& arrival
 
 void ParameterServer::finish_update(int64_t update) {
   double* const scalars = scalars_.data<double>();
-  const double count = static_cast<double>(update_.workers.size());
-  update_.learning_rate = rate_(update) * (factor_sum_ / count);
+  update_.learning_rate = rate_(update) * (factor_sum_ / options_.rules.apply_after);
   update_.loss = loss_sum_ * (1.0 / static_cast<double>(std::max<int64_t>(update_.targets, 1)));
   update_.accepted = accepted_gradients_ > 0;
   update_.grad_norm = update_.accepted ? norm_sum_ / static_cast<double>(accepted_gradients_) : *norm_.data<double>();

@@ -27,6 +27,9 @@
 
 namespace trireme {
 
+/// Of a run with training.asynchronous.
+UpdateRules update_rules(const Config& config);
+
 /// How gradients become updates, or weights are exchanged.
 struct ServerOptions {
   UpdateRules rules;
@@ -47,7 +50,7 @@ struct GradientFigures {
   int64_t targets = 0;          ///< valid tokens of its batch
 };
 
-/// What servers have applied, in the order of arrival.
+/// What servers have applied, or left out because it was late, in the order of arrival.
 struct Arrivals {
   std::vector<int> workers;
   std::vector<int64_t> staleness;  ///< updates (or exchanges) applied between the weights that the worker had, and those that this one was applied to
@@ -142,7 +145,7 @@ class ParameterServer {
   void check_running() const;
   void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
   [[noreturn]] void lose(int island);
-  bool round_is_over() const { return next_ == limit_; }
+  bool round_is_over() const { return is_over_; }
 
   Context server_;  ///< of the thread that applies gradients
   Communicator& islands_;
@@ -168,13 +171,14 @@ class ParameterServer {
   std::condition_variable changed_;
   std::map<int64_t, Pushed> arrived_;  ///< by ticket
   std::map<int64_t, AppliedUpdate> applied_;
-  Arrivals exchanged_;                                     ///< not yet taken
-  std::optional<std::optional<Assignment>> delivered_;     ///< to this rank's worker
-  std::vector<int> logged_;                                ///< the order of the round's first arrivals
-  int64_t base_ = 0, granted_ = 0, next_ = 0, limit_ = 0;  ///< tickets: the round's first, the next to give and to apply, the end of the round
+  Arrivals exchanged_;                                  ///< not yet taken
+  std::optional<std::optional<Assignment>> delivered_;  ///< to this rank's worker
+  std::vector<int> logged_;                             ///< the order of the round's first arrivals
+  int64_t base_ = 0, granted_ = 0, next_ = 0;           ///< tickets: the round's first, the next to give and to apply
   bool stops_ = false;
   bool was_left_ = false;       ///< another island has ended
   bool delivers_last_ = false;  ///< all gradients of the round have been applied
+  bool is_over_ = true;         ///< and all workers have got the weights after the round
   std::string failure_;
 
   std::unique_ptr<RankLinks> links_;

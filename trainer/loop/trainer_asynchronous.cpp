@@ -9,19 +9,28 @@
 
 namespace trireme {
 
+UpdateRules update_rules(const Config& config) {
+  const AsynchronousConfig& asynchronous = config.training.asynchronous;
+  const auto islands = static_cast<int>(config.parallel.islands);
+  if (averages_elastically(config.training)) return exchange_rules(islands);
+  return {.workers = islands,
+          .apply_after = static_cast<int>(asynchronous.apply_after),
+          .staleness = asynchronous.staleness,
+          .discards_late = config.resilience.backup_replicas > 0};
+}
+
 void Trainer::make_parameter_server() {
   const TrainingConfig& training = config_.training;
   const AsynchronousConfig& asynchronous = training.asynchronous;
   ServerOptions options;
   options.precision = precision_;
+  options.rules = update_rules(config_);
   if (averages_elastically(training)) {
-    options.rules = exchange_rules(mesh_.shape.islands);
     options.centre = shared_.get();
     options.moving_rate = asynchronous.moving_rate.value();
     server_ = std::make_unique<ParameterServer>(ctx_, *mesh_.islands, stages_, options);
     return;
   }
-  options.rules = {mesh_.shape.islands, static_cast<int>(asynchronous.apply_after), asynchronous.staleness};
   options.scales_learning_rate = asynchronous.compensation == StalenessCompensation::kLearningRate;
   options.delay_compensation = asynchronous.compensation == StalenessCompensation::kDelay ? asynchronous.delay_weight : 0;
   options.gradient_clip = training.gradient_clip;

@@ -81,8 +81,11 @@ struct Step {
 
 namespace {
 
-/// Steps in the time of a list: with training.asynchronous each island computes one gradient in it, and a step takes apply_after of them.
-double steps_per_list(const Config& config) { return static_cast<double>(config.parallel.islands) / static_cast<double>(gradients_per_step(config)); }
+/// Steps in the time of a list: with training.asynchronous each island computes one gradient in it, and a step takes apply_after of them. What backup
+/// replicas compute is not used.
+double steps_per_list(const Config& config) {
+  return static_cast<double>(config.parallel.islands - config.resilience.backup_replicas) / static_cast<double>(gradients_per_step(config));
+}
 
 }  // namespace
 

@@ -14,23 +14,22 @@ namespace {
 /// Returns that step; nullopt if all arrivals are possible.
 std::optional<int64_t> keep_possible(const Config& config, const Rounds& rounds, int64_t done, LoggedOrder& order) {
   const AsynchronousConfig& asynchronous = config.training.asynchronous;
-  const auto islands = static_cast<int>(config.parallel.islands);
   const bool served = has_parameter_servers(config.training);
-  const UpdateRules rules =
-      served ? UpdateRules{islands, static_cast<int>(asynchronous.apply_after), asynchronous.staleness} : exchange_rules(islands);
+  const UpdateRules rules = update_rules(config);
   std::optional<int64_t> impossible;
   int64_t step = done + 1;
   while (!impossible && order.contains(step)) {
     const int64_t first = step, end = rounds.end_of(first);
     // An update is a step; an exchange is logged by the next step of the first island that follows one of its own.
-    const int64_t updates = served ? end - first + 1 : islands * (end / asynchronous.every - (first - 1) / asynchronous.every);
+    const int64_t updates = served ? end - first + 1 : rules.workers * (end / asynchronous.every - (first - 1) / asynchronous.every);
     std::vector<int> arrivals;
     std::vector<int64_t> steps;  // of the arrivals
     for (; step <= end && order.contains(step); ++step) {
       const std::vector<int>& workers = order.at(step);
       arrivals.insert(arrivals.end(), workers.begin(), workers.end());
       steps.resize(arrivals.size(), step);
-      if (served && std::ssize(workers) != asynchronous.apply_after) break;
+      const int64_t missing = asynchronous.apply_after - std::ssize(workers);  // below 0 if late gradients were left out
+      if (served && (rules.discards_late ? missing > 0 : missing != 0)) break;
     }
     const std::optional<size_t> place = updates > 0        ? first_impossible_arrival(rules, updates, arrivals)
                                         : arrivals.empty() ? std::nullopt
