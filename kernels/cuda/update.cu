@@ -14,7 +14,7 @@ template <class T, int kStates>
 struct UpdatePart {
   T* w;
   const T* g;
-  T* state[kStates];
+  T* state[kStates > 0 ? kStates : 1];
   int64_t count;
   int head;
   bool decay;
@@ -33,14 +33,14 @@ template <class Rule, int N, class T>
 __device__ __forceinline__ void update_range(const UpdateScalars<float>& scalars, const UpdatePart<T, Rule::kStates>& part, int64_t begin,
                                              int64_t end) {
   for (int64_t i = begin + static_cast<int>(threadIdx.x) * N; i < end; i += kBlock * N) {
-    float w[N], g[N], state[Rule::kStates][N];
+    float w[N], g[N], state[kStateRoom<Rule>][N];
     load_vector(part.w + i, end - i, w);
     load_vector(part.g + i, end - i, g);
 #pragma unroll
     for (int s = 0; s < Rule::kStates; ++s) load_vector(part.state[s] + i, end - i, state[s]);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      float own[Rule::kStates];
+      float own[kStateRoom<Rule>];
 #pragma unroll
       for (int s = 0; s < Rule::kStates; ++s) own[s] = state[s][k];
       Rule::update(scalars, g[k], w[k], own);
@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(kBlock) copy_accepted_kernel(const double* sca
 
 template <class Rule>
 void update_by_rule(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
-  static_assert(Rule::kStates == 1, "head_of() below lists the arrays one by one");
+  static_assert(Rule::kStates <= 1, "head_of() below lists the arrays one by one");
   dispatch_gpu_float(slices.front().w.dtype(), [&]<class T>(T) {
     using Batch = UpdateBatch<T, Rule::kStates>;
     for_each_batch<Batch>(
         slices,
         [](const UpdateSlice& s, int /*place*/) {
-          T *const w = s.w.data<T>(), *const g = s.g.data<T>(), *const m = s.state[0].data<T>();
+          T *const w = s.w.data<T>(), *const g = s.g.data<T>(), *const m = Rule::kStates > 0 ? s.state[0].data<T>() : w;
           return UpdatePart<T, Rule::kStates>{w, g, {m}, s.w.numel(), head_of(s.w.numel(), w, g, m), s.decay};
         },
         [&](const Batch& batch) {
@@ -111,6 +111,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
   switch (optimizer) {
     case Optimizer::kAdamW: break;
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, hyper, scalars, slices);
+    case Optimizer::kSgd: return update_by_rule<SgdRule>(ctx, hyper, scalars, slices);
   }
   throw InternalError(concat(traits_of(optimizer).name, " has no update rule: it has its own kernels"));
 }

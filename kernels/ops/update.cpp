@@ -16,10 +16,10 @@ template <class Rule, class C, class T>
 void update_range(const UpdateScalars<C>& scalars, const UpdateSlice& slice, int64_t begin, int64_t end) {
   T* const w = slice.w.data<T>();
   const T* const g = slice.g.data<T>();
-  T* states[Rule::kStates];
+  T* states[kStateRoom<Rule>];
   for (int k = 0; k < Rule::kStates; ++k) states[k] = slice.state[static_cast<size_t>(k)].data<T>();
   for (int64_t i = begin; i < end; ++i) {
-    C weight = w[i], state[Rule::kStates];
+    C weight = w[i], state[kStateRoom<Rule>];
     for (int k = 0; k < Rule::kStates; ++k) state[k] = states[k][i];
     Rule::update(scalars, static_cast<C>(g[i]), weight, state);
     w[i] = static_cast<T>(weight);
@@ -31,9 +31,7 @@ template <class Rule, class C, class T>
 void update_on_host(const Context& ctx, const AdamW& hyper, const double* scalars, std::span<const UpdateSlice> slices) {
   if (scalars[kAccepted] == 0) return;
   for (const UpdateSlice& slice : slices) {
-    const double decay = slice.decay ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1;
-    const UpdateScalars<C> step{static_cast<C>(scalars[kGradScale]), static_cast<C>(scalars[kLearningRate]), static_cast<C>(hyper.beta1),
-                                static_cast<C>(hyper.beta2), static_cast<C>(decay)};
+    const UpdateScalars<C> step = update_scalars<C>(hyper, scalars, slice.decay);
     const auto range = [&](int64_t begin, int64_t end) { update_range<Rule, C, T>(step, slice, begin, end); };
     cpu::for_elements(ctx, slice.w.numel(), range);
   }
@@ -95,6 +93,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
   switch (optimizer) {
     case Optimizer::kAdamW: return adamw_by_its_own_kernels(ctx, hyper, scalars, slices);
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, operation, optimizer, hyper, scalars, slices);
+    case Optimizer::kSgd: return update_by_rule<SgdRule>(ctx, operation, optimizer, hyper, scalars, slices);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/core/optimizer_traits.h"
 #include "kernels/core/tensor.h"
 #include "kernels/ops/optimizer.h"
+#include "kernels/ops/update_rules.h"
 
 namespace trireme {
 
@@ -29,6 +30,14 @@ struct UpdateSlice {
   bool decay = false;
   MatrixRange matrix = {};  ///< position of the first matrix.count() elements; the others are padding
 };
+/// What a rule reads of the scalars of a step, for parameters with or without decay.
+template <class C>
+UpdateScalars<C> update_scalars(const AdamW& hyper, const double* scalars, bool decays) {
+  const double decay = decays ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1;
+  return {static_cast<C>(scalars[kGradScale]), static_cast<C>(scalars[kLearningRate]), static_cast<C>(hyper.beta1), static_cast<C>(hyper.beta2),
+          static_cast<C>(decay)};
+}
+
 /// One step of `optimizer` with decoupled weight decay; a rejected step (scalars[kAccepted] = 0) writes nothing. On the GPU, one launch for all slices
 /// of a unit. Only AdamW uses hyper.epsilon.
 void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices);

@@ -35,6 +35,20 @@ struct LionRule {
   }
 };
 
+/// w -= lr (g + decay w): gradient descent without momentum. It has no state; an array of no elements is one of one.
+struct SgdRule {
+  static constexpr int kStates = 0;
+
+  template <class C>
+  TRIREME_HOST_DEVICE static void update(const UpdateScalars<C>& s, C g, C& w, C (&/*state*/)[1]) {
+    w = w * s.decay - s.learning_rate * (g * s.grad_scale);
+  }
+};
+
+/// The length of an array of a rule's states.
+template <class Rule>
+constexpr int kStateRoom = Rule::kStates > 0 ? Rule::kStates : 1;
+
 /// The share 1 - d of a new weight in the moving average: d = min(decay, (1 + t) / (10 + t)), with t the number of updates accepted before this one.
 /// Early in a run the average is short, so that it soon forgets the initial weights. `accepted` includes this update.
 /// Source of the warm-up: TensorFlow, tf.train.ExponentialMovingAverage with num_updates = t.

@@ -145,6 +145,34 @@ TEST_CASE("asynchronous: elastic averaging logs its exchanges, repeats them when
   check_error(run(directory, elastic + in("traced") + Arguments{"--trace-steps", "2:3"}), 64, "--trace-steps=2:3: with training.asynchronous");
 }
 
+TEST_CASE("asynchronous: hogwild warns that it is not repeatable, resumes, evaluates and exports, and one island trains as SGD") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments steps = kTrain + layout(1, 1, 1, 0) +
+                          sets({"training.optimizer.name=sgd", "training.optimizer.learning_rate=0.05", "training.steps=8", "checkpoint.every=4",
+                                "training.evaluate.every=4", "training.schedule.warmup_steps=0"});
+  const Arguments hogwild = sets({"training.asynchronous.mode=hogwild", "training.asynchronous.steps=4"});
+  must(directory, steps + in("plain"));
+  const Outcome one = must(directory, steps + hogwild + in("one"));
+  check_error(one, 0, "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock");
+  CHECK(losses(directory / "plain", 8) == losses(directory / "one", 8));
+  CHECK(tensors_of(directory / "plain", "08") == tensors_of(directory / "one", "08"));
+  const Arguments several = steps + hogwild + sets({"parallel.islands=2"}) + in("several");
+  check_error(must(directory, several + Arguments{"--max-steps", "3"}), 0, "done: 4 of 8 steps");
+  check_error(must(directory, several), 0, "done: 8 of 8 steps");
+  const std::vector<double> trained = losses(directory / "several", 8);
+  CHECK(trained.back() < trained.front());
+  const Arguments eval = {"eval", "run.yaml", "--json", "--checkpoint", "several"};
+  const double loss = nlohmann::json::parse(must(directory, eval).out)["validation_loss"];
+  CHECK(loss == Approx(validation_loss(directory / "several")).epsilon(1e-6));
+  must(directory, exporting("several", "out"));
+  const Arguments keys = kNoEvaluation + sets({"training.optimizer.name=sgd", "training.asynchronous.mode=hogwild", "checkpoint.every=0"});
+  const Arguments plan = Arguments{"plan", "run.yaml"} + keys + sets({"parallel.islands=2"});
+  CHECK(must(directory, plan).out.find("2 islands on one host that step on the same weights without a lock") != std::string::npos);
+  CHECK(nlohmann::json::parse(must(directory, plan + Arguments{"--json"}).out)["asynchronous"]["shared_bytes"] > 0);
+  check(run(directory, Arguments{"verify", "run.yaml", "--layouts", "tp2 dp2z3"} + keys), 0, "as one island without training.asynchronous");
+}
+
 TEST_CASE("asynchronous: what cannot be replayed, traced, measured or changed is refused before anything is written") {
   TemporaryDirectory directory;
   prepare_run(directory);

@@ -83,6 +83,18 @@ Operation flat_lion(int64_t total, const std::vector<Range>& ranges, int64_t shi
           }};
 }
 
+/// SGD on flat slices; operands: scalars, w, g.
+Operation flat_sgd(int64_t total, const std::vector<Range>& ranges, int64_t shift, const std::vector<double>& scalars = kScalars) {
+  return {
+      "update_step of sgd",
+      {always_f64(input("scalars", {kStepScalars}, scalars)), wide(free_rows(in_place("w", {total}))), wide(free_rows(input("g", {total + shift})))},
+      [ranges, shift](Context& ctx, const std::vector<Tensor>& t) {
+        std::vector<UpdateSlice> slices;
+        for (const Range& r : ranges) slices.push_back({t[1].flat(r.begin, r.count), t[2].flat(r.begin + shift, r.count), {}, r.decay});
+        update_step(ctx, Optimizer::kSgd, {0.9, 0.99, 0, 0.1}, t[0], slices);
+      }};
+}
+
 Operation squares(const std::vector<int64_t>& counts) {
   Operation operation{"sum_of_squares", {always_f64(added_to("sum", {1}, {2.5}))}, {}};
   for (size_t i = 0; i < counts.size(); ++i) operation.operands.push_back(free_rows(input("x" + std::to_string(i), {counts[i]})));
@@ -293,6 +305,22 @@ TEST_CASE("Lion matches values computed by hand: sign of the interpolated moment
   CHECK(w == Approx(2 * (1 - 0.1 * 0.1)).epsilon(1e-15));
 }
 
+TEST_CASE("SGD: engines agree, elements between slices are unchanged, and the update is w - lr (g + decay w)") {
+  constexpr int64_t kTotal = 12000;
+  for (int64_t shift : {0, 1, 2}) {
+    check_engines(flat_sgd(kTotal, awkward_ranges(300, kTotal), shift), kTolerance);
+    check_engines(flat_sgd(200003, {{3, 70001, true}, {70004, 1, false}, {70009, 129990, false}}, shift), kTolerance);
+  }
+  for (Device device : devices()) {
+    // The factor 0.5 on gradients, learning rate 0.25, decay 0.1; the second element is in no slice, the third is not decayed.
+    Operation operation = flat_sgd(3, {{0, 1, true}, {2, 1, false}}, 0, {0.5, 1, 0.25, 1, 1, 1, 1, 0, kInfinity, kInfinity, kInfinity, kInfinity});
+    operation.operands[1].values = {4, 5, 6};
+    operation.operands[2].values = {2, 2, -8};
+    const Values after = run(operation, device, DType::kF32);
+    CHECK(after[1] == std::vector<double>{static_cast<double>(4 * static_cast<float>(1 - 0.25 * 0.1) - 0.25F), 5, 7});
+  }
+}
+
 TEST_CASE("moving average: engines agree, and elements after it are unchanged") {
   for (const int64_t count : kCases)
     for (const int64_t shift : {0, 1, 4}) {
@@ -330,8 +358,9 @@ TEST_CASE("a rejected step writes nothing, whatever values the gradients have") 
   std::vector<double> scalars = kScalars;
   scalars[kAccepted] = 0;
   scalars[kGradScale] = kNaN;
-  for (Operation rejected : {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars),
-                             flat_lion(12000, awkward_ranges(300, 12000), 0, scalars), average(130, 0, 0.5, scalars)}) {
+  for (Operation rejected :
+       {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars), flat_lion(12000, awkward_ranges(300, 12000), 0, scalars),
+        flat_sgd(12000, awkward_ranges(300, 12000), 0, scalars), average(130, 0, 0.5, scalars)}) {
     rejected.operands[2].values[7] = kNaN;
     rejected.operands[2].values[8] = kInfinity;
     for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to be unchanged

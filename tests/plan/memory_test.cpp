@@ -223,6 +223,24 @@ TEST_CASE("memory by formula: local updates add two tensors to the optimizer sta
   compare(resolve(c));
 }
 
+TEST_CASE("memory by formula: elastic averaging adds the centre to the optimizer state, and hogwild has none") {
+  Config c = base("llama");
+  c.parallel.islands = 2;
+  c.training.asynchronous.mode = AsynchronousMode::kElasticAveraging;
+  c.training.global_batch_size = 16;
+  if (GENERATE(false, true)) {
+    c.training.asynchronous.mode = AsynchronousMode::kHogwild;
+    c.training.optimizer.name = Optimizer::kSgd;
+    c.training.precision = "fp32";
+    compare(resolve(c));
+    return;
+  }
+  c.parallel.pipeline = 2;
+  c.parallel.data = 2;
+  c.parallel.zero_stage = 3;
+  compare(resolve(c));
+}
+
 TEST_CASE("memory by formula equals counted memory: random layouts") {
   std::mt19937 draw(8);
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };

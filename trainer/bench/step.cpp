@@ -128,7 +128,7 @@ ordered_json training_of(const TrainingConfig& t) {
           {"optimizer",
            {{"learning_rate", t.optimizer.learning_rate},
             {"beta1", t.optimizer.beta1},
-            {"beta2", *t.optimizer.beta2},
+            {"beta2", t.optimizer.beta2.value_or(0)},
             {"epsilon", t.optimizer.epsilon},
             {"weight_decay", t.optimizer.weight_decay}}}};
 }

@@ -112,6 +112,30 @@ void check_local(Rules& rules, const Config& c) {
   check_whole_rounds(rules, c, "training.local.steps", *t.local.steps, "the islands have the same shared weights only after a round");
 }
 
+/// Hogwild is an experiment with plain SGD. Everything else that could share weights is refused.
+template <class Refuse>
+void check_hogwild(const Config& c, const Refuse& refuse) {
+  const TrainingConfig& t = c.training;
+  const ParallelConfig& p = c.parallel;
+  const char* const one_rank = "an island of hogwild is one rank, which steps on whole weights";
+  refuse(t.optimizer.name != Optimizer::kSgd, "training.optimizer.name",
+         "hogwild updates shared weights without a lock, and knows no shared state of an optimizer", "sgd");
+  refuse(t.precision != "fp32", "training.precision", "hogwild updates shared weights in fp32", "fp32");
+  refuse(p.tensor > 1, "parallel.tensor", one_rank, "1");
+  refuse(p.pipeline > 1, "parallel.pipeline", one_rank, "1");
+  refuse(p.data && *p.data > 1, "parallel.data", one_rank, "1");
+  refuse(p.zero_stage > 0, "parallel.zero_stage", one_rank, "0");
+  refuse(t.compression.method != Encoding::kNone, "training.compression.method", "hogwild sends no gradients", "none");
+  refuse(t.ema.decay.has_value(), "training.ema.decay", "with hogwild an average of the weights would be of other weights on each island", "null");
+  refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
+         "with hogwild the islands would not agree on an anomalous step", "warn");
+  refuse(c.data.packing != Packing::kNone, "data.packing",
+         "the tokens of a step would be counted over all islands, which exchange nothing with hogwild", "none");
+  refuse(c.data.balance != Balance::kNone, "data.balance",
+         "the sequences of a step would be assigned over all islands, which exchange nothing with hogwild", "none");
+  refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance", "an island of hogwild has one data rank", "none");
+}
+
 /// What does not go with asynchronous updates. With parameter servers a rank computes gradients that are not steps, so what belongs to a step of all
 /// ranks is refused; with elastic averaging state and decisions that would differ between islands.
 void check_asynchronous(Rules& rules, const Config& c) {
@@ -121,12 +145,14 @@ void check_asynchronous(Rules& rules, const Config& c) {
   const auto refuse = [&](bool refused, const char* key, const std::string& rule, const std::string& allowed) {
     if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or training.asynchronous.mode none"), allowed);
   };
-  refuse(c.run.device == "cuda", "run.device", "parameter servers of training.asynchronous have no CUDA kernels", "cpu");
+  refuse(c.run.device == "cuda", "run.device",
+         shares_weights(t) ? "hogwild has no CUDA kernels" : "parameter servers of training.asynchronous have no CUDA kernels", "cpu");
   refuse(t.local.steps.has_value(), "training.local.steps",
-         "islands synchronise either by outer steps or by the parameter servers of "
-         "training.asynchronous",
+         shares_weights(t) ? "islands of hogwild have the same weights"
+                           : "islands synchronise either by outer steps or by the parameter servers of training.asynchronous",
          "null");
   check_whole_rounds(rules, c, "training.asynchronous.steps", a.steps, "the islands have the same weights only after a round");
+  if (shares_weights(t)) return check_hogwild(c, refuse);
   if (averages_elastically(t)) {
     refuse(t.precision == "fp16", "training.precision", "with elastic averaging each island would have a loss scale of its own", "bf16");
     refuse(t.compression.method != Encoding::kNone, "training.compression.method", "elastic averaging saves no errors of compression for each island",

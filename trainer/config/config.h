@@ -189,9 +189,9 @@ struct LocalConfig {
   bool operator==(const LocalConfig&) const = default;
 };
 
-enum class AsynchronousMode : uint8_t { kNone, kParameterServer, kElasticAveraging };
+enum class AsynchronousMode : uint8_t { kNone, kParameterServer, kElasticAveraging, kHogwild };
 template <>
-inline constexpr std::array kNames<AsynchronousMode>{"none", "parameter_server", "elastic_averaging"};
+inline constexpr std::array kNames<AsynchronousMode>{"none", "parameter_server", "elastic_averaging", "hogwild"};
 
 enum class StalenessCompensation : uint8_t { kNone, kLearningRate, kDelay };
 template <>
@@ -371,6 +371,8 @@ inline bool is_asynchronous(const TrainingConfig& training) { return training.as
 inline bool has_parameter_servers(const TrainingConfig& training) { return training.asynchronous.mode == AsynchronousMode::kParameterServer; }
 /// True if islands exchange their weights with a centre.
 inline bool averages_elastically(const TrainingConfig& training) { return training.asynchronous.mode == AsynchronousMode::kElasticAveraging; }
+/// True if islands step on the same weights without a lock.
+inline bool shares_weights(const TrainingConfig& training) { return training.asynchronous.mode == AsynchronousMode::kHogwild; }
 /// Number of parts of the global batch whose gradients are computed apart: one for each island or, with parameter servers, of an update.
 inline int64_t gradients_per_step(const Config& config) {
   return has_parameter_servers(config.training) ? config.training.asynchronous.apply_after : config.parallel.islands;

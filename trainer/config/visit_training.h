@@ -7,27 +7,35 @@ namespace trireme {
 
 template <class V>
 void visit(V& v, OptimizerConfig& c) {
-  v(Field{.key = "name", .doc = "Optimizer. Lion needs a third to a tenth of AdamW's learning rate, and three to ten times its weight decay."},
+  const char* const without_state = c.name == Optimizer::kSgd ? "sgd has no momentum" : nullptr;
+  v(Field{.key = "name",
+          .doc =
+              "Optimizer. Lion needs a third to a tenth of AdamW's learning rate, and three to ten times its weight decay. sgd is gradient descent "
+              "without momentum."},
     c.name);
   v(Field{.key = "learning_rate", .doc = "Peak learning rate, before learning_rate_scaling.", .min = 0, .above_min = true}, c.learning_rate);
   v(Field{.key = "beta1",
           .doc = "AdamW: decay rate of the first moment. Lion: weight of the momentum in the update.",
           .min = 0,
           .max = 1,
-          .below_max = true},
+          .below_max = true,
+          .without_effect = without_state},
     c.beta1);
   v(Field{.key = "beta2",
           .doc = "AdamW: decay rate of the second moment. Lion: decay rate of the momentum.",
           .min = 0,
           .max = 1,
           .below_max = true,
-          .auto_rule = "0.95 for adamw, 0.99 for lion"},
+          .auto_rule = "0.95 for adamw, 0.99 for lion",
+          .without_effect = without_state},
     c.beta2);
   v(Field{.key = "epsilon",
           .doc = "AdamW: constant added to the square root of the second moment.",
           .min = 0,
           .above_min = true,
-          .without_effect = c.name == Optimizer::kLion ? "lion has no epsilon" : nullptr},
+          .without_effect = c.name == Optimizer::kLion  ? "lion has no epsilon"
+                            : c.name == Optimizer::kSgd ? "sgd has no epsilon"
+                                                        : nullptr},
     c.epsilon);
   v(Field{.key = "weight_decay", .doc = "Decoupled weight decay of matrices. Norms and biases are not decayed.", .min = 0}, c.weight_decay);
   v(Field{.key = "learning_rate_scaling",
@@ -228,17 +236,20 @@ void visit(V& v, LocalConfig& c) {
 template <class V>
 void visit(V& v, AsynchronousConfig& c) {
   const char* const off = c.mode == AsynchronousMode::kNone ? "asynchronous.mode is none" : nullptr;
-  const char* const without_servers = off != nullptr                                 ? off
-                                      : c.mode == AsynchronousMode::kParameterServer ? nullptr
-                                                                                     : "asynchronous.mode is elastic_averaging";
-  const char* const without_centre = off != nullptr                                  ? off
-                                     : c.mode == AsynchronousMode::kElasticAveraging ? nullptr
-                                                                                     : "asynchronous.mode is parameter_server";
+  const char* const other = c.mode == AsynchronousMode::kNone               ? off
+                            : c.mode == AsynchronousMode::kParameterServer  ? "asynchronous.mode is parameter_server"
+                            : c.mode == AsynchronousMode::kElasticAveraging ? "asynchronous.mode is elastic_averaging"
+                                                                            : "asynchronous.mode is hogwild";
+  const char* const without_servers = c.mode == AsynchronousMode::kParameterServer ? nullptr : other;
+  const char* const without_centre = c.mode == AsynchronousMode::kElasticAveraging ? nullptr : other;
+  const char* const without_order = c.mode == AsynchronousMode::kHogwild ? other : off;
   v(Field{.key = "mode",
-          .doc = "How islands train together without waiting for each other. parameter_server: each island computes gradients of different batches, "
-                 "sends each to the ranks that own the weights, which apply it as it arrives, and gets the newest weights. elastic_averaging: each "
-                 "island takes its own steps, and now and then its weights and a centre, which the ranks share, move towards each other. "
-                 "Evaluations, checkpoints and exports are of the centre."},
+          .doc =
+              "How islands train together without waiting for each other. parameter_server: each island computes gradients of different batches, "
+              "sends each to the ranks that own the weights, which apply it as it arrives, and gets the newest weights. elastic_averaging: each "
+              "island takes its own steps, and now and then its weights and a centre, which the ranks share, move towards each other. "
+              "Evaluations, checkpoints and exports are of the centre. hogwild: islands of one rank each, on one host, take steps of sgd on the same "
+              "weights without a lock; results are not repeatable."},
     c.mode);
   v(Field{.key = "steps",
           .doc = "Number of steps (updates) of a round. After it, and after the last step, no gradient is on its way and all islands have the same "
@@ -292,7 +303,7 @@ void visit(V& v, AsynchronousConfig& c) {
                    .doc =
                        "Directory of a run of the same configuration whose logged order of arrivals is repeated, so that this run has the same bits. "
                        "Steps that it has not logged are in the order of their own arrivals. none: of all steps.",
-                   .without_effect = off}),
+                   .without_effect = without_order}),
     c.replay);
 }
 

@@ -120,7 +120,11 @@ void Trainer::make_optimizers() {
   const LocalConfig& local = config_.training.local;
   if (local.steps || averages_elastically(config_.training)) shared_ = std::make_unique<SharedShards>(ctx_, stages_, precision_.master);
   if (local.steps) local_ = std::make_unique<LocalUpdates>(ctx_, mesh_, stages_, *shared_, local, precision_.master);
-  if (is_asynchronous(config_.training)) make_parameter_server();
+  if (shares_weights(config_.training)) {
+    if (ctx_.device != Device::kMeta) hogwild_ = std::make_unique<Hogwild>(*mesh_.islands, stages_, precision_.master, hyper_);
+  } else if (is_asynchronous(config_.training)) {
+    make_parameter_server();
+  }
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -227,8 +231,9 @@ void Trainer::rotate_data(int by) {
   const int ranks = mesh_.data->size(), rank = mesh_.at.island * ranks + (mesh_.data->rank() + by) % ranks;
   const int count = split_[static_cast<size_t>(rank)], skipped = std::ranges::max(split_) - count;
   training_list_ = without_first(longest_training_, skipped);
-  // Parameter servers update the weights.
-  if (has_parameter_servers()) std::erase_if(training_list_, [](const Action& action) { return action.type == ActionType::kUpdate; });
+  // Parameter servers or step_without_lock() update the weights.
+  if (has_parameter_servers() || shares_weights(config_.training))
+    std::erase_if(training_list_, [](const Action& action) { return action.type == ActionType::kUpdate; });
   evaluation_list_ = without_first(longest_evaluation_, skipped);
 
   const int64_t rows = config_.training.micro_batch_size, tokens = rows * config_.training.sequence_length;
@@ -296,6 +301,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   }
   StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_};
   islands_agree_ = rounds_.ends_after(step + 1);
+  if (hogwild_) step_without_lock(step);
   if (averages_elastically(config_.training) && ctx_.device != Device::kMeta) started.exchanged = average_elastically(step);
   if (!local_) return started;
   const bool rehearses = ctx_.device == Device::kMeta;  // a forecast of memory runs few steps

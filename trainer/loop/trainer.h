@@ -21,6 +21,7 @@
 #include "trainer/data/sampler.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/micro_batch_split.h"
+#include "trainer/loop/hogwild.h"
 #include "trainer/loop/layer_gradients.h"
 #include "trainer/loop/local_updates.h"
 #include "trainer/loop/parameter_server.h"
@@ -315,6 +316,7 @@ class Trainer {
   void push_and_pull(const GradientFigures& figures);
   void end_asynchronous_round();
   Arrivals average_elastically(int64_t step);
+  void step_without_lock(int64_t step);
   std::string offender_name(int64_t index);
   void note(const char* what, int64_t number);
 
@@ -335,7 +337,8 @@ class Trainer {
   bool records_activations_ = false;
   std::unique_ptr<SharedShards> shared_;       ///< with training.local, and with elastic averaging
   std::unique_ptr<LocalUpdates> local_;        ///< with training.local
-  std::unique_ptr<ParameterServer> server_;    ///< with training.asynchronous
+  std::unique_ptr<ParameterServer> server_;    ///< with parameter servers, and with elastic averaging
+  std::unique_ptr<Hogwild> hogwild_;           ///< with hogwild
   std::optional<Assignment> assigned_;         ///< the next gradient of this rank's island; none between rounds
   std::optional<int64_t> round_begin_;         ///< the first step, from 0, of the asynchronous round that has begun
   std::function<double(int64_t)> rates_;       ///< set_learning_rates

@@ -1,5 +1,6 @@
 // Steps of training.asynchronous. With parameter servers this rank's island computes gradients while others do, and a step is an update that the servers
-// have applied. With elastic averaging a step is one of the island, which exchanges its weights with the centre after some of them.
+// have applied. With elastic averaging a step is one of the island, which exchanges its weights with the centre after some of them; with hogwild it is
+// one of the island on the weights of all.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -123,6 +124,24 @@ Arrivals Trainer::average_elastically(int64_t step) {
     round_begin_.reset();
   }
   return server_->take_exchanges(ends);
+}
+
+/// Hogwild, in place of the update of `step` (from 0).
+void Trainer::step_without_lock(int64_t step) {
+  const auto waiting = [&] {
+    return progress_ == nullptr ? nullptr : std::make_unique<ScopedWait>(*progress_, Progress::Wait{"the other islands", {}, 0, {}});
+  };
+  ctx_.arena->set_phase(MemoryPhase::kOptimizer);
+  if (!round_begin_) {
+    const auto wait = waiting();
+    hogwild_->start_round(ctx_);
+    round_begin_ = step;
+  }
+  hogwild_->step(ctx_, scalars_);
+  if (!rounds_.ends_after(step + 1)) return;
+  const auto wait = waiting();
+  hogwild_->finish_round(ctx_);
+  round_begin_.reset();
 }
 
 StepResult Trainer::finish_asynchronous(const StepInFlight& step) {

@@ -136,11 +136,20 @@ double server_bytes(const Forecast& f) {
   return most;
 }
 
+/// Of the weights that the islands of hogwild share.
+double shared_bytes(const Config& config) {
+  return static_cast<double>(parameter_count(config.model) * size_of(precision_of(config.training).master));
+}
+
 std::string asynchronous_text(const RankedLayout& plan) {
   const Config& config = plan.config;
   if (!is_asynchronous(config.training)) return "";
   const AsynchronousConfig& asynchronous = config.training.asynchronous;
   const int64_t gradients = asynchronous.apply_after;
+  if (shares_weights(config.training))
+    return concat("training.asynchronous: ", counted(config.parallel.islands, "island"),
+                  " on one host that step on the same weights without a lock; these take ", binary_bytes_text(shared_bytes(config)),
+                  " once, beside the memory above, and results are not repeatable\n");
   if (averages_elastically(config.training))
     return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that exchange weights with the centre every ",
                   counted(asynchronous.every, "step"), " by moving rate ", *asynchronous.moving_rate, "; a rank sends and receives up to ",
@@ -243,6 +252,7 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                             {"every", asynchronous.every},
                             {"moving_rate", *asynchronous.moving_rate},
                             {"bytes_per_exchange", server_bytes(f)}};
+  if (shares_weights(plan.config.training)) json["asynchronous"] = {{"mode", asynchronous.mode.text()}, {"shared_bytes", shared_bytes(plan.config)}};
   if (has_parameter_servers(plan.config.training))
     json["asynchronous"] = {{"mode", asynchronous.mode.text()}, {"apply_after", asynchronous.apply_after}, {"bytes_per_gradient", server_bytes(f)}};
   if (tokens) {

@@ -221,7 +221,7 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
 /// updates of the servers take the memory traffic of one optimizer step for each gradient of all. With elastic averaging, its part of an exchange of
 /// weights, in which the island waits.
 double server_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
-  if (!is_asynchronous(config.training)) return 0;
+  if (!is_asynchronous(config.training) || shares_weights(config.training)) return 0;
   const MeshShape mesh = mesh_shape(config.parallel);
   const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
   const Precision precision = precision_of(config.training);

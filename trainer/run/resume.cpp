@@ -76,12 +76,13 @@ static bool is_own(const std::string& checkpoint, const Config& config) {
 
 ConfigChange check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data,
                              const std::set<std::string>& named) {
+  const Config saved = saved_config(reader, checkpoint);
   const auto is_weight = [](const auto& tensor) { return tensor.first.starts_with("weight/"); };
-  if (std::all_of(reader.tensors().begin(), reader.tensors().end(), is_weight))
+  const bool has_state = traits_of(saved.training.optimizer.name.value()).states > 0;
+  if (has_state && std::all_of(reader.tensors().begin(), reader.tensors().end(), is_weight))
     throw ConfigError(concat("cannot resume from ", checkpoint,
                              ": it contains only weights, not the state of a run; to start a run from them, use --set ",
                              "training.initial_weights=", checkpoint));
-  const Config saved = saved_config(reader, checkpoint);
   const bool own = is_own(reader.directory().string(), config);
   const std::string difference = mathematical_difference(saved, config, named);
   if (!difference.empty())

@@ -105,7 +105,7 @@ void Run::report_logged_order() {
 
 /// After a round: how many gradients or exchanges of this job had each staleness.
 void Run::report_staleness(int64_t step) {
-  if (!is_asynchronous(config_.training)) return;
+  if (!is_asynchronous(config_.training) || shares_weights(config_.training)) return;
   reporter_.event("staleness", step, {{has_parameter_servers(config_.training) ? "gradients" : "exchanges", staleness_.counts()}});
 }
 

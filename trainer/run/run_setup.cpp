@@ -253,6 +253,9 @@ void Run::open_directory(const Resumed& resumed) {
   report_logged_order();
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
+  if (shares_weights(config_.training))
+    reporter_.message(
+        "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock, so results differ from run to run");
   if (!data_->validation.empty()) reporter_.message(evaluation_text());
   if (forecast_) reporter_.message(forecast_text(*forecast_));
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of CPU kernels" : "";

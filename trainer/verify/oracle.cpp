@@ -319,6 +319,10 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
       double m = 0, v = 0, power1 = 1, power2 = 1;
       for (size_t s = 0; s < steps.size(); ++s) {
         const double g = steps[s].gradient.at(name).values[i] * scales[s], rate = steps[s].learning_rate;
+        if (o.name == Optimizer::kSgd) {
+          w -= rate * (decay * w + g);
+          continue;
+        }
         if (o.name == Optimizer::kLion) {
           const double direction = o.beta1 * m + (1 - o.beta1) * g;
           w -= rate * (decay * w + (direction > 0 ? 1 : direction < 0 ? -1 : 0));
