@@ -207,6 +207,17 @@ TEST_CASE("asynchronous: plan counts the bytes of a gradient, and more islands t
   const nlohmann::json one = plan(1), two = plan(2);
   CHECK((one["asynchronous"]["bytes_per_gradient"] == 0 && two["asynchronous"]["bytes_per_gradient"] > 0));
   CHECK(two["step_seconds"].get<double>() < one["step_seconds"].get<double>());
+  // With a backup replica, three islands take the steps of two, and a slow one costs nothing.
+  const Arguments backup = sets({"training.asynchronous.mode=parameter_server", "checkpoint.every=0", "parallel.islands=3",
+                                 "training.asynchronous.apply_after=2", "resilience.backup_replicas=1"});
+  const auto seconds_with_backup = [&](const char* straggler) {
+    const Arguments cluster = {"--cluster", "cpu", "--cluster-set", "nodes=3", "--cluster-set", straggler};
+    return nlohmann::json::parse(must(directory, Arguments{"plan", "run.yaml", "--json"} + cluster + kNoEvaluation + backup).out)["step_seconds"]
+        .get<double>();
+  };
+  CHECK(seconds_with_backup("software.straggler=1") == seconds_with_backup("software.straggler=3"));
+  CHECK(must(directory, Arguments{"plan", "run.yaml"} + kNoEvaluation + backup).out.find("2 gradients in a step, the first by the newest weights") !=
+        std::string::npos);
   const Arguments elastic = {"plan", "run.yaml"},
                   keys = kNoEvaluation + sets({"training.asynchronous.mode=elastic_averaging", "checkpoint.every=0", "parallel.islands=2"});
   const nlohmann::json averaged = nlohmann::json::parse(must(directory, elastic + Arguments{"--json"} + keys).out)["asynchronous"];
