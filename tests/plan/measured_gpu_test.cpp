@@ -13,7 +13,7 @@ struct Measured {
   std::string file;
   std::vector<std::string> sets;
   double h200, h100;  ///< tokens per second with attention by the kernels of sm_80
-  double h100_wgmma;  ///< and by those of sm_90a
+  double h100_wgmma;  ///< tokens per second with attention by those of sm_90a
 };
 
 /// Steps of bench/llama-1.3b_nvidia-h200_2026-11-26.md and bench/llama-1.3b_nvidia-h100_2026-11-26.md.
@@ -38,7 +38,8 @@ const std::vector<Measured>& steps() {
   return all;
 }
 
-/// Forecast step time over the measured one, minus 1.
+/// Forecast step time over the measured one, minus 1. `wgmma`: with attention by the kernels of sm_90a, as `plan` assumes for these GPUs; otherwise by
+/// those of sm_80.
 double error_of(const Measured& step, const std::string& device, double tokens_per_second, bool wgmma) {
   ClusterConfig cluster;
   cluster.device.type = device;
@@ -64,8 +65,8 @@ TEST_CASE("steps measured on an H200 are forecast within 5 %") {
   }
 }
 
-// No rate of a kernel was measured on the H100. The forecast step of GPT-2 124M takes 8.9 % longer than the measured one. Both GPUs ran the attention
-// kernels of sm_80.
+// This forecast uses no rate that was measured on the H100. The forecast step of GPT-2 124M takes 8.9 % longer than the measured one. Both GPUs ran the
+// attention kernels of sm_80.
 TEST_CASE("steps of LLaMA measured on an H100 are forecast within 2.5 %, and of GPT-2 within 10 %") {
   for (const Measured& step : steps()) {
     const double error = error_of(step, "H100", step.h100, false);
@@ -74,7 +75,7 @@ TEST_CASE("steps of LLaMA measured on an H100 are forecast within 2.5 %, and of 
   }
 }
 
-// The rate of attention was measured on this H100 by `bench kernels`, and the other rates on the H200.
+// `bench kernels` measured the rate of attention on this H100, and that of memory traffic on the H200.
 TEST_CASE("steps measured on an H100 with attention by WGMMA are forecast within 4 %, and of GPT-2 within 11 %") {
   for (const Measured& step : steps()) {
     const double error = error_of(step, "H100", step.h100_wgmma, true);

@@ -50,9 +50,9 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
     const double products = 4 * scores * head_size / (peak(element_bytes, stack.tf32, cluster) * *d.gemm_efficiency * stack.product_rate);
     return {products + kForwardBytes * scores / memory_bandwidth(cluster), 2 * products + kBackwardBytes * scores / memory_bandwidth(cluster)};
   }
-  // Trireme's kernels for compute capability 9.0 (kernels/cuda/attention_hopper.h): of `bench kernels` on an H100
-  // (bench/llama-1.3b_nvidia-h100_2026-11-26.md). Over ten shapes forward and backward together reach 1.37 to 1.57 times the device's rate, in the median
-  // 1.46.
+  // The rate of Trireme's kernels for compute capability 9.0 (kernels/cuda/attention_hopper.h), by `bench kernels` on an H100
+  // (bench/llama-1.3b_nvidia-h100_2026-11-26.md): forward and backward together reach 1.37 to 1.57 times the device's rate over ten shapes, in the
+  // median 1.46. No H200 was measured with them.
   constexpr double kHopperRate = 1.46;
   const bool hopper = stack.own && (d.type == "H100" || d.type == "H200") && element_bytes == 2 && (head_size == 64 || head_size == 128);
   // Head size 64 reaches 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller heads is assumed.
