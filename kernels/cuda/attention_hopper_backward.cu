@@ -1,8 +1,9 @@
 // The backward of attention_flash_backward.cu on sm_90a: the same five products and turns of the sums, by products of warpgroups (wgmma: warpgroup
 // matrix multiply-accumulate) and with warps of three roles, which meet at named barriers.
 //
-// A block owns 128 keys of one pair and walks over the queries that see them, from the last tile to the diagonal and in each over the query heads.
-// Two warpgroups compute, each for 64 of the keys. Two warps load the tiles of the next step. One warp adds to sums.
+// A block owns 128 keys of one pair and walks over the queries that attend to them, from the last tile to the diagonal and in each over the query
+// heads. Two warpgroups compute, each for 64 of the keys. Two warps of the third warpgroup load the tiles of the next step, and one adds to the sums;
+// this warpgroup leaves most of its registers to the others.
 //
 // Scores are transposed, [keys, queries], as in flash attention 3 (Shah et al. 2024, arXiv:2407.08608): then probabilities and their gradients are
 // operands A of the gradients of values and keys as they are, in registers. Only the gradients of scores also pass through shared memory, because the
@@ -12,8 +13,8 @@
 // The adding warp waits for the turn, adds by one bulk operation from shared memory, which reads nothing back, and releases the counter, while the
 // warpgroups compute up to two steps more. On the diagonal, the block is the last that adds: the warpgroups load the sums and write the result.
 //
-// Shapes as in attention_flash_backward.cu. For each step of kQueries queries and each of its heads a block reads 4 kQueries H bytes of queries and
-// dout, and adds 4 kQueries H bytes to sums.
+// Shapes as in attention_flash_backward.cu. In each step, of kQueries queries of one head, a block reads 4 kQueries H bytes of queries and dout, and
+// adds 4 kQueries H bytes to sums.
 #include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_panels.cuh"
@@ -30,10 +31,10 @@ constexpr int kComputingRegisters = 224, kOtherRegisters = 56;
 
 /// Named barriers. Those of tiles and addends exist for each of two buffers, and steps use the buffers in turn.
 enum Barrier : int {
-  kLoaded = 1,   // + buffer: the loading warps arrive with a step's tiles
-  kRead = 3,     // + buffer: the warpgroups arrive when they have read them
-  kAddend = 5,   // + buffer: the warpgroups arrive with an addend
-  kAdded = 7,    // + buffer: the adding warp arrives when its memory is free
+  kLoaded = 1,   // + buffer: the loading warps arrive with a step's tiles, and the warpgroups wait
+  kRead = 3,     // + buffer: the warpgroups arrive when they have read them, and the loading warps wait
+  kAddend = 5,   // + buffer: the warpgroups arrive with an addend, and the adding warp waits
+  kAdded = 7,    // + buffer: the adding warp arrives when the memory of an addend is free, and the warpgroups wait
   kScores = 9,   // the warpgroups meet when the gradients of scores are in shared memory
   kTurn = 10,    // the adding warp and the warpgroups meet when the sums of the blocks before are complete
   kResult = 11,  // the warpgroups meet when a result is in shared memory
@@ -74,7 +75,7 @@ struct Steps {
   /// Whether this block is the first one, or the last one, that adds to the gradients of these queries.
   __device__ bool adds_first() const { return kBounded ? memory.end_before <= query : first_key == 0; }
   __device__ bool adds_last() const { return query < first_key + kKeys; }
-  /// Of the step's first query in the statistics and in the sums.
+  /// Row of the step's first query in the statistics and in the sums.
   __device__ int row() const { return memory.from_rows + head * static_cast<int>(statistics_stride(layout.sequence)) + query; }
   __device__ void advance() {
     buffer ^= 1;
@@ -111,7 +112,7 @@ __device__ inline void load_tiles(BackwardMemory<T, H, kQueries>& memory, const 
   }
 }
 
-/// The adding warp. While it adds a step's addend, the warpgroups may write that of the next step, whose memory is therefore free before.
+/// The adding warp. Before it adds a step's addend it says that the memory of the next one is free, so that the warpgroups may write that meanwhile.
 template <bool kBounded, class T, int H, int kQueries>
 __device__ inline void add_to_sums(BackwardMemory<T, H, kQueries>& memory, const AttentionLayout& layout, const QuerySums& shared, int lane) {
   Steps<kBounded, BackwardMemory<T, H, kQueries>> step(layout, memory);
@@ -181,7 +182,7 @@ __device__ inline void compute(BackwardMemory<T, H, kQueries>& memory, const Att
   using QueryTile = typename Memory::QueryTile;
   using ScoreTile = typename Memory::ScoreTile;
   constexpr int kN = kQueries / 8;
-  Steps<kBounded, BackwardMemory<T, H, kQueries>> step(layout, memory);
+  Steps<kBounded, Memory> step(layout, memory);
   const int first_key = step.first_key, group = warpgroup_of(thread), lane = thread % kWarp;
   const int group_row = group * kGroupRows, lane_row = group_row + thread % kWarpgroup / kWarp * 16 + lane / 4, lane_column = lane % 4 * 2;
   const uint32_t keys = shared_address(memory.keys), values = shared_address(memory.values), dscores = shared_address(memory.dscores);
@@ -215,7 +216,7 @@ __device__ inline void compute(BackwardMemory<T, H, kQueries>& memory, const Att
     wgmma_wait<1>();
     pin(p);
     probabilities_of<kN>(p, memory.lse[buffer] + lane_column, layout.scale_log2);
-    // Whether a query of the tile does not attend to a key of the warpgroup.
+    // A mask is needed where a query of the tile does not attend to a key of the warpgroup.
     if (query < first_key + group_row + kGroupRows - 1 || (kBounded && query + kQueries > first_end)) {
       const int column = query + lane_column;
       mask<kN, kBounded>(p, column - first_key - lane_row, {ends[0] - column, ends[1] - column});
@@ -282,7 +283,7 @@ __device__ inline void compute(BackwardMemory<T, H, kQueries>& memory, const Att
                                 [&](int) { return layout.scale; });
     barrier_sync(kResult, kComputing);
     T* const to_queries = dqkv + layout.query(memory.pair * layout.group + step.head) + query * layout.columns;
-    store_panels<H, kQueries, kComputing>(reread_thread(), result, 0, kQueries, to_queries, layout.columns, layout.sequence - query);
+    store_panels<H, kQueries, kComputing>(reread_thread(), result, to_queries, layout.columns, layout.sequence - query);
   }
 
   // The last step was on the diagonal. No product has read keys or values since its last barrier, so their gradients are staged there.
@@ -290,8 +291,8 @@ __device__ inline void compute(BackwardMemory<T, H, kQueries>& memory, const Att
   put_panels<T, H, kKeys>(memory.values, group_row, dvalues, thread, [](int) { return 1.0F; });
   barrier_sync(kResult, kComputing);
   T* const to_keys = dqkv + layout.key(memory.pair) + first_key * layout.columns;
-  store_panels<H, kKeys, kComputing>(thread, memory.keys, 0, kKeys, to_keys, layout.columns, layout.sequence - first_key);
-  store_panels<H, kKeys, kComputing>(thread, memory.values, 0, kKeys, to_keys + layout.to_values, layout.columns, layout.sequence - first_key);
+  store_panels<H, kKeys, kComputing>(thread, memory.keys, to_keys, layout.columns, layout.sequence - first_key);
+  store_panels<H, kKeys, kComputing>(thread, memory.values, to_keys + layout.to_values, layout.columns, layout.sequence - first_key);
 }
 
 template <class T, int H, int kQueries, bool kBounded>

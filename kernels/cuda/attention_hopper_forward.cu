@@ -1,11 +1,11 @@
 // Flash attention on sm_90a, forward, by products of warpgroups (wgmma: warpgroup matrix multiply-accumulate). As in flash attention 3 (Shah et al.
-// 2024, arXiv:2407.08608), warpgroups have two roles, which meet at named barriers: one loads tiles, and the others compute, each 64 queries of one
-// head, and share the tiles of keys and values. The scores of the next tile and the product with the values of this one run together. Scores,
-// probabilities and sums stay in registers.
+// 2024, arXiv:2407.08608), the warpgroups of a block have two roles and meet at named barriers. One loads tiles, and leaves most of its registers to
+// the others. Each of these computes 64 queries of one head, and all share the tiles of keys and values. The scores of the next tile and the product
+// with the values of this one run together. Scores, probabilities and sums stay in registers.
 //
-// A block works through one item, the queries of one head from one row on, or through several. Tiles are numbered through all of them: step t needs the
-// values of tile t and the keys of tile t + 1, and the first item's first tile of keys comes before step 0. Therefore the tiles of an item are loaded
-// before the item before it ends.
+// A block works through one item, which is kRows queries of one head, or through several. Its steps are numbered through all items, and so are the
+// tiles of keys and values. Step t multiplies the keys of tile t + 1 and the values of tile t; the keys of tile 0 are multiplied before step 0.
+// Therefore the last step of an item computes the first scores of the next one, whose queries and first keys have been loaded by then.
 #include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_panels.cuh"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kKeys = 128;  // of a tile
 
-/// Roles and sizes of a block. The computing warpgroups are as many as leave a thread the registers for its sums [H], scores and probabilities [128].
+/// Roles and sizes of a block. There are as many computing warpgroups as leave each thread the registers for its sums, scores and probabilities.
 template <int H>
 struct Block {
   static constexpr int kGroups = H == 64 ? 3 : 2;
@@ -24,9 +24,9 @@ struct Block {
   static constexpr int kComputingRegisters = H == 64 ? 160 : 232, kLoadingRegisters = H == 64 ? 32 : 40;
   static constexpr int kRows = kGroups * kGroupRows;  // queries
 
-  // Named barriers for each of two slots, which the tiles use in turn.
-  static constexpr int kRead = 1;    // + slot: the computing warpgroups arrive when they have read a step's tiles
-  static constexpr int kLoaded = 3;  // + slot + 2 * group: the loading warpgroup arrives with a step's tiles, for each computing warpgroup
+  // Named barriers. Those of step t are of slot t % 2, which contains the values of the step; its keys are in the other slot.
+  static constexpr int kRead = 1;    // + slot: the computing warpgroups arrive when they have read a step's tiles, and the loading one waits
+  static constexpr int kLoaded = 3;  // + slot + 2 * group: the loading warpgroup arrives with a step's tiles, and the computing one `group` waits
 };
 
 template <int H>
@@ -107,7 +107,7 @@ __device__ inline void load_tiles(ForwardMemory<H>& memory, const Tiles<H, kBoun
   loaded(1);
   cp_async_wait<0>();
   loaded(0);
-  // Two steps before, the warpgroups have read this step's slots, and the queries of the item before the last.
+  // A step's tiles replace those of two steps before. The queries of an item replace those of two items before, which were read no later.
   for (int slot = 1; values.more; slot ^= 1) {
     barrier_sync(B::kRead + slot, B::kThreads);
     load_values(slot);
@@ -214,7 +214,7 @@ __device__ inline void compute(ForwardMemory<H>& memory, Tiles<H, kBounded> tile
     for (int step = 0; step < kKeys / 16; ++step) wgmma<T, H, true>(sums, probabilities[step], KeyTile::along_rows(values, 0, step), true);
     wgmma_commit();
   };
-  // Of the tile of keys from `key` on. A warpgroup that sees all of them needs no mask.
+  // Softmax of the scores of the tile of keys from `key` on. They need no mask if all of the warpgroup's queries attend to all keys of the tile.
   const auto softmax = [&](int key) {
     const int row = tile.first_row + lane_row;
     bool partly = key + kKeys - 1 > tile.first_row + group_row;
@@ -271,7 +271,8 @@ __device__ inline void compute(ForwardMemory<H>& memory, Tiles<H, kBounded> tile
     tile.next_item();
     wait_loaded(slot);
     wgmma_fence();
-    // The first scores of the next item. Behind the last item nobody uses them, but a product in a branch would not be asynchronous.
+    // These are the first scores of the next item. Behind the last item they are of loaded tiles and unused: in a branch, the product would not be
+    // asynchronous.
     add_scores(tile.more ? last ^ 1 : last, tile.more ? slot ^ 1 : slot);
     add_values(slot);
     wgmma_wait<0>();

@@ -59,12 +59,12 @@ __device__ inline void put_panels(unsigned char* tile, int row, const float (&fr
   }
 }
 
-/// kThreads threads, of which this is number `thread`, store the tile's rows from `first` up to `end` to `to`, that of row 0; the first `rows` exist.
+/// kThreads threads, of which this is number `thread`, store a tile of kRows rows to rows of `to`, of which the first `rows` exist.
 template <int H, int kRows, int kThreads, class T>
-__device__ inline void store_panels(int thread, const unsigned char* tile, int first, int end, T* to, int64_t stride, int rows) {
+__device__ inline void store_panels(int thread, const unsigned char* tile, T* to, int64_t stride, int rows) {
   constexpr int kChunks = H / 8;
 #pragma unroll 1
-  for (int index = first * kChunks + thread; index < end * kChunks; index += kThreads) {
+  for (int index = thread; index < kRows * kChunks; index += kThreads) {
     const int row = index / kChunks, chunk = index % kChunks;
     if (row < rows) store_words(to + row * stride + chunk * 8, load_words<uint4>(tile + Panels<H, kRows>::offset(row, chunk)));
   }
