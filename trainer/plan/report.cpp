@@ -156,8 +156,8 @@ std::string asynchronous_text(const RankedLayout& plan) {
                   binary_bytes_text(server_bytes(plan.forecast)), " per exchange\n");
   const bool leaves_out = config.resilience.backup_replicas > 0;
   return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that send gradients alone, and ",
-                counted(gradients, "gradient"), " in a step", leaves_out ? ", the first by the newest weights" : "", "; a rank sends and receives up to ", binary_bytes_text(server_bytes(plan.forecast)),
-                " per gradient\n");
+                counted(gradients, "gradient"), " in a step", leaves_out ? ", the first by the newest weights" : "",
+                "; a rank sends and receives up to ", binary_bytes_text(server_bytes(plan.forecast)), " per gradient\n");
 }
 
 std::string local_text(const RankedLayout& plan) {
