@@ -35,7 +35,7 @@ struct Assignment {
 /// What follows from the arrival of a gradient.
 struct Arrival {
   Assignment of;                   ///< the gradient that has arrived
-  int64_t update = 0;              ///< index of the update that it is part of
+  int64_t update = 0;              ///< index of the update that it is part of, or if it is left out of the current one
   int64_t staleness = 0;           ///< updates applied between the weights that it was computed from and this one
   bool counts = true;              ///< it is part of the update, and not left out because it is late
   bool applies = false;            ///< it is the last gradient of the update, which is applied now
@@ -52,6 +52,7 @@ class UpdateOrder {
   const std::vector<Assignment>& first() const { return first_; }
   /// Errors: InternalError if `worker` is not computing a gradient.
   Arrival arrive(int worker);
+  int workers() const { return rules_.workers; }
   bool is_computing(int worker) const { return static_cast<bool>(computing_[static_cast<size_t>(worker)]); }
   int64_t version() const { return arrived_ / rules_.apply_after; }
   bool is_over() const {

@@ -89,6 +89,35 @@ TEST_CASE("asynchronous: a resumed run repeats the steps after its checkpoint in
   losses(directory / "run", 10);
 }
 
+TEST_CASE("asynchronous: with a backup replica a resumed run and a replay repeat the log, late gradients included") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments backup = kTrainOnly + layout(1, 1, 1, 0) +
+                           sets({"parallel.islands=3", "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=4",
+                                 "training.asynchronous.apply_after=2", "resilience.backup_replicas=1", "training.steps=8", "checkpoint.every=4",
+                                 "training.schedule.warmup_steps=0"});
+  must(directory, backup + in("first"));
+  const std::vector<double> before = losses(directory / "first", 8);
+  const std::string state = tensors_of(directory / "first", "08");
+  int64_t arrivals = 0;
+  for (const nlohmann::json& workers : values_of(directory / "first", "workers")) arrivals += std::ssize(workers);
+  CHECK(arrivals >= 16);
+  must(directory, backup + in("again") + sets({"training.asynchronous.replay=first"}));
+  CHECK(losses(directory / "again", 8) == before);
+  CHECK(tensors_of(directory / "again", "08") == state);
+  fs::remove_all(directory / "first/checkpoints/step-00000008");
+  fs::remove(directory / "first/checkpoints/latest");
+  check_error(must(directory, backup + in("first")), 0, "steps 5 to 8 are repeated in the order of arrivals");
+  CHECK(losses(directory / "first", 8) == before);
+  CHECK(tensors_of(directory / "first", "08") == state);
+  // The number of backups is part of what is trained, and their log is not one of a run without them.
+  const Arguments without =
+      kTrainOnly + layout(1, 1, 1, 0) +
+      sets({"parallel.islands=3", "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=4",
+            "training.asynchronous.apply_after=2", "training.steps=8", "checkpoint.every=4", "training.schedule.warmup_steps=0"});
+  check_error(run(directory, without + in("first")), 64, "resilience.backup_replicas");
+}
+
 TEST_CASE("asynchronous: one island trains as without parameter servers, and its checkpoints are evaluated and exported as any other") {
   TemporaryDirectory directory;
   prepare_run(directory);
@@ -154,11 +183,14 @@ TEST_CASE("asynchronous: hogwild warns that it is not repeatable, resumes, evalu
   const Arguments hogwild = sets({"training.asynchronous.mode=hogwild", "training.asynchronous.steps=4"});
   must(directory, steps + in("plain"));
   const Outcome one = must(directory, steps + hogwild + in("one"));
-  check_error(one, 0, "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock");
+  const std::string warning = "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock";
+  CHECK((one.out + one.err).find(warning) == std::string::npos);
   CHECK(losses(directory / "plain", 8) == losses(directory / "one", 8));
   CHECK(tensors_of(directory / "plain", "08") == tensors_of(directory / "one", "08"));
   const Arguments several = steps + hogwild + sets({"parallel.islands=2"}) + in("several");
-  check_error(must(directory, several + Arguments{"--max-steps", "3"}), 0, "done: 4 of 8 steps");
+  const Outcome half = must(directory, several + Arguments{"--max-steps", "3"});
+  check_error(half, 0, "done: 4 of 8 steps");
+  check_error(half, 0, warning);
   check_error(must(directory, several), 0, "done: 8 of 8 steps");
   const std::vector<double> trained = losses(directory / "several", 8);
   CHECK(trained.back() < trained.front());
@@ -207,7 +239,7 @@ TEST_CASE("asynchronous: plan counts the bytes of a gradient, and more islands t
   const nlohmann::json one = plan(1), two = plan(2);
   CHECK((one["asynchronous"]["bytes_per_gradient"] == 0 && two["asynchronous"]["bytes_per_gradient"] > 0));
   CHECK(two["step_seconds"].get<double>() < one["step_seconds"].get<double>());
-  // With a backup replica, three islands take the steps of two, and a slow one costs nothing.
+  // With a backup replica, three islands take the steps of two, and a slow one delays the end of a round of 100 steps.
   const Arguments backup = sets({"training.asynchronous.mode=parameter_server", "checkpoint.every=0", "parallel.islands=3",
                                  "training.asynchronous.apply_after=2", "resilience.backup_replicas=1"});
   const auto seconds_with_backup = [&](const char* straggler) {
@@ -215,7 +247,8 @@ TEST_CASE("asynchronous: plan counts the bytes of a gradient, and more islands t
     return nlohmann::json::parse(must(directory, Arguments{"plan", "run.yaml", "--json"} + cluster + kNoEvaluation + backup).out)["step_seconds"]
         .get<double>();
   };
-  CHECK(seconds_with_backup("software.straggler=1") == seconds_with_backup("software.straggler=3"));
+  const double even = seconds_with_backup("software.straggler=1"), uneven = seconds_with_backup("software.straggler=3");
+  CHECK((uneven > even && uneven < 1.03 * even));
   CHECK(must(directory, Arguments{"plan", "run.yaml"} + kNoEvaluation + backup).out.find("2 gradients in a step, the first by the newest weights") !=
         std::string::npos);
   const Arguments elastic = {"plan", "run.yaml"},

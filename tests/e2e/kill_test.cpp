@@ -316,8 +316,17 @@ TEST_CASE("kill: runs of islands with parameter servers killed at random moments
         "2 islands, asynchronous",
         {"parallel.islands=2", "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=2", "training.asynchronous.staleness=3"},
         2,
+        true},
+       {1,
+        1,
+        1,
+        0,
+        "3 islands, one of them a backup",
+        {"parallel.islands=3", "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=2", "training.asynchronous.apply_after=2",
+         "resilience.backup_replicas=1"},
+        3,
         true}},
-      3, 0);
+      4, 0);
 }
 
 TEST_CASE("kill: runs of elastic averaging killed at random moments, in the order of an undisturbed one, end like it") {

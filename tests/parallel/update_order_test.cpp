@@ -156,9 +156,8 @@ TEST_CASE("asynchronous updates: with a backup a late gradient is left out, and 
   CHECK(order.is_over());
   CHECK(!first_impossible_arrival(rules, 3, {1, 0, 2, 2, 1, 0, 1, 2}));
   CHECK(first_impossible_arrival(rules, 3, {1, 1}) == 1);
-  UpdateOrder last(rules, 1);
-  last.arrive(0);
-  last.arrive(1);
+  UpdateOrder last(rules, 2);
+  for (const int worker : {0, 1, 0, 1}) last.arrive(worker);
   CHECK((!last.has_updates_left() && !last.is_over()));  // worker 2 still computes
   CHECK(!last.arrive(2).counts);
   CHECK(last.is_over());

@@ -304,8 +304,10 @@ TEST_CASE("asynchronous: one island is synchronous training, to the bit, in any 
 }
 
 TEST_CASE("asynchronous: updates of all islands without staleness are steps of synchronous training") {
-  for (const int islands : {2, 3}) {
+  for (const auto& [islands, optimizer] : {std::pair{2, Optimizer::kAdamW}, {3, Optimizer::kAdamW}, {2, Optimizer::kSgd}}) {
     Config config = served(ParityModel::kLlamaGrouped, "tp2", {.islands = islands, .apply_after = islands, .staleness = 0});
+    config.training.optimizer.name = optimizer;
+    config.training.optimizer.beta2 = traits_of(optimizer).default_beta2;
     config.training.gradient_clip = 0;  // each gradient would be clipped by its own norm
     Config plain = config;
     plain.training.asynchronous = {};

@@ -29,7 +29,7 @@ const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {
-  if (path == "run.seed" || path == "parallel.islands") return false;
+  if (path == "run.seed" || path == "parallel.islands" || path == "resilience.backup_replicas") return false;
   return kNeutral.contains(path) || std::any_of(kNeutralSections.begin(), kNeutralSections.end(), [&](const auto& s) { return path.starts_with(s); });
 }
 

@@ -145,11 +145,9 @@ void check_asynchronous(Rules& rules, const Config& c) {
   const auto refuse = [&](bool refused, const char* key, const std::string& rule, const std::string& allowed) {
     if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or training.asynchronous.mode none"), allowed);
   };
-  refuse(c.run.device == "cuda", "run.device",
-         shares_weights(t) ? "hogwild has no CUDA kernels" : "parameter servers of training.asynchronous have no CUDA kernels", "cpu");
+  refuse(c.run.device == "cuda", "run.device", concat("training.asynchronous.mode ", a.mode, " has no CUDA kernels"), "cpu");
   refuse(t.local.steps.has_value(), "training.local.steps",
-         shares_weights(t) ? "islands of hogwild have the same weights"
-                           : "islands synchronise either by outer steps or by the parameter servers of training.asynchronous",
+         shares_weights(t) ? "islands of hogwild have the same weights" : "islands synchronise either by outer steps or by training.asynchronous",
          "null");
   check_whole_rounds(rules, c, "training.asynchronous.steps", a.steps, "the islands have the same weights only after a round");
   if (shares_weights(t)) return check_hogwild(c, refuse);

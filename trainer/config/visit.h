@@ -217,10 +217,10 @@ void visit(V& v, ResilienceConfig& c) {
          .doc = "What moves from slow data ranks to fast ones. micro_batches: after every 20 steps, micro-batches of the same global batch, so that "
                 "the slowest data rank, by its median time, ends soonest."}),
     c.rebalance);
-  v(execution_key({.key = "backup_replicas",
-                   .doc = "With training.asynchronous: number of islands more than training.asynchronous.apply_after. An update is made of the first "
-                          "gradients by the newest weights; late ones are left out, and other islands compute their batches again.",
-                   .min = 0}),
+  v({.key = "backup_replicas",
+     .doc = "With training.asynchronous.mode parameter_server: number of islands more than training.asynchronous.apply_after. An update is made of "
+            "the first gradients by the newest weights; late ones are left out, and other islands compute their batches again.",
+     .min = 0},
     c.backup_replicas);
 }
 

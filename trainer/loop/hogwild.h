@@ -13,8 +13,8 @@
 
 namespace trireme {
 
-/// One rank's access to the shared weights, which are in the dtype of the master weights, once for all islands. Beside rounds' ends no rank
-/// communicates.
+/// One rank's access to the shared weights, which are in the dtype of the master weights, once for all islands. Ranks communicate only in
+/// the first step of a round and at its end.
 class Hogwild {
  public:
   /// `islands`: all ranks. Collective. Errors: AgreedError (usage) if they are not on one host.

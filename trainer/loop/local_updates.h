@@ -58,8 +58,8 @@ struct OuterResult {
   double drift = 0;          ///< root mean square over the islands of |weights - mean| / |shared weights after the outer step|
 };
 
-/// One rank's part of the outer steps, on the shards that it owns. Memory: two tensors of the owned shards in the dtype of the master weights (the
-/// shared weights and the momentum), during an outer step two copies of the largest unit's part of a fragment, and with a delay a copy of the largest
+/// One rank's part of the outer steps, on the shards that it owns. Memory beside the shared weights: the momentum, of the owned shards in the dtype of the
+/// master weights, during an outer step two copies of the largest unit's part of a fragment, and with a delay a copy of the largest
 /// fragment. Wire per round: 2(n-1)/n of the owned shards in that dtype, over the n islands.
 class LocalUpdates {
  public:

@@ -158,6 +158,7 @@ void ParameterServer::finish_round(Context& ctx) {
         islands_.broadcast(ctx, part.of(state.shard), server).wait(ctx);
     }
   }
+  islands_.barrier();  // no island asks for a place in the next round before this server has ended this one
 }
 
 /// The thread that applies gradients in the order of their tickets.

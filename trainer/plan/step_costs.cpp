@@ -311,7 +311,8 @@ ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) {
 
 double straggler_factor(const Config& config, const ClusterConfig& cluster) {
   const double straggler = cluster.software.straggler;
-  if (config.resilience.backup_replicas > 0) return 1;  // its gradients are left out
+  // Its gradients are left out, but the last one of a round is waited for.
+  if (config.resilience.backup_replicas > 0) return 1 + (straggler - 1) / static_cast<double>(config.training.asynchronous.steps);
   if (config.resilience.rebalance == Rebalance::kNone || straggler == 1) return straggler;
   std::vector<double> seconds(static_cast<size_t>(data_ranks(config.parallel)), 1.0);
   seconds.front() = straggler;

@@ -58,7 +58,7 @@ SharedUses shared_uses(const Config& config, const Stack& stack);
 Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 
 /// Factor by which software.straggler delays a step's compute: with resilience.rebalance, what remains of it after micro-batches have moved. Less
-/// remains where data ranks meet once a step than where they meet in every micro-batch. 1 with resilience.backup_replicas.
+/// remains where data ranks meet once a step than where they meet in every micro-batch. With resilience.backup_replicas only the end of a round is delayed.
 double straggler_factor(const Config& config, const ClusterConfig& cluster);
 
 struct StepCosts {

@@ -10,6 +10,16 @@ namespace trireme {
 
 namespace {
 
+/// Replays the arrivals that a step has logged. Returns false if they are impossible in this place of the round, or not those of one update.
+bool replay(UpdateOrder* order, const std::vector<int>& workers, bool served) {
+  bool applied = false;
+  for (const int worker : workers) {
+    if (order == nullptr || applied || worker < 0 || worker >= order->workers() || !order->is_computing(worker)) return false;
+    applied = order->arrive(worker).applies && served;
+  }
+  return applied || !served;
+}
+
 /// Removes from `order` what does not follow step `done` without a gap, and the first step whose arrivals cannot have been with all later ones.
 /// Returns that step; nullopt if all arrivals are possible.
 std::optional<int64_t> keep_possible(const Config& config, const Rounds& rounds, int64_t done, LoggedOrder& order) {
@@ -22,25 +32,11 @@ std::optional<int64_t> keep_possible(const Config& config, const Rounds& rounds,
     const int64_t first = step, end = rounds.end_of(first);
     // An update is a step; an exchange is logged by the next step of the first island that follows one of its own.
     const int64_t updates = served ? end - first + 1 : rules.workers * (end / asynchronous.every - (first - 1) / asynchronous.every);
-    std::vector<int> arrivals;
-    std::vector<int64_t> steps;  // of the arrivals
-    for (; step <= end && order.contains(step); ++step) {
-      const std::vector<int>& workers = order.at(step);
-      arrivals.insert(arrivals.end(), workers.begin(), workers.end());
-      steps.resize(arrivals.size(), step);
-      const int64_t missing = asynchronous.apply_after - std::ssize(workers);  // below 0 if late gradients were left out
-      if (served && (rules.discards_late ? missing > 0 : missing != 0)) break;
-    }
-    const std::optional<size_t> place = updates > 0        ? first_impossible_arrival(rules, updates, arrivals)
-                                        : arrivals.empty() ? std::nullopt
-                                                           : std::optional<size_t>(0);
-    if (place) {
-      impossible = steps[*place];
-    } else if (served && order.contains(step) && step <= end) {
-      impossible = step;  // of another number of gradients
-    } else if (!served && step > end && std::ssize(arrivals) != updates) {
-      impossible = end;  // of another number of exchanges
-    }
+    std::optional<UpdateOrder> replayed;
+    if (updates > 0) replayed.emplace(rules, updates);
+    for (; !impossible && step <= end && order.contains(step); ++step)
+      if (!replay(replayed ? &*replayed : nullptr, order.at(step), served)) impossible = step;
+    if (!impossible && !served && step > end && replayed && !replayed->is_over()) impossible = end;  // exchanges are missing
   }
   order.erase(order.lower_bound(impossible.value_or(step)), order.end());
   return impossible;

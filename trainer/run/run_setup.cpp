@@ -253,7 +253,7 @@ void Run::open_directory(const Resumed& resumed) {
   report_logged_order();
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
-  if (shares_weights(config_.training))
+  if (shares_weights(config_.training) && config_.parallel.islands > 1)
     reporter_.message(
         "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock, so results differ from run to run");
   if (!data_->validation.empty()) reporter_.message(evaluation_text());
