@@ -68,7 +68,7 @@ std::optional<Assignment> ParameterServer::start_round(int64_t first, int64_t up
                                                        std::vector<int> order) {
   const std::lock_guard lock(mutex_);
   check_running();
-  TRIREME_CHECK(round_is_over(), "a round within a round");
+  TRIREME_CHECK(is_over_, "a round within a round");
   const std::optional<size_t> impossible = first_impossible_arrival(options_.rules, updates, order);
   TRIREME_CHECK(!impossible, "arrival ", *impossible, " of the round after update ", first, " is impossible");  // it would be waited for indefinitely
   if (was_left_) throw IoError("asynchronous training: another island has ended");
@@ -145,7 +145,7 @@ Arrivals ParameterServer::take_exchanges(bool all) {
 void ParameterServer::finish_round(Context& ctx) {
   {
     std::unique_lock lock(mutex_);
-    wait(lock, [&] { return round_is_over(); });
+    wait(lock, [&] { return is_over_; });
   }
   for (int server = 0; server < workers_; ++server) {
     for (const Part& part : parts_[static_cast<size_t>(server)]) {

@@ -145,7 +145,6 @@ class ParameterServer {
   void check_running() const;
   void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
   [[noreturn]] void lose(int island);
-  bool round_is_over() const { return is_over_; }
 
   Context server_;  ///< of the thread that applies gradients
   Communicator& islands_;

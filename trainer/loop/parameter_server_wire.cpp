@@ -137,7 +137,7 @@ void ParameterServer::receive_from(int worker) {
     }
     const std::lock_guard lock(mutex_);
     was_left_ = true;
-    if (!round_is_over() && !delivers_last_ && failure_.empty() && !stops_) failure_ = concat("island ", worker, " has ended");
+    if (!is_over_ && !delivers_last_ && failure_.empty() && !stops_) failure_ = concat("island ", worker, " has ended");
     changed_.notify_all();
   } catch (const std::exception& error) {
     fail(error.what());
