@@ -152,7 +152,7 @@ class MpiCommunicator final : public Communicator {
     // Receives first: a message that finds its receive posted needs no intermediate copy. Order matters only among messages of one direction.
     for (const auto kind : {PointToPoint::Kind::kRecv, PointToPoint::Kind::kSend})
       for (const PointToPoint& message : messages)
-        if (message.kind == kind) MpiMessages(comm_, options_).post(*operation, message);
+        if (message.kind == kind) MpiMessages(comm_, options_).post(*operation, message, host_of(message.peer) != host_of(rank()));
     return Work(std::move(operation));
   }
 
@@ -184,6 +184,7 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
+  int host_of(int rank) const { return seats_[static_cast<size_t>(rank)].host; }
   bool on_one_host() const {
     return std::all_of(seats_.begin(), seats_.end(), [&](const RankLocation& seat) { return seat.host == seats_[0].host; });
   }
@@ -236,9 +237,18 @@ class MpiCommunicator final : public Communicator {
   std::shared_ptr<SharedGroup> shared_;  ///< null: everything goes through MPI
 };
 
+/// A fragment of a message is never larger than the longest that is sent, so the three limits belong together.
+void raise_eager_limit() {
+  constexpr std::array kLimits{"OMPI_MCA_btl_tcp_eager_limit", "OMPI_MCA_btl_tcp_rndv_eager_limit", "OMPI_MCA_btl_tcp_max_send_size"};
+  constexpr int64_t kHeader = 256;  // room for headers, which the limits include
+  if (std::ranges::any_of(kLimits, [](const char* name) { return std::getenv(name) != nullptr; })) return;
+  for (const char* name : kLimits) ::setenv(name, std::to_string(MpiOptions::kPieceBytes + kHeader).c_str(), 0);
+}
+
 }  // namespace
 
 MpiEnvironment::MpiEnvironment() {
+  raise_eager_limit();
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   TRIREME_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI library does not support MPI_THREAD_FUNNELED");

@@ -15,6 +15,10 @@ struct MpiOptions {
   bool synchronous_sends = false;
   /// Maximum element count of one MPI call (MPI counts are int); larger operations are split into several calls or use a larger datatype.
   int64_t max_count = std::numeric_limits<int>::max();
+  /// Bytes of the pieces into which `exchange` cuts a message to another host. Over TCP, Open MPI sends a piece without waiting for the receiver (see
+  /// MpiEnvironment), from a copy of it. A longer message waits for an acknowledgement, which on a slow link waits in turn behind all that the receiver
+  /// sends: the two directions of the link then take turns instead of being used at the same time.
+  static constexpr int64_t kPieceBytes = 256 * 1024 - 256;
   static constexpr int64_t kNeverShared = std::numeric_limits<int64_t>::max();
   /// Bytes of the whole buffer from which all_reduce, all_gather, reduce_scatter and all_to_all of a group whose ranks are all on one host go through
   /// shared memory (shared_group.h). Results there have the same bits on every rank and in every run; sums are taken in rank order and, in bf16 and
@@ -25,7 +29,8 @@ struct MpiOptions {
   int64_t shared_bytes = 8 << 20;
 };
 
-/// Initialises MPI and finalises it on destruction. For the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
+/// Initialises MPI and finalises it on destruction. Sets Open MPI's limits of a TCP message that needs no acknowledgement to 256 KiB, unless one of
+/// OMPI_MCA_btl_tcp_eager_limit, _rndv_eager_limit and _max_send_size is set. For the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
 /// If an exception destroys it, it aborts the job, because the other ranks would wait for this one indefinitely.
 class MpiEnvironment {
  public:

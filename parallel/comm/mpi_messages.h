@@ -28,9 +28,10 @@ class MpiMessages {
   MpiMessages(MPI_Comm comm, const MpiOptions& options) : comm_(comm), options_(options) {}
 
   /// Posts a message of an exchange, in several pieces if necessary.
-  void post(MpiOperation& operation, const PointToPoint& message) const {
+  void post(MpiOperation& operation, const PointToPoint& message, bool to_other_host) const {
     const MPI_Datatype type = type_of(message.buffer.dtype());
-    for_each_chunk(message.buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
+    const int64_t most = to_other_host ? std::min(options_.max_count, MpiOptions::kPieceBytes / size_of(message.buffer.dtype())) : options_.max_count;
+    for_each_chunk(message.buffer.numel(), most, [&](int64_t begin, int count) {
       start(operation, message, at(message.buffer, begin), count, type, tag_of(message));
       if (message.kind == PointToPoint::Kind::kRecv) operation.expect(count, type);
     });

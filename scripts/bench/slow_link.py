@@ -2,10 +2,10 @@
 """Steps of the quickstart's model on two hosts with a slow link between them, for each compression of gradients and for local updates, beside the
 forecast of `plan`.
 
-  scripts/bench/slow_link.py [MEGABITS [STEPS]]      20 Mbit/s and 12 steps by default; about three minutes. Needs root, ip and tc
+  scripts/bench/slow_link.py [MEGABITS [STEPS]]      20 Mbit/s and 12 steps by default; about four minutes. Needs root, ip, tc, two idle cores
 
-The hosts are two network namespaces of this machine with one data rank each, and the link is a pair of virtual interfaces whose rate is limited in
-both directions. Run it with the data that ./scripts/quickstart.sh prepares. Prints the median step of each method without the first two, for local
+The hosts are two network namespaces of this machine with one core and one data rank each, and the link is a pair of virtual interfaces whose rate is
+limited in both directions. The forecasts use the figures that `bench machine` measures on one core. Run it with the data that ./scripts/quickstart.sh prepares. Prints the median step of each method without the first two, for local
 updates the mean of the second round, its tokens per second relative to those of plain training, and the forecast of the same step for two such hosts.
 Plain training and all methods use parallel.collectives: auto; `library` is plain training with MPI's own all-reduce. Exit code 1 if a forecast but that
 of the library is wrong by more than 20 %.
@@ -64,7 +64,7 @@ class TwoHosts:
         return self
 
     def on(self, host):
-        return f"ip netns exec {self.names[host]} unshare --uts sh -c 'hostname slow-{'ab'[host]}; exec \"$@\"' shell"
+        return f"ip netns exec {self.names[host]} taskset -c {host} unshare --uts sh -c 'hostname slow-{'ab'[host]}; exec \"$@\"' shell"
 
     @staticmethod
     def ip(*words):
@@ -88,6 +88,18 @@ class TwoHosts:
             subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
 
 
+def measure_core(cluster, megabits):
+    """Writes a cluster file of two hosts with one core each and the link between them."""
+    subprocess.run(["taskset", "-c", "0", "build/trireme", "bench", "machine", "--output", str(cluster)], check=True, stdout=subprocess.DEVNULL)
+    lines, section = [], None
+    for line in cluster.read_text().splitlines():
+        section = line if not line.startswith(" ") else section
+        if section.split(":")[0] not in ("nodes", "network"):
+            lines.append(line)
+    network = f"network: {{bandwidth: {megabits * 1e6 / 8 * PAYLOAD}, latency: 1.0e-4}}"
+    cluster.write_text("\n".join([*lines, "nodes: 2", network]) + "\n")
+
+
 def forecast(cluster, sets):
     words = ["build/trireme", "plan", "configs/quickstart.yaml", "--cluster", str(cluster), "--json", *settings(sets)]
     return json.loads(subprocess.run(words, check=True, capture_output=True).stdout)["step_seconds"]
@@ -100,7 +112,7 @@ def main(arguments):
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         cluster = pathlib.Path(scratch) / "cluster.yaml"
-        cluster.write_text(f"nodes: 2\ndevices_per_node: 1\ndevice: {{type: cpu}}\nnetwork: {{bandwidth: {megabits * 1e6 / 8 * PAYLOAD}, latency: 1.0e-4}}\n")
+        measure_core(cluster, megabits)
         with TwoHosts(scratch, megabits) as hosts:
             plain = None
             for method, of in METHODS.items():

@@ -234,6 +234,21 @@ void check_own_collectives(const MpiEnvironment& mpi, const MpiOptions& small_ca
   }
 }
 
+/// Messages of more than a piece, around the ring of all ranks, some of which are on other hosts when the test runs on several.
+void check_pieces(Communicator& world) {
+  Arena arena(Device::kReference);
+  Context ctx{Device::kReference, &arena, 1};
+  const int n = world.size(), next = (world.rank() + 1) % n, previous = (world.rank() + n - 1) % n;
+  constexpr int64_t kPiece = MpiOptions::kPieceBytes / 4;
+  for (const int64_t count : {kPiece - 1, kPiece, kPiece + 1, 3 * kPiece + 5}) {
+    const Tensor out = Tensor::empty(ctx, {count}, DType::kI32, MemoryCategory::kData),
+                 in = Tensor::zeros(ctx, {count}, DType::kI32, MemoryCategory::kData);
+    for (int64_t i = 0; i < count; ++i) out.data<int32_t>()[i] = static_cast<int32_t>(i * n + world.rank());
+    world.exchange(ctx, std::vector<PointToPoint>{{PointToPoint::Kind::kRecv, in, previous}, {PointToPoint::Kind::kSend, out, next}}).wait(ctx);
+    for (int64_t i = 0; i < count; ++i) TRIREME_CHECK(in.data<int32_t>()[i] == i * n + previous, "element ", i, " of ", count, " in pieces");
+  }
+}
+
 void check_everything(const MpiEnvironment& mpi) {
   // A limit of 500 elements a call takes the paths of operations too large for an int.
   const MpiOptions small_calls{.synchronous_sends = true, .max_count = 500, .shared_from = kNever};
@@ -265,6 +280,7 @@ void check_everything(const MpiEnvironment& mpi) {
 #endif
   const auto world = mpi.world();
   if (world->size() == 1) return;
+  check_pieces(*world);
   check_message_length(*world, 2, 3);
   check_message_length(*world, 3, 2);
   for (const int64_t expected : {0, 1, 4}) {
