@@ -233,6 +233,31 @@ TEST_CASE("hosts: exposed time matches the rate of a slow link, and overlap hide
   CHECK(losses(directory / "off", 3) == losses(directory / "fast", 3));
 }
 
+// If messages waited for acknowledgements behind the data of the other direction, the directions would take turns: nearly twice the time.
+TEST_CASE("hosts: a collective uses both directions of a slow link at the same time", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 1);
+  if (!can_test(hosts)) return;
+  write_file(directory / "hosts", "10.231.7.1 slots=1\n10.231.7.2 slots=1\n");
+  constexpr int kKilobits = 40000;
+  constexpr double kBytes = 1.2e6, kPayload = 1448.0 / 1514;  // of a packet on the link
+  REQUIRE(hosts.limit_link(kKilobits));
+  const Outcome outcome = Process(hosts.start({"mpirun", "--allow-run-as-root", "--hostfile", "hosts", "--map-by", "slot", "-np", "2", kBinary,
+                                               "bench", "comm", "--algorithm", "ring", "--seconds", "0.5", "--sizes", "1200000", "--json"}),
+                                  directory.path())
+                              .wait();
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  double seconds = 0;
+  const nlohmann::json printed = nlohmann::json::parse(outcome.out);
+  for (const nlohmann::json& row : printed["algorithms"])
+    if (row["operation"] == "all_reduce" && row["algorithm"] == "ring") seconds = row["microseconds"].get<double>() / 1e6;
+  const double link = kBytes / (kKilobits * 1000.0 / 8 * kPayload);
+  std::cout << "hosts: an all-reduce of " << kBytes << " bytes takes " << seconds << " s, the link " << link << " s in each direction" << std::endl;
+  CHECK(seconds > 0.7 * link);  // bursts are sent at once
+  CHECK(seconds < 1.25 * link);
+}
+
 TEST_CASE("hosts: doctor asks both hosts and names a slow link with the remedy", "[slow]") {
   TemporaryDirectory directory;
   TwoHosts hosts(directory, 1);
