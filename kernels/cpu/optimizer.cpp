@@ -28,6 +28,7 @@ double sum_of_squares(const Context& ctx, const Tensor& x) {
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {
   const double* const scalar = scalars.data<double>();
   if (scalar[kAccepted] == 0) return;
+  const double beta2 = current_beta2(hyper, scalar);
   std::vector<AdamWUpdate::Slice> parts;
   int64_t count = 0;
   for (const AdamWSlice& slice : slices) {
@@ -45,9 +46,9 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::sp
                               .count = static_cast<int64_t>(parts.size()),
                               .grad_scale = static_cast<float>(scalar[kGradScale]),
                               .beta1 = static_cast<float>(hyper.beta1),
-                              .beta2 = static_cast<float>(hyper.beta2),
+                              .beta2 = static_cast<float>(beta2),
                               .one_minus_beta1 = static_cast<float>(1.0 - hyper.beta1),
-                              .one_minus_beta2 = static_cast<float>(1.0 - hyper.beta2),
+                              .one_minus_beta2 = static_cast<float>(1.0 - beta2),
                               .step_size = static_cast<float>(scalar[kLearningRate] / scalar[kBiasCorrection1]),
                               .root_correction = static_cast<float>(1.0 / std::sqrt(scalar[kBiasCorrection2])),
                               .epsilon = static_cast<float>(hyper.epsilon)};

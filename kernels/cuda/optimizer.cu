@@ -40,11 +40,12 @@ struct AdamWStep {
 
 __device__ inline AdamWStep step_of(const AdamW& hyper, bool decay, const double* scalars) {
   AdamWStep step;
+  const double beta2 = current_beta2(hyper, scalars);
   step.grad_scale = static_cast<float>(scalars[kGradScale]);
   step.beta1 = static_cast<float>(hyper.beta1);
-  step.beta2 = static_cast<float>(hyper.beta2);
+  step.beta2 = static_cast<float>(beta2);
   step.one_minus_beta1 = static_cast<float>(1 - hyper.beta1);
-  step.one_minus_beta2 = static_cast<float>(1 - hyper.beta2);
+  step.one_minus_beta2 = static_cast<float>(1 - beta2);
   step.decay = static_cast<float>(decay ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1.0);
   step.step_size = static_cast<float>(scalars[kLearningRate] / scalars[kBiasCorrection1]);
   step.root_correction = static_cast<float>(1 / sqrt(scalars[kBiasCorrection2]));
@@ -129,7 +130,7 @@ __global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, c
   scalars[kGradScale] = (clip > 0 && root > clip ? clip / root : 1) / scale;
   scalars[kAcceptedSteps] = steps;
   scalars[kBiasCorrection1] = 1 - pow(hyper.beta1, steps);
-  scalars[kBiasCorrection2] = 1 - pow(hyper.beta2, steps);
+  scalars[kBiasCorrection2] = 1 - pow(hyper.beta2, fmin(steps, hyper.second_moment_steps));
   const double clean = finite ? scalars[kCleanSteps] + (accepted ? 1 : 0) : 0;
   const bool grows = clean >= static_cast<double>(scaling.growth_interval);
   scalars[kLossScale] = !finite ? fmax(scale / 2, scaling.minimum) : grows ? fmin(scale * 2, scaling.maximum) : scale;

@@ -1,4 +1,5 @@
 #pragma once
+#include <limits>
 #include <span>
 
 #include "kernels/core/tensor.h"
@@ -11,7 +12,7 @@ enum StepScalar : int {
   kAccepted = 1,   ///< 1 if the step is accepted, 0 if rejected: then nothing is written
   kLearningRate = 2,
   kBiasCorrection1 = 3,  ///< 1 - beta1^t
-  kBiasCorrection2 = 4,  ///< 1 - beta2^t
+  kBiasCorrection2 = 4,  ///< 1 - beta2^min(t, AdamW::second_moment_steps)
   kAcceptedSteps = 5,    ///< t: steps accepted so far, this one included
   kLossScale = 6,        ///< factor on the gradient of the loss, for the next step
   kCleanSteps = 7,       ///< consecutive accepted steps since the loss scale last changed or was held at a bound
@@ -27,7 +28,14 @@ struct AdamW {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0;
+  /// The second moment follows the gradients of this many accepted steps, and stays as it is after them.
+  /// Source: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam).
+  double second_moment_steps = std::numeric_limits<double>::infinity();
 };
+/// beta2 of the step that `scalars` describes: 1 once the second moment stays as it is.
+constexpr double current_beta2(const AdamW& hyper, const double* scalars) {
+  return scalars[kAcceptedSteps] > hyper.second_moment_steps ? 1 : hyper.beta2;
+}
 
 /// Dynamic loss scaling: a factor on the loss keeps small fp16 gradients from underflow. It is a power of two, so scaling is exact. `growth_interval`
 /// consecutive accepted steps double it, and a rejected step halves it, within [minimum, maximum]. The default is a constant 1.

@@ -19,7 +19,7 @@ inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling
   scalars[kGradScale] = (clip > 0 && *norm > clip ? clip / *norm : 1) / scale;
   scalars[kAcceptedSteps] += scalars[kAccepted];
   scalars[kBiasCorrection1] = 1 - std::pow(hyper.beta1, scalars[kAcceptedSteps]);
-  scalars[kBiasCorrection2] = 1 - std::pow(hyper.beta2, scalars[kAcceptedSteps]);
+  scalars[kBiasCorrection2] = 1 - std::pow(hyper.beta2, std::fmin(scalars[kAcceptedSteps], hyper.second_moment_steps));
   const double clean = finite ? scalars[kCleanSteps] + scalars[kAccepted] : 0;
   const bool grows = clean >= static_cast<double>(scaling.growth_interval);
   scalars[kLossScale] = !finite ? std::fmax(scale / 2, scaling.minimum) : grows ? std::fmin(scale * 2, scaling.maximum) : scale;
@@ -30,11 +30,11 @@ inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling
 template <class T>
 void adamw_step(const AdamW& hyper, double decay, const double* scalars, T* w, const T* g, T* m, T* v, int64_t count) {
   if (scalars[kAccepted] == 0) return;
-  const double learning_rate = scalars[kLearningRate];
+  const double learning_rate = scalars[kLearningRate], beta2 = current_beta2(hyper, scalars);
   for (int64_t i = 0; i < count; ++i) {
     const double gradient = g[i] * scalars[kGradScale];
     const double first = hyper.beta1 * m[i] + (1 - hyper.beta1) * gradient;
-    const double second = hyper.beta2 * v[i] + (1 - hyper.beta2) * gradient * gradient;
+    const double second = beta2 * v[i] + (1 - beta2) * gradient * gradient;
     const double update = first / scalars[kBiasCorrection1] / (std::sqrt(second / scalars[kBiasCorrection2]) + hyper.epsilon);
     w[i] = static_cast<T>(w[i] * (1 - learning_rate * decay) - learning_rate * update);
     m[i] = static_cast<T>(first);

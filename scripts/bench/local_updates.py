@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Final validation losses of the quickstart's model trained by islands with local updates, beside those of plain data parallel training.
 
-  scripts/bench/local_updates.py [STEPS [SEEDS [ISLANDS]]]      300 steps, three seeds and two islands by default; 15 minutes on two idle cores
+  scripts/bench/local_updates.py [STEPS [SEEDS [ISLANDS]]]      700 steps, three seeds and two islands by default; 15 minutes on two idle cores
 
 Trains on a rank for each island, with the data that ./scripts/quickstart.sh prepares, in a temporary directory. Prints for each setting the mean ratio of
 its validation loss to that of plain training with the same seed, tokens and global batch, and the smallest and largest. Exit code 1 if a mean is above the
@@ -32,7 +32,7 @@ def loss_of(directory, seed, steps, setting, islands):
 
 
 def main(arguments):
-    steps, seeds, islands = (int(arguments[i]) if len(arguments) > i else default for i, default in enumerate((300, 3, 2)))
+    steps, seeds, islands = (int(arguments[i]) if len(arguments) > i else default for i, default in enumerate((700, 3, 2)))
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         plain = [loss_of(f"{scratch}/plain-{seed}", seed, steps, None, islands) for seed in range(1, seeds + 1)]

@@ -19,7 +19,8 @@ namespace trireme::test {
 namespace {
 
 /// Those that run on GPUs. power_sgd does not.
-constexpr Encoding kMethods[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kSign, Encoding::kTopK, Encoding::kRandomK};
+constexpr CompressionMethod kMethods[] = {CompressionMethod::kInt8, CompressionMethod::kInt4, CompressionMethod::kSign, CompressionMethod::kTopK,
+                                          CompressionMethod::kRandomK};
 
 struct CompressionCase {
   ParityModel model;
@@ -29,7 +30,7 @@ struct CompressionCase {
 constexpr CompressionCase kCompressed[] = {
     {ParityModel::kGpt2, "dp2z0"}, {ParityModel::kLlama, "dp4rep2z3"}, {ParityModel::kLlamaGrouped, "tp2pp2dp2z2-sp"}};
 
-Config compressed(const CompressionCase& c, Encoding method) {
+Config compressed(const CompressionCase& c, CompressionMethod method) {
   ParityLayout layout;
   static_cast<Layout&>(layout) = parse_layout(c.layout);
   layout.gradient_accumulation = GradientAccumulation::kFull;
@@ -63,12 +64,12 @@ std::vector<double> compressed_steps(Trainer& trainer, int first, int last) {
 }
 
 /// All methods where the world is small, else one of codes and one of elements.
-std::vector<Encoding> methods_of(const CompressionCase& c) {
-  if (world_of(compressed(c, Encoding::kInt8)) > 4) return {Encoding::kInt4, Encoding::kTopK};
+std::vector<CompressionMethod> methods_of(const CompressionCase& c) {
+  if (world_of(compressed(c, CompressionMethod::kInt8)) > 4) return {CompressionMethod::kInt4, CompressionMethod::kTopK};
   return {std::begin(kMethods), std::end(kMethods)};
 }
 
-bool has_gpus_for(const CompressionCase& c) { return testing::has_gpus(world_of(compressed(c, Encoding::kInt8)), c.layout); }
+bool has_gpus_for(const CompressionCase& c) { return testing::has_gpus(world_of(compressed(c, CompressionMethod::kInt8)), c.layout); }
 
 }  // namespace
 
@@ -76,9 +77,9 @@ TEST_CASE("compression on GPUs trains as on the CPU, with every method", "[gpus2
   uint64_t seed = 0;
   for (const CompressionCase& c : kCompressed) {
     if (!has_gpus_for(c)) continue;
-    const RunRecord plain = train_on_threads(compressed(c, Encoding::kNone), 1, Device::kCpu);
-    for (const Encoding method : methods_of(c)) {
-      INFO(c.layout << ", " << kNames<Encoding>[static_cast<size_t>(method)]);
+    const RunRecord plain = train_on_threads(compressed(c, CompressionMethod::kNone), 1, Device::kCpu);
+    for (const CompressionMethod method : methods_of(c)) {
+      INFO(c.layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       const Config config = compressed(c, method);
       testing::set_schedule(seed++);
       const RunRecord on_cpu = train_on_threads(config, 3, Device::kCpu), on_gpus = train_on_gpus(config, 3);
@@ -86,13 +87,13 @@ TEST_CASE("compression on GPUs trains as on the CPU, with every method", "[gpus2
       // weight takes another step. What compression itself changes is far more.
       CHECK(gradient_errors(on_cpu, on_gpus).mean < 0.1 * gradient_errors(plain, on_cpu).mean);
       for (size_t step = 0; step < on_cpu.loss.size(); ++step) CHECK(std::abs(on_gpus.loss[step] - on_cpu.loss[step]) < 1e-3 * on_cpu.loss[step]);
-      if (method == Encoding::kRandomK) CHECK(difference(on_cpu, on_gpus, 1e-4) == "");  // which has no codes
+      if (method == CompressionMethod::kRandomK) CHECK(difference(on_cpu, on_gpus, 1e-4) == "");  // which has no codes
     }
   }
 }
 
 TEST_CASE("compression on GPUs: ranks that share a GPU through host memory have the same bits", "[gpus2]") {
-  for (const Encoding method : {Encoding::kInt8, Encoding::kTopK}) {
+  for (const CompressionMethod method : {CompressionMethod::kInt8, CompressionMethod::kTopK}) {
     const Config config = compressed(kCompressed[0], method);
     if (!has_gpus_for(kCompressed[0])) continue;
     CHECK(train_on_gpus(config, 2, 2) == train_on_gpus(config, 2));
@@ -102,8 +103,8 @@ TEST_CASE("compression on GPUs: ranks that share a GPU through host memory have 
 TEST_CASE("compression on GPUs resumes bit for bit, and a CPU takes over the errors", "[gpus2]") {
   for (const CompressionCase& c : kCompressed) {
     if (!has_gpus_for(c)) continue;
-    for (const Encoding method : methods_of(c)) {
-      INFO(c.layout << ", " << kNames<Encoding>[static_cast<size_t>(method)]);
+    for (const CompressionMethod method : methods_of(c)) {
+      INFO(c.layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       const Config config = compressed(c, method);
       const TemporaryDirectory directory;
       std::vector<std::vector<char>> saved(static_cast<size_t>(world_of(config)));
@@ -140,8 +141,8 @@ TEST_CASE("compression on GPUs resumes bit for bit, and a CPU takes over the err
 TEST_CASE("compression on GPUs: a rejected step leaves the errors as they were", "[gpus2]") {
   for (const CompressionCase& c : kCompressed) {
     if (!has_gpus_for(c)) continue;
-    for (const Encoding method : {Encoding::kInt8, Encoding::kTopK}) {
-      INFO(c.layout << ", " << kNames<Encoding>[static_cast<size_t>(method)]);
+    for (const CompressionMethod method : {CompressionMethod::kInt8, CompressionMethod::kTopK}) {
+      INFO(c.layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       const Config config = compressed(c, method);
       run_gpu_ranks(world_of(config), kNccl, [&](Communicator& world, Context& ctx) {
         Trainer trainer(ctx, world, config, true);
@@ -158,10 +159,13 @@ TEST_CASE("compression on GPUs: a rejected step leaves the errors as they were",
 }
 
 TEST_CASE("compression on GPUs: steps of a captured graph have the bits of queued ones, with a warm-up too", "[gpus2]") {
-  const std::pair<Encoding, int> cases[] = {{Encoding::kInt8, 0}, {Encoding::kSign, 3}, {Encoding::kTopK, 0}};  // and steps of the warm-up
+  const std::pair<CompressionMethod, int> cases[] = {{CompressionMethod::kInt8, 0},
+                                                     {CompressionMethod::kSign, 3},
+                                                     {CompressionMethod::kOneBitAdam, 2},
+                                                     {CompressionMethod::kTopK, 0}};  // and steps of the warm-up
   for (const auto& [method, warmup] : cases) {
     if (!has_gpus_for(kCompressed[1])) continue;
-    INFO(kNames<Encoding>[static_cast<size_t>(method)] << ", " << warmup << " steps of warm-up");
+    INFO(kNames<CompressionMethod>[static_cast<size_t>(method)] << ", " << warmup << " steps of warm-up");
     Config config = compressed(kCompressed[1], method);
     config.training.compression.warmup_steps = warmup;
     const int steps = 5 + warmup;
@@ -173,7 +177,7 @@ TEST_CASE("compression on GPUs: steps of a captured graph have the bits of queue
 
 #ifndef TRIREME_REAL_GPU  // which has no schedule to choose
 TEST_CASE("compression on GPUs: every stream schedule gives the same bits") {
-  for (const Encoding method : {Encoding::kInt4, Encoding::kTopK}) {
+  for (const CompressionMethod method : {CompressionMethod::kInt4, CompressionMethod::kTopK}) {
     const Config config = compressed(kCompressed[1], method);
     std::optional<RunRecord> first;
     testing::for_each_schedule(3, [&] {
@@ -188,8 +192,8 @@ TEST_CASE("compression on GPUs: every stream schedule gives the same bits") {
 TEST_CASE("compression on GPUs takes the memory that is forecast", "[gpus2]") {
   for (const CompressionCase& c : {kCompressed[0], kCompressed[1]}) {
     if (!has_gpus_for(c)) continue;
-    for (const Encoding method : {Encoding::kInt8, Encoding::kTopK}) {
-      INFO(c.layout << ", " << kNames<Encoding>[static_cast<size_t>(method)]);
+    for (const CompressionMethod method : {CompressionMethod::kInt8, CompressionMethod::kTopK}) {
+      INFO(c.layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       Config config = compressed(c, method);
       config.run.device = "cuda";
       std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));

@@ -353,6 +353,7 @@ TEST_CASE("kill: every method that keeps state of its own between steps", "[slow
   std::vector<Combination> combinations;
   for (const char* const method : {"int8", "int4", "sign", "top_k", "random_k", "power_sgd"})
     combinations.push_back({1, 1, 2, 2, method, {concat("training.compression.method=", method)}});
+  combinations.push_back({1, 1, 2, 2, "one_bit_adam", {"training.compression.method=one_bit_adam", "training.compression.warmup_steps=3"}});
   // Two rounds from one checkpoint to the next: a kill is within a round or between two.
   const auto add = [&](const Combination& island, int islands, const std::string& name, const Arguments& more) {
     Combination made = island;

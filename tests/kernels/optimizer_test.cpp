@@ -262,6 +262,39 @@ TEST_CASE("AdamW follows the scalar formula over steps") {
   }
 }
 
+TEST_CASE("AdamW's second moment stays as it is after the steps that it follows") {
+  AdamW frozen = kHyper;
+  frozen.second_moment_steps = 2;
+  Operation step = adamw({4099});
+  step.run = [frozen](Context& ctx, const std::vector<Tensor>& t) {
+    finalize_step_scalars(ctx, frozen, {}, t[5], 0, t[6], t[0]);
+    adamw_step(ctx, frozen, t[0], std::vector<AdamWSlice>{{t[1], t[2], t[3], t[4], true}});
+  };
+  step.operands[0] = always_f64(in_place("scalars", {kStepScalars}, {1, 1, 0.01, 1, 1, 0, 1, 0, kInfinity, kInfinity, kInfinity, kInfinity}));
+  step.operands.push_back(always_f64(input("sums", {kStepSums}, {4, 2, 0})));
+  step.operands.push_back(always_f64(assigned("norm", {1})));
+  for (const Device device : devices()) {
+    Operation operation = step;
+    for (int t = 1; t <= 4; ++t) {
+      operation.operands[2].values.assign(4099, 0.25 * t);
+      const Values after = run(operation, device, DType::kF32);
+      const double beta2 = t <= 2 ? kHyper.beta2 : 1, g = 0.25 * t, decay = 1 - 0.01 * kHyper.weight_decay;
+      CHECK(after[0][kBiasCorrection1] == Approx(1 - std::pow(kHyper.beta1, t)).epsilon(1e-14));
+      CHECK(after[0][kBiasCorrection2] == Approx(1 - std::pow(kHyper.beta2, std::min(t, 2))).epsilon(1e-14));
+      double worst = 0;
+      for (size_t i = 0; i < 4099; ++i) {
+        const double w = operation.operands[1].values[i], m = kHyper.beta1 * operation.operands[3].values[i] + (1 - kHyper.beta1) * g;
+        const double v = beta2 * operation.operands[4].values[i] + (1 - beta2) * g * g;
+        const double expected = w * decay - 0.01 * m / after[0][kBiasCorrection1] / (std::sqrt(v / after[0][kBiasCorrection2]) + kHyper.epsilon);
+        worst = std::max({worst, std::abs(after[1][i] - expected) / (1 + std::abs(expected)), std::abs(after[4][i] - v)});
+      }
+      CHECK(worst < 1e-6);
+      if (t > 2) CHECK(after[4] == operation.operands[4].values);
+      for (const size_t i : {0, 1, 3, 4}) operation.operands[i].values = after[i];
+    }
+  }
+}
+
 TEST_CASE("Lion: engines agree, and elements between slices are unchanged") {
   constexpr int64_t kMany = 300, kTotal = 12000, kLong = 200003;
   for (int64_t shift : {0, 1, 2}) {

@@ -18,7 +18,7 @@ namespace {
 
 const RaggedDataset kData(29, 12, 61);
 
-Config config_of(ParityModel model, const std::string& spec, Encoding method, const std::string& precision = "fp64") {
+Config config_of(ParityModel model, const std::string& spec, CompressionMethod method, const std::string& precision = "fp64") {
   ParityLayout layout;
   static_cast<Layout&>(layout) = parse_layout(spec);
   layout.gradient_accumulation = GradientAccumulation::kFull;
@@ -27,6 +27,7 @@ Config config_of(ParityModel model, const std::string& spec, Encoding method, co
   config.training.compression.block = 32;
   config.training.compression.ratio = 0.1;
   config.training.compression.rank = 2;
+  if (method == CompressionMethod::kOneBitAdam) config.training.compression.warmup_steps = 1;
   return config;
 }
 
@@ -42,7 +43,9 @@ constexpr Case kCases[] = {{ParityModel::kGpt2, "dp2z0"},
                            {ParityModel::kLlamaGrouped, "tp4dp2z3"},
                            {ParityModel::kLlama, "dp4rep2z3"},
                            {ParityModel::kGpt2, "tp2dp4rep2z1"}};
-constexpr Encoding kLossy[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kSign, Encoding::kTopK, Encoding::kRandomK, Encoding::kLowRank};
+constexpr CompressionMethod kLossy[] = {CompressionMethod::kInt8,      CompressionMethod::kInt4,    CompressionMethod::kSign,
+                                        CompressionMethod::kTopK,      CompressionMethod::kRandomK, CompressionMethod::kPowerSgd,
+                                        CompressionMethod::kOneBitAdam};
 
 std::vector<double> steps(Trainer& trainer, int first, int last) {
   std::vector<double> all;
@@ -94,7 +97,8 @@ class Mass {
 TEST_CASE("compression: top_k of all elements trains as the plain sum does") {
   for (const auto& [model, layout] : kCases) {
     INFO(layout);
-    Config compressed = config_of(model, layout, Encoding::kTopK, "fp32"), plain = config_of(model, layout, Encoding::kNone, "fp32");
+    Config compressed = config_of(model, layout, CompressionMethod::kTopK, "fp32"),
+           plain = config_of(model, layout, CompressionMethod::kNone, "fp32");
     compressed.training.compression.ratio = 1;
     const RunRecord expected = train_on_threads(plain, 3, Device::kCpu), actual = train_on_threads(compressed, 3, Device::kCpu);
     for (size_t step = 0; step < expected.loss.size(); ++step) {
@@ -106,12 +110,13 @@ TEST_CASE("compression: top_k of all elements trains as the plain sum does") {
 
 TEST_CASE("compression: every encoding trains under every sharding, and replicas hold equal bits") {
   for (const auto& [model, layout] : kCases) {
-    const RunRecord plain = train_on_threads(config_of(model, layout, Encoding::kNone), 3, Device::kReference);
-    for (const Encoding method : kLossy) {
-      INFO(layout << ", " << kNames<Encoding>[static_cast<size_t>(method)]);
+    const RunRecord plain = train_on_threads(config_of(model, layout, CompressionMethod::kNone), 3, Device::kReference);
+    for (const CompressionMethod method : kLossy) {
+      INFO(layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       const RunRecord record = train_on_threads(config_of(model, layout, method), 3, Device::kReference, true);
       CHECK(record.loss[0] == plain.loss[0]);  // the loss before the first update
-      CHECK(record.grad_norm[0] != plain.grad_norm[0]);
+      const size_t first_compressed = method == CompressionMethod::kOneBitAdam ? 1 : 0;
+      CHECK(record.grad_norm[first_compressed] != plain.grad_norm[first_compressed]);
       CHECK(std::isfinite(record.loss[2]));
     }
   }
@@ -119,7 +124,7 @@ TEST_CASE("compression: every encoding trains under every sharding, and replicas
 
 TEST_CASE("compression: training resumes bit for bit") {
   for (const auto& [model, layout] : kCases) {
-    for (const Encoding method : kLossy) {
+    for (const CompressionMethod method : kLossy) {
       const TemporaryDirectory directory;
       const Config config = config_of(model, layout, method);
       on_ranks(config, [&](Trainer& trainer) {
@@ -146,8 +151,40 @@ TEST_CASE("compression: training resumes bit for bit") {
   }
 }
 
-void check_mass_after_resharding(Encoding method) {
-  INFO(kNames<Encoding>[static_cast<size_t>(method)]);
+TEST_CASE("compression: one_bit_adam is plain training during its warm-up, and then steps with a second moment that stays") {
+  constexpr int kWarmup = 3;
+  for (const auto& [model, layout] : kCases) {
+    INFO(layout);
+    Config config = config_of(model, layout, CompressionMethod::kOneBitAdam);
+    config.training.compression.warmup_steps = kWarmup;
+    const RunRecord plain = train_on_threads(config_of(model, layout, CompressionMethod::kNone), kWarmup + 1, Device::kReference);
+    const RunRecord record = train_on_threads(config, kWarmup + 1, Device::kReference, true);
+    for (size_t step = 0; step <= kWarmup; ++step) CHECK(std::abs(record.loss[step] - plain.loss[step]) < 1e-12 * plain.loss[step]);
+    CHECK(record.grad_norm[kWarmup] != plain.grad_norm[kWarmup]);
+    on_ranks(config, [&](Trainer& trainer) {
+      trainer.initialise();
+      const auto second_moments = [&] {
+        std::vector<double> all;
+        for (const auto& stage : trainer.stages())
+          for (size_t unit = 0; unit < stage->params().units().size(); ++unit) {
+            const Tensor& v = stage->optimizer()->state(static_cast<int>(unit))[1].shard;
+            all.insert(all.end(), v.data<double>(), v.data<double>() + v.numel());
+          }
+        return all;
+      };
+      steps(trainer, 0, kWarmup - 1);
+      const std::vector<double> early = second_moments();
+      steps(trainer, kWarmup - 1, kWarmup);
+      const std::vector<double> kept = second_moments();
+      TRIREME_CHECK(early != kept, layout, ": the second moment follows the warm-up");
+      steps(trainer, kWarmup, kWarmup + 2);
+      TRIREME_CHECK(kept == second_moments(), layout, ": the second moment stays");
+    });
+  }
+}
+
+void check_mass_after_resharding(CompressionMethod method) {
+  INFO(kNames<CompressionMethod>[static_cast<size_t>(method)]);
   const TemporaryDirectory directory;
   const Config first = config_of(ParityModel::kLlamaGrouped, "tp2pp2dp2z2", method);
   Mass saved;
@@ -179,13 +216,14 @@ void check_mass_after_resharding(Encoding method) {
 }
 
 TEST_CASE("compression: another layout takes over all that was not yet sent") {
-  for (const Encoding method : {Encoding::kTopK, Encoding::kLowRank}) check_mass_after_resharding(method);
+  for (const CompressionMethod method : {CompressionMethod::kTopK, CompressionMethod::kPowerSgd}) check_mass_after_resharding(method);
 }
 
 TEST_CASE("compression: memory and bytes on the wire are forecast exactly") {
   for (const auto& [model, layout] : kCases) {
     std::vector<double> counted;  // bytes by rank
-    for (const Encoding method : {Encoding::kNone, Encoding::kInt8, Encoding::kTopK, Encoding::kLowRank}) {
+    for (const CompressionMethod method :
+         {CompressionMethod::kNone, CompressionMethod::kInt8, CompressionMethod::kTopK, CompressionMethod::kPowerSgd}) {
       const Config config = config_of(model, layout, method);
       std::vector<CommunicationRecord> records;
       std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
@@ -216,7 +254,7 @@ TEST_CASE("compression: memory and bytes on the wire are forecast exactly") {
         sent += record.entry("replicate", "all_gather").wire_bytes;
         // The all-reduces over `data` of a plain run count tokens, as those of every run do.
         const double over_data = record.entry("data", "all_reduce").wire_bytes;
-        if (method == Encoding::kNone) {
+        if (method == CompressionMethod::kNone) {
           counted.push_back(over_data);
           continue;
         }
@@ -233,7 +271,7 @@ TEST_CASE("compression: the planner's time of power_sgd comes from the bytes tha
   cluster = resolve_cluster(cluster);
   for (const char* layout : {"dp2z0", "dp4rep2z3", "dp6z1"}) {
     INFO(layout);
-    const Config config = config_of(ParityModel::kLlama, layout, Encoding::kLowRank, "fp32");
+    const Config config = config_of(ParityModel::kLlama, layout, CompressionMethod::kPowerSgd, "fp32");
     double elements = 0;
     for (const ParamSpec& spec : whole_model(config.model)) elements += static_cast<double>(spec.box.numel());
     const double ranks = static_cast<double>(*config.parallel.data), bytes = gradient_message_bytes(config, stacks().front());
@@ -250,7 +288,7 @@ TEST_CASE("compression: the planner's time of power_sgd comes from the bytes tha
 TEST_CASE("compression: the memory of power_sgd with a warm-up is that of the steps after it") {
   for (const char* layout : {"dp2z0", "dp4rep2z3"}) {
     INFO(layout);
-    Config config = config_of(ParityModel::kLlama, layout, Encoding::kLowRank);
+    Config config = config_of(ParityModel::kLlama, layout, CompressionMethod::kPowerSgd);
     config.training.compression.warmup_steps = 3;
     std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
     on_ranks(config, [&](Trainer& trainer) {
@@ -269,7 +307,7 @@ TEST_CASE("compression: the memory of power_sgd with a warm-up is that of the st
 TEST_CASE("compression: power_sgd trains alike under every division of the data ranks") {
   for (const bool feedback : {true, false}) {
     const auto record_of = [&](const char* layout) {
-      Config config = config_of(ParityModel::kLlama, layout, Encoding::kLowRank);
+      Config config = config_of(ParityModel::kLlama, layout, CompressionMethod::kPowerSgd);
       config.training.compression.error_feedback = feedback;
       return train_on_threads(config, 4, Device::kReference, true);
     };
@@ -290,7 +328,7 @@ TEST_CASE("compression: power_sgd saves the bases once, in the bytes of the fore
   };
   for (const auto& [model, layout] : kCases) {
     for (const bool feedback : {true, false}) {
-      Config config = config_of(model, layout, Encoding::kLowRank);
+      Config config = config_of(model, layout, CompressionMethod::kPowerSgd);
       config.training.compression.error_feedback = feedback;
       on_ranks(config, [&](Trainer& trainer) {
         TRIREME_CHECK(bytes_of(trainer) == static_cast<double>(reducer_bytes(config)), layout, ": ", bytes_of(trainer), " bytes saved, ",
@@ -305,7 +343,7 @@ TEST_CASE("compression: power_sgd saves the bases once, in the bytes of the fore
     for (const ReducerMatrix& matrix : trainer.reducer_matrices())
       body(matrix.spec->name, std::vector<double>(matrix.values.data<double>(), matrix.values.data<double>() + matrix.values.numel()));
   };
-  on_ranks(config_of(ParityModel::kLlama, "dp2z1", Encoding::kLowRank), [&](Trainer& trainer) {
+  on_ranks(config_of(ParityModel::kLlama, "dp2z1", CompressionMethod::kPowerSgd), [&](Trainer& trainer) {
     trainer.initialise();
     steps(trainer, 0, 2);
     save(trainer, directory.path, 2);
@@ -314,7 +352,7 @@ TEST_CASE("compression: power_sgd saves the bases once, in the bytes of the fore
   });
   REQUIRE(saved.size() > 5);
   for (const char* layout : {"dp4rep2z3", "pp2dp3z0", "tp2dp2z2"}) {
-    on_ranks(config_of(ParityModel::kLlama, layout, Encoding::kLowRank), [&](Trainer& trainer) {
+    on_ranks(config_of(ParityModel::kLlama, layout, CompressionMethod::kPowerSgd), [&](Trainer& trainer) {
       CheckpointReader reader(directory.path / checkpoint_name(2));
       const bool split = trainer.mesh().tensor->size() > 1;
       TRIREME_CHECK((load_state(trainer, reader).find("starts from new ones") != std::string::npos) == split, layout,

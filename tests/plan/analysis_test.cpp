@@ -117,14 +117,14 @@ TEST_CASE("the traffic of each axis equals the traffic that a run records") {
 TEST_CASE("compression: the traffic of each axis is about that of a run") {
   for (ParityLayout layout : {ParityLayout{{.data = 4}}, ParityLayout{{.data = 4, .zero = 3, .replicate = 2}}}) {
     if (layout.zero > 0) layout.gradient_accumulation = GradientAccumulation::kFull;
-    for (const Encoding method : {Encoding::kInt8, Encoding::kLowRank}) {
+    for (const CompressionMethod method : {CompressionMethod::kInt8, CompressionMethod::kPowerSgd}) {
       INFO(layout.str() << " " << name_of(method));
       Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
       config.training.compression = {.method = method, .warmup_steps = 0};
       config.training.compression.rank = 1;
       std::map<std::string, double> sent = sent_bytes(layout, config), said = planned_bytes(config);
       // Messages of such small matrices have more bytes for scales and vectors than those of large ones.
-      const double of_data = method == Encoding::kLowRank ? sent["data"] : 0;  // otherwise only counts
+      const double of_data = method == CompressionMethod::kPowerSgd ? sent["data"] : 0;  // otherwise only counts
       CHECK(said["parameters"] + said["gradients"] == Approx(sent["shard"] + of_data).epsilon(0.3));
       CHECK(said["replicas"] == Approx(sent["replicate"]).epsilon(0.3));
     }

@@ -88,8 +88,8 @@ TEST_CASE("plan says what compressed gradients gain where their reduction takes 
   const RankedLayout plan = data_parallel(slow, {});
   const std::vector<CompressedStep> steps = compression_gain(plan.config, slow, plan.forecast);
   REQUIRE(steps.size() == 2);
-  CHECK(steps[0].method == Encoding::kInt8);
-  CHECK(steps[1].method == Encoding::kInt4);
+  CHECK(steps[0].method == CompressionMethod::kInt8);
+  CHECK(steps[1].method == CompressionMethod::kInt4);
   for (const auto& [method, seconds] : steps) {
     const std::string name = name_of(method);
     CAPTURE(name);

@@ -262,6 +262,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.compression.method=int4", "training.compression.block=64", "parallel.data=2", "parallel.zero_stage=3"},
       {"training.compression.method=top_k", "training.compression.ratio=0.05", "training.compression.error_feedback=false"},
       {"training.compression.method=power_sgd", "training.compression.rank=2", "parallel.data=2", "parallel.zero_stage=2"},
+      {"training.compression.method=one_bit_adam", "training.compression.warmup_steps=20", "parallel.data=2", "parallel.zero_stage=1"},
       {"model.window=8"},
       {"model.window=8", "model.window_layers=[0, 3]"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},

@@ -282,7 +282,7 @@ void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
     rules.broken("kernels.cuda_graph", "a captured step would repeat the same dropout masks", "false, or model.dropout 0", "false");
-  if (rules.apply({"training.compression.method"}) && c.training.compression.method == Encoding::kRandomK)
+  if (rules.apply({"training.compression.method"}) && c.training.compression.method == CompressionMethod::kRandomK)
     rules.broken("kernels.cuda_graph", "a captured step would send the same elements in every step", "false, or another training.compression.method",
                  "false");
   if (rules.apply({"observe.anomalies.policy"}) && c.observe.anomalies.policy == AnomalyPolicy::kRerun)

@@ -19,7 +19,7 @@ int64_t largest_rank(const Config& c) {
 
 void check_low_rank(Rules& rules, const Config& c) {
   const CompressionConfig& k = c.training.compression;
-  if (k.method != Encoding::kLowRank) return;
+  if (k.method != CompressionMethod::kPowerSgd) return;
   if (rules.apply({"run.device"}) && c.run.device == "cuda")
     rules.broken("training.compression.method", "power_sgd sums over all data ranks, which GPUs cannot do yet", "another method, or run.device cpu",
                  "none");
@@ -39,7 +39,7 @@ void check_low_rank(Rules& rules, const Config& c) {
 void check_compression(Rules& rules, const Config& c) {
   const CompressionConfig& k = c.training.compression;
   const ParallelConfig& p = c.parallel;
-  if (k.method == Encoding::kNone || !rules.apply({"training.compression.method"})) return;
+  if (k.method == CompressionMethod::kNone || !rules.apply({"training.compression.method"})) return;
   if (rules.apply({"training.compression.block"}) && k.block % 8 != 0)
     rules.broken("training.compression.block", "not a multiple of 8", "multiples of 8",
                  nearest(k.block, 8, static_cast<int64_t>(kMaxExtent), [](int64_t n) { return n % 8 == 0; }));
@@ -47,6 +47,12 @@ void check_compression(Rules& rules, const Config& c) {
     rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
                  "none");
   check_low_rank(rules, c);
+  if (k.method == CompressionMethod::kOneBitAdam) {
+    if (rules.apply({"training.optimizer.name"}) && c.training.optimizer.name != Optimizer::kAdamW)
+      rules.broken("training.compression.method", "of the optimizers only adamw has a second moment to keep", "another method, or adamw", "sign");
+    if (rules.apply({"training.compression.warmup_steps"}) && k.warmup_steps == 0)
+      rules.broken("training.compression.warmup_steps", "one_bit_adam keeps the second moment that these steps find", "1 or more", "1");
+  }
   const bool replicas_only = k.scope == CompressionScope::kReplicate;
   if (!replicas_only && rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded)
     rules.broken("parallel.gradient_accumulation", "training.compression encodes a step's gradient once, so it needs all of it",
@@ -81,7 +87,7 @@ void check_local(Rules& rules, const Config& c) {
     rules.broken("parallel.islands", "training.local.steps is not set, so the islands would never synchronise",
                  "1, or a training.local.steps from 1, or a training.asynchronous.mode", "1");
   if (!local) return;
-  if (rules.apply({"training.compression.method"}) && t.compression.method != Encoding::kNone)
+  if (rules.apply({"training.compression.method"}) && t.compression.method != CompressionMethod::kNone)
     rules.broken("training.compression.method", "training.local saves no errors of compression for each island", "none, or training.local.steps null",
                  "none");
   if (rules.apply({"training.ema.decay"}) && t.ema.decay)
@@ -125,7 +131,7 @@ void check_hogwild(const Config& c, const Refuse& refuse) {
   refuse(p.pipeline > 1, "parallel.pipeline", one_rank, "1");
   refuse(p.data && *p.data > 1, "parallel.data", one_rank, "1");
   refuse(p.zero_stage > 0, "parallel.zero_stage", one_rank, "0");
-  refuse(t.compression.method != Encoding::kNone, "training.compression.method", "hogwild sends no gradients", "none");
+  refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method", "hogwild sends no gradients", "none");
   refuse(t.ema.decay.has_value(), "training.ema.decay", "with hogwild an average of the weights would be of other weights on each island", "null");
   refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
          "with hogwild the islands would not agree on an anomalous step", "warn");
@@ -153,8 +159,8 @@ void check_asynchronous(Rules& rules, const Config& c) {
   if (shares_weights(t)) return check_hogwild(c, refuse);
   if (averages_elastically(t)) {
     refuse(t.precision == "fp16", "training.precision", "with elastic averaging each island would have a loss scale of its own", "bf16");
-    refuse(t.compression.method != Encoding::kNone, "training.compression.method", "elastic averaging saves no errors of compression for each island",
-           "none");
+    refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
+           "elastic averaging saves no errors of compression for each island", "none");
     refuse(t.ema.decay.has_value(), "training.ema.decay",
            "with elastic averaging the weights of islands differ, and so would their averages; the centre is an average itself", "null");
     refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
@@ -171,7 +177,7 @@ void check_asynchronous(Rules& rules, const Config& c) {
     return;
   }
   refuse(t.precision == "fp16", "training.precision", "with training.asynchronous the gradients of an update would have several loss scales", "bf16");
-  refuse(t.compression.method != Encoding::kNone, "training.compression.method",
+  refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
          "training.asynchronous sends whole gradients to the parameter servers", "none");
   refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
          "parameter servers apply an update of training.asynchronous before all ranks can judge it", "warn");

@@ -160,8 +160,9 @@ enum class RecomputeMode : uint8_t { kNone, kSelective, kFull, kBudget };
 template <>
 inline constexpr std::array kNames<RecomputeMode>{"none", "selective", "full", "budget"};
 
+enum class CompressionMethod : uint8_t { kNone, kInt8, kInt4, kSign, kTopK, kRandomK, kPowerSgd, kOneBitAdam };
 template <>
-inline constexpr std::array kNames<Encoding>{"none", "int8", "int4", "sign", "top_k", "random_k", "power_sgd"};
+inline constexpr std::array kNames<CompressionMethod>{"none", "int8", "int4", "sign", "top_k", "random_k", "power_sgd", "one_bit_adam"};
 
 /// Which sums of gradients are compressed: over all data ranks, or only over `parallel.replicate`.
 enum class CompressionScope : uint8_t { kData, kReplicate };
@@ -169,11 +170,11 @@ template <>
 inline constexpr std::array kNames<CompressionScope>{"data", "replicate"};
 
 struct CompressionConfig {
-  OneOf<Encoding> method = Encoding::kNone;
+  OneOf<CompressionMethod> method = CompressionMethod::kNone;
   bool error_feedback = true;
   OneOf<CompressionScope> scope = CompressionScope::kData;
   int64_t warmup_steps = 0;
-  int64_t block = 256;  ///< int8, int4, sign
+  int64_t block = 256;  ///< int8, int4, sign, one_bit_adam
   double ratio = 0.01;  ///< top_k, random_k
   int64_t rank = 4;     ///< power_sgd
   bool operator==(const CompressionConfig&) const = default;

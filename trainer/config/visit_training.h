@@ -141,13 +141,14 @@ void visit(V& v, LossScaleSection& c) {
 
 template <class V>
 void visit(V& v, CompressionConfig& c) {
-  const bool none = c.method == Encoding::kNone, sparse = c.method == Encoding::kTopK || c.method == Encoding::kRandomK;
-  const bool factors = c.method == Encoding::kLowRank;
+  const bool none = c.method == CompressionMethod::kNone, sparse = c.method == CompressionMethod::kTopK || c.method == CompressionMethod::kRandomK;
+  const bool factors = c.method == CompressionMethod::kPowerSgd;
   const char* const off = none ? "method is none" : nullptr;
   v(Field{.key = "method",
           .doc =
               "Lossy compression of the gradients that data ranks exchange; vectors are sent as they are. int8, int4: blocks with a scale each; "
-              "sign: blocks of one bit and a scale; top_k: the largest elements; random_k: randomly drawn ones; power_sgd: two factors of low rank."},
+              "sign: blocks of one bit and a scale; top_k: the largest elements; random_k: randomly drawn ones; power_sgd: two factors of low rank; "
+              "one_bit_adam: sign, with AdamW's second moment fixed after warmup_steps."},
     c.method);
   v(Field{.key = "error_feedback",
           .doc = "Add to the next gradient what the last messages lacked. Without it training may not converge.",
@@ -161,7 +162,7 @@ void visit(V& v, CompressionConfig& c) {
   v(Field{.key = "warmup_steps", .doc = "Number of first steps that are not compressed.", .min = 0, .max = kMaxExtent, .without_effect = off},
     c.warmup_steps);
   v(Field{.key = "block",
-          .doc = "int8, int4 and sign: number of elements that share a scale, a multiple of 8.",
+          .doc = "int8, int4, sign and one_bit_adam: number of elements that share a scale, a multiple of 8.",
           .min = 8,
           .max = kMaxExtent,
           .without_effect = none      ? off

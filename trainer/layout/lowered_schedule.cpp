@@ -40,12 +40,26 @@ Precision precision_of(const TrainingConfig& training) {
 }
 
 bool needs_full_gradients(const CompressionConfig& compression) {
-  return compression.method != Encoding::kNone && compression.scope == CompressionScope::kData;
+  return compression.method != CompressionMethod::kNone && compression.scope == CompressionScope::kData;
+}
+
+Encoding encoding_of(CompressionMethod method) {
+  switch (method) {
+    case CompressionMethod::kNone: return Encoding::kNone;
+    case CompressionMethod::kInt8: return Encoding::kInt8;
+    case CompressionMethod::kInt4: return Encoding::kInt4;
+    case CompressionMethod::kSign:
+    case CompressionMethod::kOneBitAdam: return Encoding::kSign;
+    case CompressionMethod::kTopK: return Encoding::kTopK;
+    case CompressionMethod::kRandomK: return Encoding::kRandomK;
+    case CompressionMethod::kPowerSgd: return Encoding::kLowRank;
+  }
+  throw InternalError("unknown method of compression");
 }
 
 CompressionOptions compression_of(const Config& config) {
   const CompressionConfig& c = config.training.compression;
-  return {.encoding = {.encoding = c.method.value(), .block = c.block, .ratio = c.ratio},
+  return {.encoding = {.encoding = encoding_of(c.method.value()), .block = c.block, .ratio = c.ratio},
           .error_feedback = c.error_feedback,
           .replicas_only = c.scope == CompressionScope::kReplicate,
           .warmup_steps = c.warmup_steps,

@@ -111,7 +111,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   const int found = config.run.device == "cpu" ? 0 : usable_gpus();
   const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
   if (config.run.device == "auto") config.run.device = automatic_device(*world_, place, config, found, index, options);
-  if (config.run.device == "cuda" && config.training.compression.method == Encoding::kLowRank)
+  if (config.run.device == "cuda" && config.training.compression.method == CompressionMethod::kPowerSgd)
     throw AgreedError(
         ExitCode::kUsage,
         "training.compression.method=power_sgd: power_sgd sums over all data ranks, which GPUs cannot do yet; allowed another method, or "

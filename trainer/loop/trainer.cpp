@@ -115,6 +115,8 @@ void Trainer::make_optimizers() {
   const OptimizerConfig& optimizer = config_.training.optimizer;
   const Optimizer kind = optimizer.name.value();
   hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
+  const CompressionConfig& compression = config_.training.compression;
+  if (compression.method == CompressionMethod::kOneBitAdam) hyper_.second_moment_steps = static_cast<double>(compression.warmup_steps);
   for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
   rounds_ = rounds_of(config_.training, config_.training.steps.value_or(0));
   const LocalConfig& local = config_.training.local;

@@ -11,10 +11,10 @@ namespace trireme {
 std::vector<CompressedStep> compression_gain(const Config& config, const ClusterConfig& cluster, const Forecast& plain) {
   constexpr double kLeastShare = 0.1, kLeastGain = 1.05;
   std::vector<CompressedStep> faster;
-  const bool compressed = config.training.compression.method != Encoding::kNone;
+  const bool compressed = config.training.compression.method != CompressionMethod::kNone;
   if (compressed || !stack_of(cluster.software.stack).own || plain.parts.reduce < kLeastShare * plain.step_seconds) return faster;
   Config tried = config;
-  for (const Encoding method : {Encoding::kInt8, Encoding::kInt4}) {
+  for (const CompressionMethod method : {CompressionMethod::kInt8, CompressionMethod::kInt4}) {
     tried.training.compression.method = method;
     try {
       const Forecast step = forecast(resolve(tried), cluster);

@@ -8,7 +8,7 @@ namespace trireme {
 
 /// A step with gradients compressed by one method of training.compression.
 struct CompressedStep {
-  Encoding method = Encoding::kNone;
+  CompressionMethod method = CompressionMethod::kNone;
   double step_seconds = 0;
 };
 

@@ -78,8 +78,8 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   axes.push_back(group({"parameters", uses * parameters * (n - 1) / n * element, uses * units * (n - 1), unshard_beside}, MeshAxis::kShard));
   const double reduce_beside = backwards * scatters / m;
   const CompressionConfig& compression = config.training.compression;
-  const double message = compression.method == Encoding::kNone ? reduced : gradient_message_bytes(config, stacks().front());
-  if (compression.method == Encoding::kLowRank) {  // two all-reduces of factors over all data ranks
+  const double message = compression.method == CompressionMethod::kNone ? reduced : gradient_message_bytes(config, stacks().front());
+  if (compression.method == CompressionMethod::kPowerSgd) {  // two all-reduces of factors over all data ranks
     axes.push_back(group({"gradients", 2 * parameters * (n * r - 1) / (n * r) * message, units * 4 * (n * r - 1), reduce_beside}, MeshAxis::kData));
   } else {
     const double scattered = needs_full_gradients(compression) ? message : reduced;
