@@ -79,16 +79,17 @@ void GradStore::sum_partial(Context& ctx, Communicator& tensor, Communicator& kv
 
 void GradStore::sum_partial(Context& ctx, Partial over, Communicator& comm) {
   std::vector<Tensor> parts;
+  for (size_t u = 0; u < units_.size(); ++u)
+    for (const Unit::Segment& segment : units_[u]->owned_segments(shard_->rank(), shard_->size()))
+      if (segment.spec->partial_over == over) parts.push_back(Unit::slice(states_[u].shard, segment, shard_->rank()));
+  sum_packed(ctx, comm, parts, dtype_);
+}
+
+void sum_packed(Context& ctx, Communicator& comm, const std::vector<Tensor>& parts, DType dtype) {
   int64_t total = 0;
-  for (size_t u = 0; u < units_.size(); ++u) {
-    for (const Unit::Segment& segment : units_[u]->owned_segments(shard_->rank(), shard_->size())) {
-      if (segment.spec->partial_over != over) continue;
-      parts.push_back(Unit::slice(states_[u].shard, segment, shard_->rank()));
-      total += segment.count;
-    }
-  }
+  for (const Tensor& part : parts) total += part.numel();
   if (total == 0 || comm.size() == 1) return;
-  const Tensor packed = Tensor::empty(ctx, {total}, dtype_, MemoryCategory::kCommunication);
+  const Tensor packed = Tensor::empty(ctx, {total}, dtype, MemoryCategory::kCommunication);
   int64_t offset = 0;
   for (const Tensor& part : parts) {
     copy(ctx, part, packed.flat(offset, part.numel()));

@@ -50,4 +50,7 @@ class GradStore {
   std::unique_ptr<Reducer> reducer_;
 };
 
+/// Sums tensors of dtype `dtype` over the ranks, in place, by one all-reduce of a packed copy; nothing if there are none.
+void sum_packed(Context& ctx, Communicator& comm, const std::vector<Tensor>& parts, DType dtype);
+
 }  // namespace trireme

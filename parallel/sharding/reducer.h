@@ -55,6 +55,7 @@ class Reducer {
     Tensor tensor;
     int64_t begin = 0;                ///< position of its first element in the unit's flat buffer
     const ParamSpec* spec = nullptr;  ///< not null: `tensor` is a matrix of its own for this parameter, equal on all data ranks
+    int worker = -1;                  ///< the data rank that it belongs to, if this rank keeps the state of all of them
   };
   virtual std::vector<State> state(int /*unit*/) const { return {}; }
 

@@ -44,8 +44,13 @@ void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& p
 }
 
 std::vector<Unit::Segment> counted_segments(const Unit& unit, const Communicator& shard) {
+  const int64_t owned = unit.shard_numel(shard.size());
+  return counted_segments(unit, shard.rank() * owned, (shard.rank() + 1) * owned);
+}
+
+std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int64_t end) {
   std::vector<Unit::Segment> counted;
-  for (Unit::Segment segment : unit.owned_segments(shard.rank(), shard.size())) {
+  for (Unit::Segment segment : unit.segments(begin, end)) {
     segment.count = segment.matrix_range().count();  // the end of a segment may be padding
     if (segment.spec->is_primary_copy && segment.count > 0) counted.push_back(segment);
   }

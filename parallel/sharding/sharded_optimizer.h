@@ -46,6 +46,8 @@ class ShardedOptimizer {
 /// The segments of a unit that this rank owns and counts, without padding: over all ranks with replicate coordinate 0, every element of every
 /// parameter is in exactly one of them; tied copies are in none.
 std::vector<Unit::Segment> counted_segments(const Unit& unit, const Communicator& shard);
+/// The segments of elements [begin, end) of a unit's flat buffer that this tensor rank counts, without padding.
+std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int64_t end);
 
 /// sum[0] (f64) += sum of squares of this rank's owned gradients of primary copies. Over all ranks with replicate coordinate 0, every element of
 /// every parameter is added exactly once; padding and tied copies are never added. The sum of each parameter, by its name, is appended to

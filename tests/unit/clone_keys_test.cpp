@@ -35,6 +35,7 @@ const std::set<std::string> kReplaced = {"run.seed",
                                          "training.optimizer.learning_rate",
                                          "training.schedule.warmup_steps",
                                          "training.schedule.final_learning_rate",
+                                         "security.aggregation.rule",
                                          "data.train"};
 
 Config users_config() {

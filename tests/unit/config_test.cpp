@@ -263,6 +263,8 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.compression.method=top_k", "training.compression.ratio=0.05", "training.compression.error_feedback=false"},
       {"training.compression.method=power_sgd", "training.compression.rank=2", "parallel.data=2", "parallel.zero_stage=2"},
       {"training.compression.method=one_bit_adam", "training.compression.warmup_steps=20", "parallel.data=2", "parallel.zero_stage=1"},
+      {"security.aggregation.rule=krum", "security.aggregation.byzantine=1", "parallel.data=8"},
+      {"security.aggregation.rule=centered_clipping", "security.aggregation.byzantine=1", "parallel.data=4", "security.aggregation.radius=0.5"},
       {"model.window=8"},
       {"model.window=8", "model.window_layers=[0, 3]"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
@@ -289,6 +291,12 @@ TEST_CASE("config: the resolved file loads again and is equal") {
   };
   CHECK(accumulation("data") == GradientAccumulation::kFull);  // a step's gradient is encoded once
   CHECK(accumulation("replicate") == GradientAccumulation::kSharded);
+  const auto momentum = [](const std::string& rule) {
+    return *resolve(load(kSmall, {"parallel.data=8", "security.aggregation.byzantine=1", "security.aggregation.rule=" + rule}))
+                .security.aggregation.momentum;
+  };
+  CHECK(momentum("centered_clipping") == 0.9);
+  CHECK(momentum("geometric_median") == 0);
   // wsd counted in epochs keeps decay_steps auto, which depends on the dataset.
   const Config epochs = resolve(load("training: {epochs: 1, schedule: {name: wsd}}\ndata: {train: [a]}"));
   CHECK(load(to_yaml(epochs)) == epochs);

@@ -103,6 +103,7 @@ bool verify(const VerifyArguments& arguments) {
     std::cout << m.architecture << " of " << counted(m.layers, "layer") << ", hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
               << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads"
               << (config.training.compression.method == CompressionMethod::kNone ? "" : ", without training.compression")
+              << (is_robust(config.security) ? ", without security.aggregation" : "")
               << (config.training.local.steps ? ", as one island without training.local" : "")
               << (is_asynchronous(config.training) ? ", as one island without training.asynchronous" : "")
               << (config.resilience.rebalance == Rebalance::kMicroBatches ? ", data ranks with different numbers of micro-batches" : "") << std::endl;

@@ -216,6 +216,46 @@ void check_backup_replicas(Rules& rules, const Config& c) {
          "with backup replicas no gradient of an update is stale", "none");
 }
 
+/// Robust rules, and what does not go with them.
+void check_aggregation(Rules& rules, const Config& c) {
+  const AggregationConfig& a = c.security.aggregation;
+  const TrainingConfig& t = c.training;
+  if (!is_robust(c.security) || !rules.apply({"security.aggregation.rule"})) return;
+  const auto refuse = [&](bool refused, const char* key, const std::string& rule, const std::string& allowed) {
+    if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or security.aggregation.rule mean"), allowed);
+  };
+  refuse(c.run.device == "cuda", "run.device", "robust rules have no CUDA kernels", "cpu");
+  refuse(t.precision == "fp16", "training.precision",
+         "with a robust rule a data rank whose gradient overflows would count as a wrong one instead of lowering the loss scale", "bf16");
+  refuse(t.reduce_dtype == "bf16", "training.reduce_dtype", "robust rules compare gradients in fp32", "auto");
+  refuse(t.compression.method != Encoding::kNone, "training.compression.method",
+         "what a message of training.compression lacks would count as an error of its data rank", "none");
+  refuse(t.local.steps.has_value(), "training.local.steps", "islands exchange weights and not gradients, to which no robust rule applies", "null");
+  refuse(is_asynchronous(t), "training.asynchronous.mode", "the gradients of training.asynchronous arrive one by one, and a robust rule compares all",
+         "none");
+  refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance",
+         "robust rules weigh data ranks alike, so what is trained would depend on the samples of each", "none");
+  refuse(c.observe.anomalies.policy == AnomalyPolicy::kRerun, "observe.anomalies.policy",
+         "a step that is repeated on other data ranks would have other momenta and another choice among equals", "warn");
+  if (a.rule == AggregationRule::kCenteredClipping && a.momentum && *a.momentum == 0 && rules.apply({"security.aggregation.momentum"}))
+    rules.broken("security.aggregation.momentum", "centered_clipping without momentum does not stop attackers who stay within the noise of a step",
+                 "auto, or numbers above 0 and below 1", "auto");
+  if (!rules.apply({"security.aggregation.byzantine"})) return;
+  if (a.byzantine < 1)
+    return rules.broken("security.aggregation.byzantine", concat("rule ", a.rule, " needs the number of data ranks that may be wrong"),
+                        "integers from 1, or security.aggregation.rule mean", "1");
+  if (!c.parallel.data || !rules.apply({"parallel.data"})) return;
+  const int64_t least = least_data_ranks(a.rule.value(), a.byzantine), ranks = *c.parallel.data;
+  if (ranks >= least) return;
+  int64_t most = a.byzantine;
+  while (most > 0 && least_data_ranks(a.rule.value(), most) > ranks) --most;
+  rules.broken(
+      "security.aggregation.byzantine",
+      concat("rule ", a.rule, " needs at least ", least, " data ranks for ", counted(a.byzantine, "wrong one"), ", and parallel.data is ", ranks),
+      most > 0 ? concat("1 to ", most, ", or parallel.data from ", least) : concat("a parallel.data from ", least),
+      most > 0 ? std::to_string(most) : concat("parallel.data ", least));
+}
+
 /// Micro-batches that move between data ranks, and what does not go with them.
 void check_rebalance(Rules& rules, const Config& c) {
   const ParallelConfig& p = c.parallel;
@@ -248,6 +288,7 @@ void check_communication(Rules& rules, const Config& c) {
   check_asynchronous(rules, c);
   check_backup_replicas(rules, c);
   check_rebalance(rules, c);
+  check_aggregation(rules, c);
 }
 
 }  // namespace trireme

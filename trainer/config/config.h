@@ -9,6 +9,7 @@
 
 #include "kernels/core/encoding.h"
 #include "kernels/core/optimizer_traits.h"
+#include "parallel/sharding/aggregation_rule.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/one_of.h"
 
@@ -352,6 +353,23 @@ struct ObserveConfig {
   bool operator==(const ObserveConfig&) const = default;
 };
 
+template <>
+inline constexpr std::array kNames<AggregationRule>{"mean",       "median", "trimmed_mean",     "krum",
+                                                    "multi_krum", "bulyan", "geometric_median", "centered_clipping"};
+
+struct AggregationConfig {
+  OneOf<AggregationRule> rule = AggregationRule::kMean;
+  int64_t byzantine = 0;  ///< data ranks whose gradients may be wrong
+  Auto<double> momentum;  ///< of each data rank; auto: 0.9 for centered_clipping, else 0
+  double radius = 1;      ///< centered_clipping
+  bool operator==(const AggregationConfig&) const = default;
+};
+
+struct SecurityConfig {
+  AggregationConfig aggregation;
+  bool operator==(const SecurityConfig&) const = default;
+};
+
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -363,9 +381,12 @@ struct Config {
   KernelsConfig kernels;
   PlanConfig plan;
   ObserveConfig observe;
+  SecurityConfig security;
   bool operator==(const Config&) const = default;
 };
 
+/// True if gradients of data ranks are not summed but aggregated by a robust rule.
+inline bool is_robust(const SecurityConfig& security) { return security.aggregation.rule != AggregationRule::kMean; }
 /// True if islands train by training.asynchronous.
 inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }
 /// True if a step is an update of the only weights, by gradients of any islands. Otherwise each island has its own steps, weights and optimizer state.

@@ -384,6 +384,52 @@ void visit(V& v, ObserveConfig& c) {
 }
 
 template <class V>
+void visit(V& v, AggregationConfig& c) {
+  const bool mean = c.rule == AggregationRule::kMean;
+  const char* const off = mean ? "rule is mean" : nullptr;
+  v(Field{.key = "rule",
+          .doc =
+              "How the gradients of the data ranks become one. mean: their sum over all tokens. The others tolerate wrong gradients of byzantine "
+              "data "
+              "ranks and weigh all data ranks alike. median, trimmed_mean: of each element; krum: the gradient nearest to the others; multi_krum: "
+              "the "
+              "mean of the nearest ones; bulyan: a trimmed mean of those that krum chooses; geometric_median; centered_clipping: the mean, with no "
+              "gradient farther than radius."},
+    c.rule);
+  v(Field{.key = "byzantine",
+          .doc = "Number f of data ranks whose gradients may be wrong in any way. Needs at least 2f+1 data ranks; krum and multi_krum 2f+3, bulyan "
+                 "4f+3. "
+                 "Gradients that are not finite and data ranks without a valid token count as wrong ones.",
+          .min = 0,
+          .max = kMaxExtent,
+          .without_effect = off},
+    c.byzantine);
+  v(Field{.key = "momentum",
+          .doc =
+              "Each data rank's gradient is replaced by its moving average with this momentum before the rule, so that attackers cannot hide in the "
+              "noise of a step. 0: none. centered_clipping needs it.",
+          .min = 0,
+          .max = 1,
+          .below_max = true,
+          .auto_rule = "0.9 for centered_clipping, otherwise 0",
+          .without_effect = off},
+    c.momentum);
+  v(Field{.key = "radius",
+          .doc = "centered_clipping: norm to which the difference of a data rank's gradient from the centre is shortened.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = mean                                           ? off
+                            : c.rule == AggregationRule::kCenteredClipping ? nullptr
+                                                                           : "only centered_clipping has a radius"},
+    c.radius);
+}
+
+template <class V>
+void visit(V& v, SecurityConfig& c) {
+  v.section("aggregation", "Aggregation of gradients over data ranks of which some may be wrong.", c.aggregation);
+}
+
+template <class V>
 void visit(V& v, Config& c) {
   v.section("run", "The run: name, directory, seed and device.", c.run);
   v.section("model", "The model architecture.", c.model);
@@ -395,6 +441,7 @@ void visit(V& v, Config& c) {
   v.section("kernels", "Choice of compute kernels.", c.kernels);
   v.section("plan", "Forecast of memory and time before the first step.", c.plan);
   v.section("observe", "What a run prints, watches and records, and for which other programs it writes figures.", c.observe);
+  v.section("security", "Protection from ranks that are wrong or hostile.", c.security);
 }
 
 }  // namespace trireme

@@ -67,6 +67,11 @@ CompressionOptions compression_of(const Config& config) {
           .rank = c.rank};
 }
 
+AggregationOptions aggregation_of(const Config& config) {
+  const AggregationConfig& a = config.security.aggregation;
+  return {.rule = a.rule.value(), .byzantine = a.byzantine, .momentum = a.momentum.value_or(0), .radius = a.radius};
+}
+
 std::vector<std::string> state_names(const TrainingConfig& training) {
   const OptimizerTraits& traits = traits_of(training.optimizer.name.value());
   std::vector<std::string> names(traits.state_names.begin(), traits.state_names.begin() + traits.states);

@@ -150,6 +150,9 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
   TrainingConfig& t = resolved.training;
   if (averages_elastically(t) && !t.asynchronous.moving_rate) t.asynchronous.moving_rate = 0.9 / static_cast<double>(p.islands);
+  AggregationConfig& aggregation = resolved.security.aggregation;
+  if (is_robust(resolved.security) && !aggregation.momentum)
+    aggregation.momentum = aggregation.rule == AggregationRule::kCenteredClipping ? 0.9 : 0.0;
   if (const OptimizerTraits& traits = traits_of(t.optimizer.name.value()); traits.states > 0 && !t.optimizer.beta2)
     t.optimizer.beta2 = traits.default_beta2;
   if (t.schedule.name == LearningRateSchedule::kWsd && !t.schedule.decay_steps && t.steps)

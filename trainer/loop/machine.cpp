@@ -117,6 +117,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
         "training.compression.method=power_sgd: power_sgd sums over all data ranks, which GPUs cannot do yet; allowed another method, or "
         "run.device cpu",
         reports);
+  if (config.run.device == "cuda" && is_robust(config.security))
+    throw AgreedError(ExitCode::kUsage, "security.aggregation.rule: robust rules have no CUDA kernels; allowed mean, or run.device cpu", reports);
   if (config.run.device == "cuda" && config.resilience.rebalance != Rebalance::kNone)
     throw AgreedError(ExitCode::kUsage, "resilience.rebalance: how long a GPU computes in a step is not measured; allowed none, or run.device cpu",
                       reports);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kFamilies[] = {"scatter_error", "replica_error", "owner_error"};
 constexpr const char* kBasis = "basis";
+constexpr const char* kMomentum = "worker_momentum";
 constexpr const char* kTied = ".tied";
 
 /// A kind in its parts.
@@ -64,6 +65,7 @@ std::vector<std::pair<std::string, ReducerBox>> boxes_by_kind(Trainer& trainer) 
   std::vector<std::pair<std::string, ReducerBox>> boxes;
   const Mesh& mesh = trainer.mesh();
   for (ReducerBox& box : trainer.reducer_boxes()) {
+    if (box.worker >= 0) continue;  // a momentum
     const bool partial = box.spec->partial_over != Partial::kNone;
     if (box.spec->dims == 1 || (partial && !box.spec->is_primary_copy)) continue;
     const int rank = box.name == kFamilies[0] ? mesh.data->rank() : mesh.replicate->rank();
@@ -84,10 +86,41 @@ std::string name_of(Trainer& trainer, const ReducerMatrix& matrix) {
   return text_of(kind) + "/" + matrix.spec->name;
 }
 
-StateTensor state_tensor(Trainer& trainer, const std::string& name, const std::array<int64_t, 2>& shape, const Box& box, const Tensor& values) {
+StateTensor state_tensor(Trainer& trainer, const std::string& name, const std::array<int64_t, 2>& shape, const Box& box, const Tensor& values,
+                         int dims = 2) {
   const Tensor host = to_host(trainer.context(), values);
   const bool copied = host.raw() != values.raw();
-  return {name, host.dtype(), shape, 2, box, host.raw(), copied ? host : Tensor()};
+  return {name, host.dtype(), shape, dims, box, host.raw(), copied ? host : Tensor()};
+}
+
+std::vector<ReducerBox> momentum_boxes(Trainer& trainer) {
+  std::vector<ReducerBox> boxes;
+  for (ReducerBox& box : trainer.reducer_boxes())
+    if (box.worker >= 0) boxes.push_back(std::move(box));
+  return boxes;
+}
+
+/// As trainer/loop/reducer_state.h says: "worker_momentum.3/PARAMETER".
+std::string name_of(const ReducerBox& momentum) { return concat(kMomentum, ".", momentum.worker, "/", momentum.spec->name); }
+
+/// Reads the momenta of the data ranks. Those of another number of data ranks are means over other samples. Returns what changed, or "".
+std::string load_momenta(Trainer& trainer, CheckpointReader& reader) {
+  std::set<std::string> stored;
+  for (const auto& [name, tensor] : reader.tensors())
+    if (parse(kind_part(name)).family == kMomentum) stored.insert(kind_part(name));
+  const bool keeps = trainer.config().security.aggregation.momentum.value_or(0) > 0;
+  if (!keeps) return stored.empty() ? "" : "the momenta of the data ranks in the checkpoint are dropped: this run has none";
+  if (stored.empty()) return "the checkpoint has no momenta of the data ranks, which start at zero";
+  if (std::ssize(stored) != trainer.mesh().data->size())
+    return "the momenta of the data ranks in the checkpoint are of another number of data ranks: they start at zero";
+  collectively(trainer.mesh().world, [&] {
+    for (const ReducerBox& box : momentum_boxes(trainer)) {
+      const Tensor host = host_tensor(box.values.shape(), box.values.dtype());
+      reader.read(name_of(box), box.box, host.dtype(), host.raw());
+      from_host(trainer.context(), host, box.values);
+    }
+  });
+  return "";
 }
 
 /// Reads the bases; those of other shapes or names are drawn again. Returns what changed, or "".
@@ -137,7 +170,7 @@ int64_t low_rank_bytes(const Config& config, const CompressionOptions& options) 
 
 }  // namespace
 
-bool is_reducer_kind(const std::string& kind) { return is_error(kind) || parse(kind).family == kBasis; }
+bool is_reducer_kind(const std::string& kind) { return is_error(kind) || parse(kind).family == kBasis || parse(kind).family == kMomentum; }
 
 std::map<std::string, std::vector<std::string>> reducer_sources(const std::set<std::string>& stored, const std::set<std::string>& targets) {
   std::map<std::string, std::vector<std::string>> sources;
@@ -152,6 +185,8 @@ std::vector<StateTensor> reducer_tensors(Trainer& trainer) {
     if (!spec.is_primary_copy && is_replicated(trainer, spec)) continue;
     tensors.push_back(state_tensor(trainer, kind + "/" + spec.name, spec.shape, box.box, box.values));
   }
+  for (const ReducerBox& box : momentum_boxes(trainer))
+    if (box.spec->is_primary_copy) tensors.push_back(state_tensor(trainer, name_of(box), box.spec->shape, box.box, box.values, box.spec->dims));
   if (trainer.mesh().data->rank() != 0) return tensors;
   for (const ReducerMatrix& matrix : trainer.reducer_matrices()) {
     if (!matrix.spec->is_primary_copy && is_replicated(trainer, *matrix.spec)) continue;
@@ -163,6 +198,8 @@ std::vector<StateTensor> reducer_tensors(Trainer& trainer) {
 
 int64_t reducer_bytes(const Config& config) {
   const CompressionOptions options = compression_of(config);
+  if (aggregation_of(config).momentum > 0)
+    return *config.parallel.data * parameter_count(config.model) * size_of(precision_of(config.training).gradient);
   if (options.encoding.encoding == Encoding::kLowRank) return low_rank_bytes(config, options);
   if (options.encoding.encoding == Encoding::kNone || !options.error_feedback) return 0;
   const ZeroPolicy policy = zero_policy(config.parallel);
@@ -198,11 +235,13 @@ std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader) {
       }
     }
   });
-  const std::string bases = load_bases(trainer, reader);
-  if (stored.empty() || stored == targets) return bases;
+  std::string notes;
+  for (const std::string& note : {load_momenta(trainer, reader), load_bases(trainer, reader)})
+    if (!note.empty()) notes += concat(notes.empty() ? "" : "; ", note);
+  if (stored.empty() || stored == targets) return notes;
   const std::string errors = targets.empty() ? "the errors of gradient compression in the checkpoint are dropped: this run keeps none"
                                              : "the errors of gradient compression were saved by other ranks: they are added to those of this layout";
-  return bases.empty() ? errors : errors + "; " + bases;
+  return notes.empty() ? errors : errors + "; " + notes;
 }
 
 }  // namespace trireme

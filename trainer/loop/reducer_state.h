@@ -5,6 +5,8 @@
 // of several ranks are added up, so that no gradient is lost.
 // The bases of low-rank sums (parallel/sharding/low_rank_reducer.h) are "basis.TENSOR_RANK/PARAMETER", of shape [r,n], saved by the first data rank. Where
 // the parts of a matrix that tensor ranks have are others, a basis is drawn again.
+// The momenta of data ranks (parallel/sharding/robust_reducer.h) are "worker_momentum.DATA_RANK/PARAMETER", like the optimizer's state of a parameter in
+// any layout with as many data ranks; with another number they start at zero.
 #include <map>
 #include <set>
 #include <string>
@@ -27,7 +29,7 @@ std::vector<StateTensor> reducer_tensors(Trainer& trainer);
 /// Bytes of these tensors over all ranks.
 int64_t reducer_bytes(const Config& config);
 
-/// Reads this rank's errors; zero where the checkpoint has none. Returns what changed, as a sentence for the user, or "". Collective.
+/// Reads what this rank's Reducer keeps; zero where the checkpoint has none. Returns what changed, as a sentence for the user, or "". Collective.
 /// Errors: DataError.
 std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader);
 

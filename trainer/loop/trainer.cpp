@@ -69,6 +69,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                        .policy = zero_policy(config.parallel),
                        .precision = precision_,
                        .compression = compression_of(config),
+                       .aggregation = aggregation_of(config),
                        .seed = static_cast<uint64_t>(config.run.seed),
                        .logits_chunk = logits_chunk(config),
                        .blocks_per_unit = blocks_per_unit(config),
@@ -261,7 +262,9 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
     return read_batch(data, [&](int64_t index) { return sample_of(places[static_cast<size_t>(index)]); });
   }();
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
-  for (const auto& stage : stages_) write_scalar(ctx_, factor, stage->loss_scale());
+  // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
+  const double of_gradient = is_robust(config_.security) ? 1.0 / static_cast<double>(std::max<int64_t>(local_targets_, 1)) : factor;
+  for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
   return {valid, factor};
 }
 
@@ -301,7 +304,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
-  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_};
+  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, distances_};
   islands_agree_ = rounds_.ends_after(step + 1);
   if (hogwild_) step_without_lock(step);
   if (averages_elastically(config_.training) && ctx_.device != Device::kMeta) started.exchanged = average_elastically(step);
@@ -340,6 +343,11 @@ void Trainer::queue_list(const ActionList& list, int64_t step) {
 
 /// One all-reduce for squared gradient norm, loss and the number of ranks that stand out. Each gradient element and each token's loss is added by exactly one rank.
 void Trainer::norm() {
+  if (is_robust(config_.security)) {
+    std::vector<RobustReducer*> reducers;
+    for (const auto& stage : stages_) reducers.push_back(stage->robust_reducer());
+    distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), local_targets_ == 0);
+  }
   fill(ctx_, 0, sums_);
   NamedSquares squares;
   NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &squares;
@@ -398,6 +406,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.targets = step.targets;
   result.padding = step.padding;
   result.cost_imbalance = step.cost_imbalance;
+  result.distances = step.distances;
   result.local_loss = values[Readback::kLocalLoss];
   result.local_squares = values[Readback::kLocalSquares];
   result.local_targets = step.local_targets;
@@ -516,7 +525,7 @@ std::vector<ReducerBox> Trainer::reducer_boxes() const {
         for (const Unit::Segment& segment : units[u]->segments(state.begin, state.begin + state.tensor.numel())) {
           const int64_t first = segment.flat_begin - state.begin - segment.param_begin;  // of the parameter, in the state
           for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count))
-            boxes.push_back({segment.spec, range.box, state.name, state.tensor.flat(first + range.offset, range.box.numel())});
+            boxes.push_back({segment.spec, range.box, state.name, state.tensor.flat(first + range.offset, range.box.numel()), state.worker});
         }
       }
     }

@@ -61,11 +61,13 @@ struct StepResult {
   /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
-  int64_t local_targets = 0;              ///< valid tokens of the samples of this rank's data coordinate
-  bool stands_out = false;                ///< this rank, by StepLimits
-  int64_t outliers = 0;                   ///< number of ranks that stand out
-  int64_t padding = 0;                    ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
-  double cost_imbalance = 0;              ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
+  int64_t local_targets = 0;  ///< valid tokens of the samples of this rank's data coordinate
+  bool stands_out = false;    ///< this rank, by StepLimits
+  int64_t outliers = 0;       ///< number of ranks that stand out
+  int64_t padding = 0;        ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
+  double cost_imbalance = 0;  ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
+  /// With security.aggregation: by data rank, the distance of its gradient from those of the others (aggregate() in parallel/sharding/robust_reducer.h).
+  std::vector<double> distances = {};
   std::optional<OuterResult> outer = {};  ///< if an outer step followed, with training.local
   /// With parameter servers, the update: loss and grad_norm are those of its gradients, and this rank has no part in them.
   std::optional<AppliedUpdate> applied = {};
@@ -98,6 +100,7 @@ struct ReducerBox {
   Box box;
   std::string name;  ///< Reducer::State::name
   Tensor values;     ///< [box.numel()] view
+  int worker = -1;   ///< Reducer::State::worker
 };
 
 /// A matrix of its own that this rank's Reducer keeps for a parameter between steps, equal on all data ranks.
@@ -146,6 +149,7 @@ class Trainer {
     int64_t targets = 0, local_targets = 0;     ///< valid tokens of the global batch, and of this data rank
     int64_t padding = 0;                        ///< StepResult::padding
     double cost_imbalance = 0;                  ///< StepResult::cost_imbalance
+    std::vector<double> distances = {};         ///< StepResult::distances
     std::optional<ScalarReadback> outer = {};   ///< figures of the outer steps that follow
     double outer_bytes = 0;                     ///< sent in them
     std::optional<AppliedUpdate> applied = {};  ///< with parameter servers; then nothing is in flight
@@ -365,8 +369,9 @@ class Trainer {
   double used_scale_ = 1;  ///< the loss scale of the last finished step
   DataStart data_start_;
   int64_t local_targets_ = 0;
-  int64_t padding_ = 0;        ///< of the batch read last
-  double cost_imbalance_ = 0;  ///< of the batch read last
+  int64_t padding_ = 0;            ///< of the batch read last
+  double cost_imbalance_ = 0;      ///< of the batch read last
+  std::vector<double> distances_;  ///< StepResult::distances of the last step
 };
 
 }  // namespace trireme

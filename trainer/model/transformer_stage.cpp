@@ -13,6 +13,8 @@ namespace {
 
 std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& units, const Mesh& mesh, const StageOptions& options) {
   const Precision& precision = options.precision;
+  if (options.aggregation.rule != AggregationRule::kMean)
+    return std::make_unique<RobustReducer>(ctx, units, *mesh.data, *mesh.shard, *mesh.replicate, options.aggregation, precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kLowRank)
     return std::make_unique<LowRankReducer>(ctx, units, *mesh.data, *mesh.shard, options.compression, precision.reduce, precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kNone) return std::make_unique<SumReducer>(precision.reduce);
@@ -67,9 +69,11 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   for (const auto& owned : owned_units_) all.push_back(owned.get());
   params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
   const Precision& precision = options.precision;
-  if (options.with_gradients)
-    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, precision.gradient,
-                                         make_reducer(ctx, all, mesh, options));
+  if (options.with_gradients) {
+    std::unique_ptr<Reducer> reducer = make_reducer(ctx, all, mesh, options);
+    robust_ = dynamic_cast<RobustReducer*>(reducer.get());
+    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, precision.gradient, std::move(reducer));
+  }
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   if (options.with_activation_maxima) activation_maxima_ = Tensor::zeros(ctx, {parts()}, DType::kF64, MemoryCategory::kWorkspace);
@@ -111,7 +115,10 @@ void TransformerStage::make_optimizer(Context& ctx, const OptimizerOptions& opti
 
 void TransformerStage::sum_partial(Context& ctx) {
   ctx.arena->set_phase(MemoryPhase::kOptimizer);
-  grads_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
+  if (robust_ != nullptr)
+    robust_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
+  else
+    grads_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
 }
 
 void TransformerStage::update(Context& ctx, int unit) {

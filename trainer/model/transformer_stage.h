@@ -6,6 +6,7 @@
 #include "parallel/sharding/grad_store.h"
 #include "parallel/sharding/low_rank_reducer.h"
 #include "parallel/sharding/param_store.h"
+#include "parallel/sharding/robust_reducer.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/model/declare.h"
 #include "trainer/model/parts.h"
@@ -25,6 +26,7 @@ struct StageOptions {
   ZeroPolicy policy;
   Precision precision;
   CompressionOptions compression = {.encoding = {.encoding = Encoding::kNone}};
+  AggregationOptions aggregation = {};
   uint64_t seed = 0;
   int64_t logits_chunk = 1;  ///< rows of logits computed at a time
   int64_t blocks_per_unit = 1;
@@ -83,6 +85,7 @@ class TransformerStage : public Stage {
   const StageRange& range() const { return range_; }
   ParamStore& params() const { return *params_; }
   GradStore& grads() const { return *grads_; }
+  RobustReducer* robust_reducer() const { return robust_; }               ///< of grads(); null if gradients are summed
   const ShardedOptimizer* optimizer() const { return optimizer_.get(); }  ///< null before make_optimizer()
   /// [1] f64, read by every backward of the last stage: 1 / valid tokens of the global batch.
   Tensor loss_scale() const { return loss_scale_; }
@@ -136,6 +139,7 @@ class TransformerStage : public Stage {
   Head head_{};
   std::unique_ptr<ParamStore> params_;
   std::unique_ptr<GradStore> grads_;
+  RobustReducer* robust_ = nullptr;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   Tensor scalars_;  ///< optimizer scalars, shared by all stages of the rank
 

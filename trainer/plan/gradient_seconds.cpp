@@ -31,6 +31,8 @@ GradientSeconds::GradientSeconds(const Config& config, const Stack& stack, const
       data_(place_of(degree_of(mesh_shape(config.parallel), MeshAxis::kData), stride_of(mesh_shape(config.parallel), MeshAxis::kData), cluster,
                      config.parallel.collectives.value())),
       factors_(config.training.compression.method == CompressionMethod::kPowerSgd),
+      robust_(is_robust(config.security)),
+      all_products_(needs_all_products(config.security.aggregation.rule.value())),
       feedback_(config.training.compression.error_feedback),
       compressed_scatter_(needs_full_gradients(config.training.compression)),
       compressed_replicas_(config.training.compression.method != CompressionMethod::kNone),
@@ -52,8 +54,16 @@ double GradientSeconds::factors(double elements) const {
   return all_reduce_seconds(data_, message_bytes_ * elements, cluster_) + traffic_seconds(elements * element_bytes_ * passes, 4, cluster_);
 }
 
+/// On the owner, of the copies that it has of its piece, as many elements as a unit: the squares and the median read all, inner products read each copy
+/// once for each data rank or, of distances from the median alone, once, and the result reads all again.
+double GradientSeconds::rule(double elements) const {
+  const double passes = all_products_ ? 3 + data_.size : 4;
+  return traffic_seconds(passes * elements * element_bytes_, 4, cluster_);
+}
+
 double GradientSeconds::scatter(const GroupPlacement& shard, double elements) const {
   if (factors_) return factors(elements);
+  if (robust_) return all_to_all_seconds(data_, element_bytes_ * elements, cluster_) + rule(elements);
   if (!compressed_scatter_) return reduce_scatter_seconds(shard, plain_bytes_ * elements, cluster_);
   if (shard.size <= 1) return 0;
   return all_to_all_seconds(shard, message_bytes_ * elements, cluster_) + coding(elements, elements);
@@ -61,6 +71,7 @@ double GradientSeconds::scatter(const GroupPlacement& shard, double elements) co
 
 double GradientSeconds::replicas(const GroupPlacement& replicate, double elements) const {
   if (factors_) return 0;
+  if (robust_) return all_gather_seconds(replicate, element_bytes_ * elements, cluster_);
   if (!compressed_replicas_) return all_reduce_seconds(replicate, plain_bytes_ * elements, cluster_);
   if (replicate.size <= 1) return 0;
   return all_to_all_seconds(replicate, message_bytes_ * elements, cluster_) + all_gather_seconds(replicate, message_bytes_ * elements, cluster_) +

@@ -1,5 +1,5 @@
 #pragma once
-// Time of the sums of gradients over data ranks, plain or compressed (training.compression). `config` and `cluster` are resolved.
+// Time of the sums of gradients over data ranks, plain, compressed (training.compression) or robust (security.aggregation). `config` and `cluster` are resolved.
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
 #include "trainer/plan/collective.h"
@@ -15,20 +15,23 @@ class GradientSeconds {
  public:
   GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster);
 
-  /// Reduce-scatter of `elements` over a shard group. power_sgd: all-reduces of their factors over all data ranks.
+  /// Reduce-scatter of `elements` over a shard group. power_sgd: all-reduces of their factors over all data ranks. Robust rules: an exchange of
+  /// copies between all data ranks, and the passes of the rule over them.
   double scatter(const GroupPlacement& shard, double elements) const;
   /// The group whose ranks scatter() waits for.
-  const GroupPlacement& scatter_group(const GroupPlacement& shard) const { return factors_ ? data_ : shard; }
-  /// All-reduce of `elements` over a group of replicas: compressed, an exchange of pieces and a gather of their sums. power_sgd: nothing.
+  const GroupPlacement& scatter_group(const GroupPlacement& shard) const { return factors_ || robust_ ? data_ : shard; }
+  /// All-reduce of `elements` over a group of replicas: compressed, an exchange of pieces and a gather of their sums. power_sgd: nothing. Robust
+  /// rules: a gather of the results.
   double replicas(const GroupPlacement& replicate, double elements) const;
 
  private:
   double coding(double encoded, double decoded) const;
   double factors(double elements) const;
+  double rule(double elements) const;
 
   ClusterConfig cluster_;
   GroupPlacement data_;
-  bool factors_, feedback_, compressed_scatter_, compressed_replicas_;
+  bool factors_, robust_, all_products_, feedback_, compressed_scatter_, compressed_replicas_;
   double plain_bytes_, message_bytes_, element_bytes_, shards_;
 };
 

@@ -10,6 +10,7 @@
 #include "trainer/files/table.h"
 #include "trainer/plan/text.h"
 #include "trainer/report/goodput.h"
+#include "trainer/report/suspects.h"
 
 namespace trireme::report {
 namespace {
@@ -150,6 +151,8 @@ std::vector<Fact> facts_of(const RunView& view) {
                    events_of_kind(run, "checkpoint_failed") > 0 ? concat(events_of_kind(run, "checkpoint_failed"), " failed") : ""});
   facts.push_back({"rejected steps", std::to_string(events_of_kind(run, "rejected_step"))});
   facts.push_back({"anomalous steps", std::to_string(events_of_kind(run, "anomaly"))});
+  const std::vector<Suspect> suspects = suspects_of(run);
+  facts.push_back({"suspected data ranks", std::to_string(suspects.size()), suspects_text(suspects, std::ssize(run.steps.step))});
   return facts;
 }
 

@@ -94,7 +94,19 @@ void roll_back(RunRecord& run, int64_t step) {
   steps.step.resize(kept);
   steps.time.resize(kept);
   for (std::vector<double>& column : steps.figures) column.resize(kept);
+  steps.suspects.resize(kept);
   std::erase_if(run.evaluations, [&](const EvaluationRecord& one) { return one.step >= step; });
+}
+
+std::vector<std::pair<int, double>> suspects_in(const ordered_json& line) {
+  constexpr size_t kMostDigits = 9;
+  std::vector<std::pair<int, double>> suspects;
+  const auto found = line.find("suspects");
+  if (found == line.end() || !found->is_object()) return suspects;
+  for (const auto& [rank, distance] : found->items())
+    if (!rank.empty() && rank.size() <= kMostDigits && rank.find_first_not_of("0123456789") == rank.npos)
+      suspects.emplace_back(std::stoi(rank), number_of(distance));
+  return suspects;
 }
 
 bool add_step(RunRecord& run, const ordered_json& line) {
@@ -105,6 +117,7 @@ bool add_step(RunRecord& run, const ordered_json& line) {
   steps.step.push_back(step);
   steps.time.push_back(time_of(line));
   for (size_t i = 0; i < kFigureNames.size(); ++i) steps.figures[i].push_back(number_in(line, kFigureNames[i]));
+  steps.suspects.push_back(suspects_in(line));
   return true;
 }
 

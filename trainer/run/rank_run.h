@@ -57,6 +57,7 @@ class Run {
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
   void report_goodput();
+  void report_suspects();
   nlohmann::ordered_json use_of_sets(int64_t step) const;
   bool records_activations(int64_t step) const;
   bool makes_histograms(int64_t step) const;

@@ -12,6 +12,7 @@
 #include "trainer/loop/resident.h"
 #include "trainer/loop/state.h"
 #include "trainer/report/goodput.h"
+#include "trainer/report/suspects.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
 
@@ -135,12 +136,21 @@ bool Run::records_activations(int64_t step) const { return is_multiple(step, con
 bool Run::makes_histograms(int64_t step) const { return is_multiple(step, config_.observe.histograms.every); }
 bool Run::samples_at(int64_t step) const { return is_multiple(step, config_.observe.samples.every); }
 
+/// The data ranks that stand out among the gradients of a step, with their distances; null: not finite or missing.
+static nlohmann::ordered_json suspects_json(const std::vector<double>& distances) {
+  nlohmann::ordered_json suspects = nlohmann::ordered_json::object();
+  for (size_t rank = 0; rank < distances.size(); ++rank)
+    if (distances[rank] > kSuspectDistance) suspects[std::to_string(rank)] = distances[rank];
+  return suspects;
+}
+
 /// The fields of a step's line besides its results. Collective.
 nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result) {
   nlohmann::ordered_json fields = use_of_sets(step);
   if (result.outer)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
   if (const Arrivals* const arrivals = result.arrivals()) fields.update({{"workers", arrivals->workers}, {"staleness", arrivals->staleness}});
+  if (is_robust(config_.security)) fields["suspects"] = suspects_json(result.distances);
   if (rebalancer_) fields["imbalance"] = excess_of_slowest(data_rank_seconds_);
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
@@ -252,6 +262,22 @@ void Run::report_goodput() {
   }
 }
 
+/// The same for the data ranks that security.aggregation has suspected.
+void Run::report_suspects() {
+  if (!reports() || !is_robust(config_.security)) return;
+  try {
+    const report::RunRecord run = report::read_run(directory());
+    const std::vector<report::Suspect> suspects = report::suspects_of(run);
+    nlohmann::ordered_json ranks = nlohmann::ordered_json::object();
+    for (const report::Suspect& one : suspects)
+      ranks[std::to_string(one.rank)] = {{"steps", one.steps}, {"farthest", one.farthest}, {"left_out", one.left_out}};
+    reporter_.event("suspects", done_, {{"steps", run.steps.size()}, {"ranks", ranks}},
+                    suspects.empty() ? "" : "suspected: " + report::suspects_text(suspects, std::ssize(run.steps.step)));
+  } catch (const std::exception& error) {
+    reporter_.message(concat("warning: no suspects: ", error.what()));
+  }
+}
+
 ExitCode Run::loop() {
   const int64_t last = last_step();
   if (finished()) {
@@ -324,6 +350,7 @@ ExitCode Run::loop() {
   reporter_.finish();
   report_memory();
   report_goodput();
+  report_suspects();
   if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume
     reporter_.message(concat("stopped on request after step ", done_, evaluated_ ? "" : " before the end of its evaluation",
                              ", checkpoint saved; rerun the same command to resume"));

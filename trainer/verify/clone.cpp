@@ -47,6 +47,7 @@ void check_against(const Config& config, const Layout& layout) {
   candidate.training.compression = {};
   candidate.training.local = {};
   candidate.training.asynchronous = {};
+  candidate.security = {};
   // Sequence parallelism must divide micro_batch_size x sequence_length, and the layout sets its own micro-batch size.
   if (layout.sequence_parallel)
     candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
@@ -221,6 +222,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   c.data.tokenizer = "none";
   c.data.document_mask = config.data.document_mask;
   c.data.balance = config.data.balance;
+  c.security = {};  // a robust rule depends on how samples are divided between data ranks
   return clone;
 }
 

@@ -1,0 +1,249 @@
+#include "parallel/sharding/robust_reducer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/ops/aggregate.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/update.h"
+#include "parallel/sharding/grad_store.h"
+#include "parallel/sharding/sharded_optimizer.h"
+
+namespace trireme {
+
+RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, Communicator& data, const Communicator& shard, Communicator& replicate,
+                             const AggregationOptions& options, DType gradient)
+    : units_(std::move(units)),
+      data_(data),
+      replicate_(replicate),
+      shards_(shard.size()),
+      shard_rank_(shard.rank()),
+      options_(options),
+      gradient_(gradient),
+      copies_(units_.size()) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Copies& copies = copies_[u];
+    copies.pieces = pieces_of(units_[u]->shard_numel(shards_));
+    copies.own = copies.pieces[static_cast<size_t>(data_.rank())];
+    for (const Range& piece : copies.pieces) copies.largest = std::max(copies.largest, piece.count);
+    const Shape shape{data_.size(), copies.own.count};
+    copies.gradients = Tensor::zeros(ctx, shape, gradient_, MemoryCategory::kGradients);
+    copies.origin = Tensor::zeros(ctx, {copies.own.count}, gradient_, MemoryCategory::kGradients);
+    if (options_.momentum > 0) copies.momenta = Tensor::zeros(ctx, shape, gradient_, MemoryCategory::kOptimizer);
+  }
+}
+
+/// Data rank replica * S + shard owns part `replica` of the shard.
+std::vector<RobustReducer::Range> RobustReducer::pieces_of(int64_t owned) const {
+  const int replicas = data_.size() / shards_;
+  const int64_t part = (owned + replicas - 1) / replicas;
+  std::vector<Range> pieces;
+  for (int replica = 0; replica < replicas; ++replica) {
+    const int64_t begin = std::min(replica * part, owned);
+    for (int shard = 0; shard < shards_; ++shard) pieces.push_back({shard * owned + begin, std::min(part, owned - begin)});
+  }
+  return pieces;
+}
+
+int RobustReducer::data_ranks() const { return data_.size(); }
+
+void RobustReducer::begin_step(int64_t /*step*/) {
+  for (Copies& copies : copies_) copies.empty = true;
+}
+
+double RobustReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const {
+  const Copies& copies = copies_[static_cast<size_t>(unit)];
+  const int64_t elements = kind == Reduction::Kind::kScatter ? shard_numel * ranks - copies.own.count : (ranks - 1) * copies.largest;
+  return static_cast<double>(elements * size_of(gradient_));
+}
+
+std::vector<Reducer::State> RobustReducer::state(int unit) const {
+  const Copies& copies = copies_[static_cast<size_t>(unit)];
+  std::vector<State> states;
+  if (!copies.momenta.defined()) return states;
+  for (int worker = 0; worker < data_.size(); ++worker)
+    states.push_back({"worker_momentum", copies.momenta.flat(worker * copies.own.count, copies.own.count), copies.own.begin, nullptr, worker});
+  return states;
+}
+
+/// A unit's gradient with the pieces in the order of the data ranks.
+Tensor RobustReducer::in_order(Context& ctx, const Copies& copies, const Tensor& whole) const {
+  if (shards_ == 1 || shards_ == data_.size()) return whole;
+  const Tensor ordered = Tensor::empty(ctx, {whole.numel()}, gradient_, MemoryCategory::kCommunication);
+  int64_t offset = 0;
+  for (const auto& [begin, count] : copies.pieces) {
+    copy(ctx, whole.flat(begin, count), ordered.flat(offset, count));
+    offset += count;
+  }
+  return ordered;
+}
+
+void RobustReducer::begin(Context& ctx, const Reduction& reduction) {
+  Copies& copies = copies_[static_cast<size_t>(reduction.unit)];
+  if (reduction.kind == Reduction::Kind::kReplicas) return;
+  if (reduction.kind == Reduction::Kind::kTied) {
+    if (copies.own.count > 0) copies.work = reduction.comm->all_reduce(ctx, copies.gradients, ReduceOp::kSum);
+    return;
+  }
+  std::vector<int64_t> sent;
+  for (const Range& piece : copies.pieces) sent.push_back(piece.count);
+  const std::vector<int64_t> received(copies.pieces.size(), copies.own.count);
+  const int64_t all = copies.gradients.numel();
+  copies.shard = reduction.shard;
+  copies.sending = in_order(ctx, copies, reduction.whole);
+  copies.arriving = copies.empty ? copies.gradients.flat(0, all) : Tensor::empty(ctx, {all}, gradient_, MemoryCategory::kCommunication);
+  copies.work = data_.all_to_all_v(ctx, copies.sending, sent, copies.arriving, received);
+}
+
+void RobustReducer::end(Context& ctx, const Reduction& reduction) {
+  Copies& copies = copies_[static_cast<size_t>(reduction.unit)];
+  if (reduction.kind == Reduction::Kind::kReplicas) return;
+  copies.work.wait(ctx);
+  if (reduction.kind == Reduction::Kind::kTied) return;
+  if (!std::exchange(copies.empty, false)) accumulate(ctx, copies.arriving, copies.gradients.flat(0, copies.arriving.numel()));
+  copies.sending.reset();
+  copies.arriving.reset();
+}
+
+void RobustReducer::sum_partial(Context& ctx, Communicator& tensor, Communicator& kv) {
+  for (const auto& [over, comm] : {std::pair(Partial::kTensor, &tensor), std::pair(Partial::kKv, &kv)}) {
+    std::vector<Tensor> parts;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const Range own = copies_[u].own;
+      for (const Unit::Segment& segment : units_[u]->segments(own.begin, own.begin + own.count)) {
+        if (segment.spec->partial_over != over) continue;
+        for (int row = 0; row < data_.size(); ++row)
+          parts.push_back(copies_[u].gradients.flat(row * own.count + segment.flat_begin - own.begin, segment.count));
+      }
+    }
+    sum_packed(ctx, *comm, parts, gradient_);
+  }
+}
+
+std::vector<Unit::Segment> RobustReducer::counted(size_t unit) const {
+  const Range own = copies_[unit].own;
+  return counted_segments(*units_[unit], own.begin, own.begin + own.count);
+}
+
+void RobustReducer::add_squares(Context& ctx, const Tensor& sums) const {
+  for (size_t u = 0; u < units_.size(); ++u)
+    for (const Unit::Segment& segment : counted(u))
+      add_row_squares(ctx, copies_[u].gradients, segment.flat_begin - copies_[u].own.begin, segment.count, sums);
+}
+
+void RobustReducer::apply_momentum(Context& ctx, std::span<const int> rows) {
+  rows_.assign(rows.begin(), rows.end());
+  for (const Copies& copies : copies_) {
+    if (!copies.momenta.defined()) continue;
+    for (const int row : rows) {
+      const int64_t begin = row * copies.own.count;
+      blend(ctx, options_.momentum, copies.momenta.flat(begin, copies.own.count), copies.gradients.flat(begin, copies.own.count));
+    }
+  }
+}
+
+void RobustReducer::find_origins(Context& ctx, std::span<const int> rows) {
+  for (const Copies& copies : copies_) median(ctx, copies.gradients, rows, copies.origin);
+}
+
+void RobustReducer::add_products(Context& ctx, std::span<const int> rows, const Tensor& products) const {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const Copies& copies = copies_[u];
+    for (const Unit::Segment& segment : counted(u))
+      add_centered_products(ctx, copies.gradients, rows, copies.origin, segment.flat_begin - copies.own.begin, segment.count, products);
+  }
+}
+
+void RobustReducer::combine(Context& ctx, std::span<const int> rows, const Combination& combination) {
+  std::vector<int> chosen;
+  for (const int i : combination.chosen) chosen.push_back(rows[static_cast<size_t>(i)]);
+  const int replicas = replicate_.size();
+  for (Copies& copies : copies_) {
+    const Tensor& result = copies.origin;
+    switch (combination.kind) {
+      case Combination::Kind::kTrimmedMean: trimmed_mean(ctx, copies.gradients, rows, combination.count, result); break;
+      case Combination::Kind::kMeanNearMedian: mean_near_median(ctx, copies.gradients, chosen, combination.count, result); break;
+      case Combination::Kind::kWeighted: weighted_mean(ctx, copies.gradients, rows, combination.weights, result, result); break;
+    }
+    if (replicas == 1) {
+      copy(ctx, result, copies.shard);
+      continue;
+    }
+    const Tensor padded = Tensor::zeros(ctx, {copies.largest}, gradient_, MemoryCategory::kCommunication);
+    const Tensor gathered = Tensor::empty(ctx, {copies.largest * replicas}, gradient_, MemoryCategory::kCommunication);
+    copy(ctx, result, padded.flat(0, copies.own.count));
+    replicate_.all_gather(ctx, padded, gathered).wait(ctx);
+    copy(ctx, gathered.flat(0, copies.shard.numel()), copies.shard);
+  }
+}
+
+void RobustReducer::reject(Context& ctx) {
+  for (const Copies& copies : copies_) fill(ctx, std::numeric_limits<double>::quiet_NaN(), copies.shard);
+}
+
+void RobustReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
+  const Copies& copies = copies_[static_cast<size_t>(unit)];
+  if (!copies.momenta.defined()) return;
+  for (const int row : rows_) {
+    const int64_t begin = row * copies.own.count, count = copies.own.count;
+    copy_accepted(ctx, scalars, copies.gradients.flat(begin, count), copies.momenta.flat(begin, count));
+  }
+}
+
+namespace {
+
+/// The sum over the ranks; on the meta device nothing is known, and nothing depends on it but what a rule decides.
+std::vector<double> summed(Context& ctx, Communicator& step, const Tensor& sums) {
+  step.all_reduce(ctx, sums, ReduceOp::kSum).wait(ctx);
+  if (ctx.device == Device::kMeta) return std::vector<double>(static_cast<size_t>(sums.numel()));
+  return {sums.data<double>(), sums.data<double>() + sums.numel()};
+}
+
+/// By data rank, from the squared distances of `rows`.
+std::vector<double> relative_distances(int64_t n, const std::vector<int>& rows, const std::vector<double>& squares) {
+  std::vector<double> sorted = squares;
+  std::ranges::sort(sorted);
+  const double median = sorted.empty() ? 0 : std::sqrt(sorted[(sorted.size() - 1) / 2]);
+  std::vector<double> distances(static_cast<size_t>(n), std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < rows.size(); ++i)
+    distances[static_cast<size_t>(rows[i])] = squares[i] == 0 ? 0 : std::sqrt(squares[i]) / median;  // infinite if most gradients are equal
+  return distances;
+}
+
+}  // namespace
+
+std::vector<double> aggregate(Context& ctx, std::span<RobustReducer* const> reducers, Communicator& step, int data_rank, bool absent) {
+  // The squares of distances between gradients of at most this squared norm are finite.
+  constexpr double kLargestSquares = 1e300;
+  const AggregationOptions& options = reducers.front()->options();
+  const int n = reducers.front()->data_ranks();
+  const Tensor sums = Tensor::zeros(ctx, {n}, DType::kF64, MemoryCategory::kWorkspace);
+  for (const RobustReducer* const reducer : reducers) reducer->add_squares(ctx, sums);
+  if (absent) fill(ctx, std::numeric_limits<double>::infinity(), sums.flat(data_rank, 1));
+  const std::vector<double> squares = summed(ctx, step, sums);
+  std::vector<int> rows;
+  for (int i = 0; i < n; ++i)
+    if (squares[static_cast<size_t>(i)] <= kLargestSquares) rows.push_back(i);
+  const int64_t taking_part = std::ssize(rows), wrong = options.byzantine - (n - taking_part);
+  if (wrong < 0) {
+    for (RobustReducer* const reducer : reducers) reducer->reject(ctx);
+    return relative_distances(n, {}, {});
+  }
+  for (RobustReducer* const reducer : reducers) {
+    reducer->apply_momentum(ctx, rows);
+    reducer->find_origins(ctx, rows);
+  }
+  const bool all = needs_all_products(options.rule);
+  const Tensor products = Tensor::zeros(ctx, all ? Shape{taking_part, taking_part} : Shape{taking_part}, DType::kF64, MemoryCategory::kWorkspace);
+  for (const RobustReducer* const reducer : reducers) reducer->add_products(ctx, rows, products);
+  const std::vector<double> values = summed(ctx, step, products);
+  std::vector<double> distances;  // squared
+  for (int64_t i = 0; i < taking_part; ++i) distances.push_back(values[static_cast<size_t>(all ? i * (taking_part + 1) : i)]);
+  const Combination combination = combination_of(options, taking_part, wrong, all ? InnerProducts(taking_part, values) : InnerProducts(0, {}));
+  for (RobustReducer* const reducer : reducers) reducer->combine(ctx, rows, combination);
+  return relative_distances(n, rows, distances);
+}
+
+}  // namespace trireme

@@ -1,0 +1,452 @@
+// Robust aggregation in training: equal to a rule computed by hand from the gradients of the data ranks under every layout, forecast exactly, resumed bit
+// for bit, and reported.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "parallel/sharding/robust_reducer.h"
+#include "tests/parity/layouts.h"
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/disturbed_run.h"
+#include "tests/support/run_files.h"
+#include "trainer/loop/memory.h"
+#include "trainer/loop/reducer_state.h"
+#include "trainer/report/suspects.h"
+
+namespace trireme::test {
+namespace {
+
+using enum AggregationRule;
+constexpr AggregationRule kRules[] = {kMedian, kTrimmedMean, kKrum, kMultiKrum, kBulyan, kGeometricMedian, kCenteredClipping};
+constexpr AggregationRule kOfThree[] = {kMedian, kTrimmedMean, kGeometricMedian, kCenteredClipping};  ///< rules for three data ranks with f = 1
+constexpr double kRadius = 0.7;
+
+std::string name_of_rule(AggregationRule rule) { return kNames<AggregationRule>[static_cast<size_t>(rule)]; }
+
+Config with_rule(Config config, AggregationRule rule, double momentum = 0) {
+  AggregationConfig& a = config.security.aggregation;
+  a.rule = rule;
+  if (rule == kMean) return config;
+  a.byzantine = 1;
+  a.momentum = momentum;
+  a.radius = kRadius;
+  return config;
+}
+
+RaggedDataset data_of(const Config& config) {
+  return {29, config.training.sequence_length, *config.model.vocab_size, true, config.data.document_mask};
+}
+
+/// 16 sequences for 8 data ranks, or 12 for others.
+Config config_of(ParityModel model, const std::string& spec, AggregationRule rule, double momentum = 0, const std::string& precision = "fp64") {
+  ParityLayout layout;
+  static_cast<Layout&>(layout) = parse_layout(spec);
+  Config config = parity_config(model, layout, precision);
+  if (layout.data == 8) config.training.global_batch_size = 16;
+  return with_rule(config, rule, momentum);
+}
+
+/// The elements of all parameters in the order of their names.
+std::vector<double> flattened(const GlobalTensors& tensors) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.values.begin(), tensor.values.end());
+  return all;
+}
+
+/// The gradients of the first step's samples of each data rank, from one rank that takes them as batches of its own.
+std::vector<std::vector<double>> gradients_of_data_ranks(Config config) {
+  const int64_t ranks = *config.parallel.data;
+  config.security = {};
+  config.parallel = ParityLayout().parallel();
+  config.parallel.virtual_stages = 1;
+  config.parallel.layers_per_stage = {config.model.layers};
+  config.training.global_batch_size /= ranks;
+  config.training.micro_batch_size = 1;
+  std::vector<std::vector<double>> gradients;
+  run_ranks(1, [&](Communicator& world) {
+    Arena arena(Device::kReference);
+    Context ctx{Device::kReference, &arena, 1};
+    Trainer trainer(ctx, world, config, true);
+    trainer.initialise();
+    RunRecord record;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      trainer.step(data_of(config), rank, 0);
+      gradients.push_back(flattened(gather(trainer, Gathered::kGradient, 1, record)));
+    }
+  });
+  return gradients;
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t k = 0; k < a.size(); ++k) sum += (a[k] - b[k]) * (a[k] - b[k]);
+  return std::sqrt(sum);
+}
+
+/// A function of the ascending values of each coordinate.
+std::vector<double> of_columns(const std::vector<std::vector<double>>& vectors, const std::function<double(const std::vector<double>&)>& function) {
+  std::vector<double> result, column(vectors.size());
+  for (size_t k = 0; k < vectors.front().size(); ++k) {
+    for (size_t i = 0; i < vectors.size(); ++i) column[i] = vectors[i][k];
+    std::ranges::sort(column);
+    result.push_back(function(column));
+  }
+  return result;
+}
+
+double median(const std::vector<double>& ascending) { return (ascending[(ascending.size() - 1) / 2] + ascending[ascending.size() / 2]) / 2; }
+
+std::vector<double> mean(const std::vector<std::vector<double>>& vectors) {
+  return of_columns(vectors,
+                    [](const auto& column) { return std::accumulate(column.begin(), column.end(), 0.0) / static_cast<double>(column.size()); });
+}
+
+/// Positions in order of Krum's score with f = 1.
+std::vector<size_t> by_score(const std::vector<std::vector<double>>& vectors) {
+  std::vector<double> scores;
+  for (size_t i = 0; i < vectors.size(); ++i) {
+    std::vector<double> squares;
+    for (size_t j = 0; j < vectors.size(); ++j)
+      if (j != i) squares.push_back(std::pow(distance(vectors[i], vectors[j]), 2));
+    std::ranges::sort(squares);
+    squares.resize(std::max<size_t>(1, vectors.size() > 3 ? vectors.size() - 3 : 0));
+    scores.push_back(std::accumulate(squares.begin(), squares.end(), 0.0));
+  }
+  std::vector<size_t> order(vectors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return scores[i]; });
+  return order;
+}
+
+/// The rules on whole vectors with f = 1, straight from their definitions.
+std::vector<double> by_hand(AggregationRule rule, std::vector<std::vector<double>> vectors) {
+  const size_t n = vectors.size();
+  switch (rule) {
+    case kMean: return mean(vectors);
+    case kMedian: return of_columns(vectors, median);
+    case kTrimmedMean:
+      return of_columns(vectors, [](const auto& column) {
+        return std::accumulate(column.begin() + 1, column.end() - 1, 0.0) / static_cast<double>(column.size() - 2);
+      });
+    case kKrum: return vectors[by_score(vectors).front()];
+    case kMultiKrum: {
+      std::vector<std::vector<double>> best;
+      for (const size_t i : by_score(vectors))
+        if (best.size() < n - 3) best.push_back(vectors[i]);
+      return mean(best);
+    }
+    case kBulyan: {
+      std::vector<std::vector<double>> chosen;
+      while (chosen.size() < n - 2) {
+        const auto best = static_cast<ptrdiff_t>(by_score(vectors).front());
+        chosen.push_back(vectors[static_cast<size_t>(best)]);
+        vectors.erase(vectors.begin() + best);
+      }
+      return of_columns(chosen, [&](std::vector<double> column) {
+        const double middle = median(column);
+        std::ranges::stable_sort(column, {}, [&](double value) { return std::abs(value - middle); });
+        return std::accumulate(column.begin(), column.begin() + static_cast<ptrdiff_t>(n - 4), 0.0) / static_cast<double>(n - 4);
+      });
+    }
+    case kGeometricMedian: {
+      std::vector<double> point = of_columns(vectors, median);
+      for (int iteration = 0; iteration < 3000; ++iteration) {
+        std::vector<double> next(point.size());
+        double weights = 0;
+        for (const auto& vector : vectors) {
+          const double weight = 1 / distance(vector, point);
+          weights += weight;
+          for (size_t k = 0; k < point.size(); ++k) next[k] += weight * vector[k];
+        }
+        for (double& value : next) value /= weights;
+        const double moved = distance(point, next);
+        point = next;
+        if (moved < 1e-15) break;
+      }
+      return point;
+    }
+    case kCenteredClipping: {
+      std::vector<double> point = of_columns(vectors, median);
+      for (int round = 0; round < 3; ++round) {
+        std::vector<double> next = point;
+        for (const auto& vector : vectors) {
+          const double share = std::min(1.0, kRadius / distance(vector, point)) / static_cast<double>(n);
+          for (size_t k = 0; k < point.size(); ++k) next[k] += share * (vector[k] - point[k]);
+        }
+        point = next;
+      }
+      return point;
+    }
+  }
+  return {};
+}
+
+/// The largest difference between the gradient that a layout's first step has aggregated and `expected`, relative to the largest element.
+double error_of(const Config& config, const std::vector<double>& expected, double& norm) {
+  double worst = 0;
+  std::mutex mutex;
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    const StepResult result = trainer.step(data_of(config), 0, 0);
+    RunRecord record;
+    const std::vector<double> gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
+    TRIREME_CHECK(!record.disagreement && record.unheld.empty(),
+                  "copies of the gradient differ: ", record.disagreement ? record.disagreement->str() : record.unheld);
+    TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
+    const std::lock_guard lock(mutex);
+    norm = result.grad_norm;
+    for (size_t k = 0; k < gradient.size(); ++k) worst = std::max(worst, std::abs(gradient[k] - expected[k]));
+  });
+  double largest = 0;
+  for (const double value : expected) largest = std::max(largest, std::abs(value));
+  return worst / largest;
+}
+
+void check_by_hand(const Config& config, AggregationRule rule, const std::vector<std::vector<double>>& gradients) {
+  const std::vector<double> expected = by_hand(rule, gradients);
+  double norm = 0;
+  CHECK(error_of(config, expected, norm) < 1e-10);
+  CHECK(norm == Approx(distance(expected, std::vector<double>(expected.size()))).epsilon(1e-10));
+}
+
+struct Case {
+  ParityModel model;
+  const char* layout;
+};
+/// Every ZeRO stage over three to eight data ranks, replicas of shards, both axes beside it, tied embeddings on two stages, norms that are partial under
+/// sequence parallelism, key and value heads that ranks share.
+constexpr Case kCases[] = {{ParityModel::kLlama, "dp8z0"},
+                           {ParityModel::kGpt2, "dp8z1"},
+                           {ParityModel::kLlama, "dp8rep2z1"},
+                           {ParityModel::kLlamaGrouped, "dp8rep4z3"},
+                           {ParityModel::kLlamaGrouped, "tp2dp8z2-sp"},
+                           {ParityModel::kLlamaGrouped, "tp4dp8z3"},
+                           {ParityModel::kGpt2, "pp2dp8z0"},
+                           {ParityModel::kLlamaGrouped, "tp2pp2dp8rep2z3-sp"}};
+
+}  // namespace
+
+TEST_CASE("robust: every rule equals that by hand over the data ranks' gradients, under every kind of layout") {
+  std::map<ParityModel, std::vector<std::vector<double>>> gradients;
+  for (const auto& [model, layout] : kCases) {
+    if (!gradients.contains(model)) gradients[model] = gradients_of_data_ranks(config_of(model, layout, kMean));
+    for (const AggregationRule rule : kRules) {
+      INFO(layout << ", " << name_of_rule(rule));
+      check_by_hand(config_of(model, layout, rule), rule, gradients[model]);
+    }
+  }
+}
+
+TEST_CASE("robust: the layouts of the pairwise table aggregate as by hand") {
+  size_t checked = 0;
+  for (ParityCase each : covering_parity_cases(2)) {
+    ParityLayout& layout = each.layout;
+    if (layout.data < 3 || layout.islands > 1) continue;
+    layout.balance = layout.rebalance = false;  // other samples for each data rank; refused
+    Config config = parity_config(each.model, layout, "fp64");
+    config.model.dropout = 0;  // masks follow the place of a sample in the batch
+    const std::vector<std::vector<double>> gradients = gradients_of_data_ranks(config);
+    for (const AggregationRule rule : {kOfThree[checked % 4], kOfThree[(checked + 1) % 4]}) {
+      INFO(name_of(each.model) << " " << layout.str() << ", " << name_of_rule(rule));
+      check_by_hand(with_rule(config, rule), rule, gradients);
+    }
+    ++checked;
+  }
+  CHECK(checked > 10);
+}
+
+TEST_CASE("robust: training with momentum does not depend on the layout, and replicas stay equal") {
+  for (const AggregationRule rule : {kTrimmedMean, kMultiKrum, kCenteredClipping}) {
+    const RunRecord expected = train_on_threads(config_of(ParityModel::kLlamaGrouped, "dp8z0", rule, 0.9), 4, Device::kReference, true);
+    for (const char* layout : {"dp8rep2z2", "tp2pp2dp8z3", "tp4dp8z1-sp"}) {
+      INFO(layout << ", " << name_of_rule(rule));
+      CHECK(difference(expected, train_on_threads(config_of(ParityModel::kLlamaGrouped, layout, rule, 0.9), 4, Device::kReference, true), 1e-8) ==
+            "");
+    }
+  }
+}
+
+TEST_CASE("robust: training resumes bit for bit, and under another layout with as many data ranks") {
+  for (const auto& [model, layout, other] : {std::tuple(ParityModel::kGpt2, "dp3z0", "tp2pp2dp3z1"),
+                                             {ParityModel::kLlamaGrouped, "tp2pp2dp3z2-sp", "dp3z3"},
+                                             {ParityModel::kLlama, "dp4rep2z3", "pp2dp4z0"}}) {
+    for (const AggregationRule rule : {kMedian, kCenteredClipping}) {
+      INFO(layout << ", " << name_of_rule(rule));
+      const TemporaryDirectory directory;
+      const Config config = config_of(model, layout, rule, 0.8);
+      const RaggedDataset data = data_of(config);
+      const auto steps = [&](Trainer& trainer, int first, int last) {
+        std::vector<double> all;
+        for (int step = first; step < last; ++step) {
+          const StepResult result = trainer.step(data, step, 3e-3);
+          all.insert(all.end(), {result.loss, result.grad_norm});
+        }
+        return all;
+      };
+      std::vector<double> through;
+      on_ranks(config, [&](Trainer& trainer) {
+        trainer.initialise();
+        const std::vector<double> mine = steps(trainer, 0, 4);
+        if (trainer.mesh().world.rank() == 0) through = mine;
+      });
+      on_ranks(config, [&](Trainer& trainer) {
+        trainer.initialise();
+        steps(trainer, 0, 2);
+        save(trainer, directory.path, 2);
+        double bytes = 0;
+        for (const StateTensor& tensor : reducer_tensors(trainer)) bytes += static_cast<double>(tensor.box.numel() * size_of(tensor.dtype));
+        TRIREME_CHECK(all_reduce_scalar(trainer.mesh().world, bytes, ReduceOp::kSum) == static_cast<double>(reducer_bytes(config)),
+                      "bytes of the momenta in a checkpoint");
+      });
+      const auto resumed = [&](const Config& in, const char* note, bool same_bits) {
+        on_ranks(in, [&](Trainer& trainer) {
+          CheckpointReader reader(directory.path / checkpoint_name(2));
+          const std::string found = load_state(trainer, reader);
+          TRIREME_CHECK(note[0] == '\0' ? found.empty() : found.find(note) != found.npos, "the note about the momenta: '", found, "'");
+          const std::vector<double> mine = steps(trainer, 2, 4);
+          for (size_t i = 0; i < mine.size(); ++i) {
+            const double expected = through[4 + i];
+            TRIREME_CHECK(note[0] != '\0' || (same_bits ? mine[i] == expected : std::abs(mine[i] - expected) < 1e-9 * std::abs(expected)), "figure ",
+                          i, " after the resume: ", mine[i], " instead of ", expected);
+          }
+        });
+      };
+      resumed(config, "", true);
+      resumed(config_of(model, other, rule, 0.8), "", false);
+      resumed(config_of(model, "dp6z1", rule, 0.8), "of another number of data ranks", false);
+      resumed(config_of(model, layout, kMedian, 0), "are dropped", false);
+    }
+  }
+}
+
+TEST_CASE("robust: a checkpoint without momenta is told to the user") {
+  const TemporaryDirectory directory;
+  on_ranks(config_of(ParityModel::kLlama, "dp3z1", kMedian), [&](Trainer& trainer) {
+    trainer.initialise();
+    save(trainer, directory.path, 1);
+  });
+  on_ranks(config_of(ParityModel::kLlama, "dp3z1", kMedian, 0.5), [&](Trainer& trainer) {
+    CheckpointReader reader(directory.path / checkpoint_name(1));
+    TRIREME_CHECK(load_state(trainer, reader).find("which start at zero") != std::string::npos, "no note");
+  });
+}
+
+TEST_CASE("robust: memory and bytes on the wire are forecast exactly") {
+  for (const auto& [model, layout] : {Case{ParityModel::kGpt2, "dp3z0"},
+                                      {ParityModel::kLlamaGrouped, "tp2pp2dp3z2-sp"},
+                                      {ParityModel::kLlama, "dp4rep2z3"},
+                                      {ParityModel::kGpt2, "tp2dp4rep2z1"}}) {
+    std::map<AggregationRule, std::vector<double>> over_world;  // bytes by rank
+    for (const AggregationRule rule : {kMean, kTrimmedMean, kGeometricMedian}) {
+      const double momentum = rule == kGeometricMedian ? 0.9 : 0;
+      const Config config = config_of(model, layout, rule, momentum);
+      const RaggedDataset data = data_of(config);
+      std::vector<CommunicationRecord> records;
+      std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
+      run_ranks(world_of(config),
+                [&](Communicator& world) {
+                  Arena arena(Device::kReference, true);
+                  Context ctx{Device::kReference, &arena, 1};
+                  Trainer trainer(ctx, world, config, true);
+                  trainer.initialise();
+                  for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
+                  arena.set_phase(MemoryPhase::kSave);
+                  trainer.evaluate(data, 1);
+                  trainer.step(data, 2, 1e-3);
+                  measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
+                },
+                {.records = &records});
+      for (int rank = 0; rank < world_of(config); ++rank) {
+        INFO(layout << ", " << name_of_rule(rule) << ", rank " << rank);
+        const CommunicationRecord& record = records[static_cast<size_t>(rank)];
+        over_world[rule].push_back(record.entry("world", "all_reduce").wire_bytes);
+        if (rule == kMean) continue;
+        const RankMemory forecast = forecast_memory(config, rank, world_of(config));
+        const RankMemory& real = measured[static_cast<size_t>(rank)];
+        CHECK(forecast.peak == real.peak);
+        CHECK(forecast.peak_total == real.peak_total);
+        CHECK(forecast.arena_bytes == real.arena_bytes);
+        CHECK(record.entry("shard", "reduce_scatter").calls == 0);
+        CHECK(record.entry("replicate", "all_reduce").calls == 0);
+        const double sent = record.entry("data", "all_to_all_v").wire_bytes + record.entry("replicate", "all_gather").wire_bytes;
+        CHECK(3 * forecast.reduced_bytes == Approx(sent).epsilon(1e-12));
+        const double n = static_cast<double>(*config.parallel.data), world = world_of(config), scalars = n + (rule == kTrimmedMean ? n : n * n);
+        CHECK(over_world[rule].back() - over_world[kMean][static_cast<size_t>(rank)] == Approx(3 * 2 * (world - 1) / world * 8 * scalars));
+      }
+    }
+  }
+}
+
+TEST_CASE("robust: a run records who was suspected, how far away and how often") {
+  const TemporaryDirectory directory;
+  write_tokens(directory.path / "tokens", 12 * 400 + 1);
+  ParityLayout layout;
+  layout.data = 4;
+  layout.zero = 2;
+  Config config = with_rule(parity_config(ParityModel::kLlama, layout, "fp32"), kMedian);
+  config.run.directory = directory.path / "run";
+  config.model.vocab_size = 256;
+  config.data.train = {directory.path / "tokens"};
+  config.training.steps = 6;
+  REQUIRE(run_disturbed(config, Fault{.step = 3, .rank = 2, .group = "data", .verb = "all_to_all_v", .change = scaled(-100), .every = true}) == "");
+  const report::RunRecord run = report::read_run(directory.path / "run");
+  REQUIRE(run.steps.size() == 6);
+  for (size_t step = 0; step < 6; ++step) CHECK(run.steps.suspects[step].size() == (step == 2 ? 1U : 0U));
+  const std::vector<report::Suspect> suspects = report::suspects_of(run);
+  REQUIRE(suspects.size() == 1);
+  CHECK(suspects[0].rank == 2);
+  CHECK(suspects[0].steps == 1);
+  CHECK(suspects[0].farthest > 10);
+  const report::EventRecord* const event = run.last("suspects");
+  REQUIRE(event != nullptr);
+  CHECK(event->fields["steps"] == 6);
+  CHECK(event->fields["ranks"]["2"]["steps"] == 1);
+
+  config.run.directory = directory.path / "nan";
+  REQUIRE(run_disturbed(config, Fault{.step = 4, .rank = 1, .group = "data", .verb = "all_to_all_v", .change = not_a_number(), .every = true}) == "");
+  const report::RunRecord other = report::read_run(directory.path / "nan");
+  const std::vector<report::Suspect> missing = report::suspects_of(other);
+  REQUIRE(missing.size() == 1);
+  CHECK(missing[0].rank == 1);
+  CHECK(missing[0].left_out == 1);
+  CHECK(missing[0].farthest == 0);
+  CHECK(other.first("rejected_step") == nullptr);
+  CHECK(report::suspects_text(missing, 6) == "data rank 1 in 1 of 6 steps, without a finite gradient in 1");
+}
+
+TEST_CASE("robust: a step with more than f gradients that are not finite is rejected on every rank") {
+  for (const char* layout : {"dp3z0", "tp2dp3z2", "pp2dp3z3"}) {
+    INFO(layout);
+    const Config config = config_of(ParityModel::kLlama, layout, kTrimmedMean, 0.9, "fp32");
+    const RaggedDataset data = data_of(config);
+    run_ranks(world_of(config), [&](Communicator& world) {
+      int64_t step = 1;
+      FaultInjector injector(std::nullopt, world.rank(), [&] { return step; });
+      const std::unique_ptr<Communicator> disturbed = observed(world, injector.observer());
+      Arena arena(Device::kCpu, true);
+      Context ctx{Device::kCpu, &arena, 1};
+      Trainer trainer(ctx, *disturbed, config, true);
+      if (trainer.mesh().data->rank() > 0)
+        injector.set(Fault{.step = 2, .rank = world.rank(), .group = "data", .verb = "all_to_all_v", .change = not_a_number(), .every = true});
+      trainer.initialise();
+      TRIREME_CHECK(trainer.step(data, 0, 1e-3).accepted, "a clean step");
+      const std::vector<double> state(trainer.owned_boxes().front().weight.data<float>(),
+                                      trainer.owned_boxes().front().weight.data<float>() + trainer.owned_boxes().front().weight.numel());
+      step = 2;
+      const StepResult rejected = trainer.step(data, 1, 1e-3);
+      TRIREME_CHECK(!rejected.accepted && !rejected.offender.empty(), "a step of two wrong gradients of three");
+      const float* const weight = trainer.owned_boxes().front().weight.data<float>();
+      for (size_t i = 0; i < state.size(); ++i) TRIREME_CHECK(weight[i] == static_cast<float>(state[i]), "a rejected step has changed a weight");
+      step = 3;
+      const StepResult next = trainer.step(data, 2, 1e-3);
+      TRIREME_CHECK(next.accepted && std::isfinite(next.grad_norm), "the step after it");
+    });
+  }
+}
+
+}  // namespace trireme::test
