@@ -88,10 +88,20 @@ double InnerProducts::squares(const std::vector<double>& weights) const {
   return std::max(0.0, sum);
 }
 
-double InnerProducts::squared_distance_from(const std::vector<double>& weights, int64_t i) const {
-  std::vector<double> difference = weights;
-  difference[static_cast<size_t>(i)] -= 1;
-  return squares(difference);
+std::vector<double> InnerProducts::squared_distances_from(const std::vector<double>& weights) const {
+  constexpr double kCancelled = 1e-4;  // of the terms: fewer than half of the digits of the distance may be lost
+  const double of_point = squares(weights);
+  std::vector<double> distances;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double* const row = values_.data() + i * weights.size();
+    const double terms = row[i] + of_point;
+    distances.push_back(std::max(0.0, terms - 2 * std::inner_product(weights.begin(), weights.end(), row, 0.0)));
+    if (distances.back() > kCancelled * terms) continue;
+    std::vector<double> difference = weights;
+    difference[i] -= 1;
+    distances.back() = squares(difference);
+  }
+  return distances;
 }
 
 std::vector<double> krum_scores(const InnerProducts& products, const std::vector<int>& among, int64_t byzantine) {
@@ -134,8 +144,8 @@ std::vector<double> geometric_median(const InnerProducts& products) {
   const int64_t n = products.size();
   std::vector<double> point(static_cast<size_t>(n));
   for (int iteration = 0; iteration < kMostIterations; ++iteration) {
-    std::vector<double> distances;
-    for (int64_t i = 0; i < n; ++i) distances.push_back(std::sqrt(products.squared_distance_from(point, i)));
+    std::vector<double> distances = products.squared_distances_from(point);
+    for (double& distance : distances) distance = std::sqrt(distance);
     const int64_t nearest = std::ranges::min_element(distances) - distances.begin();
     const double scale = median_of(distances);
     const bool at_vector = distances[static_cast<size_t>(nearest)] <= kAtVector * scale;
@@ -165,10 +175,8 @@ std::vector<double> centered_clipping(const InnerProducts& products, double radi
   std::vector<double> point(static_cast<size_t>(n));
   for (int round = 0; round < rounds; ++round) {
     std::vector<double> shares;
-    for (int64_t i = 0; i < n; ++i) {
-      const double distance = std::sqrt(products.squared_distance_from(point, i));
-      shares.push_back((distance > radius ? radius / distance : 1) / static_cast<double>(n));
-    }
+    for (const double squares : products.squared_distances_from(point))
+      shares.push_back((std::sqrt(squares) > radius ? radius / std::sqrt(squares) : 1) / static_cast<double>(n));
     const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
     for (size_t i = 0; i < point.size(); ++i) point[i] = point[i] * (1 - all) + shares[i];
   }

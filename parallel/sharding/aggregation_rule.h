@@ -42,8 +42,8 @@ class InnerProducts {
   double squared_distance(int64_t a, int64_t b) const;
   /// Squared length of the sum of weights[i] * vector i.
   double squares(const std::vector<double>& weights) const;
-  /// Squared distance of vector i from that sum.
-  double squared_distance_from(const std::vector<double>& weights, int64_t i) const;
+  /// Squared distance of each vector from that sum.
+  std::vector<double> squared_distances_from(const std::vector<double>& weights) const;
 
  private:
   int64_t size_;
