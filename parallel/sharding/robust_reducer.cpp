@@ -194,7 +194,7 @@ void RobustReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
 
 namespace {
 
-/// The sum over the ranks; on the meta device nothing is known, and nothing depends on it but what a rule decides.
+/// The sum over the ranks; zeros on the meta device.
 std::vector<double> summed(Context& ctx, Communicator& step, const Tensor& sums) {
   step.all_reduce(ctx, sums, ReduceOp::kSum).wait(ctx);
   if (ctx.device == Device::kMeta) return std::vector<double>(static_cast<size_t>(sums.numel()));
@@ -241,7 +241,10 @@ std::vector<double> aggregate(Context& ctx, std::span<RobustReducer* const> redu
   const std::vector<double> values = summed(ctx, step, products);
   std::vector<double> distances;  // squared
   for (int64_t i = 0; i < taking_part; ++i) distances.push_back(values[static_cast<size_t>(all ? i * (taking_part + 1) : i)]);
-  const Combination combination = combination_of(options, taking_part, wrong, all ? InnerProducts(taking_part, values) : InnerProducts(0, {}));
+  // A forecast needs no decision: all combinations take the same memory.
+  const Combination combination = ctx.device == Device::kMeta
+                                      ? Combination{Combination::Kind::kTrimmedMean, {}, 0, {}}
+                                      : combination_of(options, taking_part, wrong, all ? InnerProducts(taking_part, values) : InnerProducts(0, {}));
   for (RobustReducer* const reducer : reducers) reducer->combine(ctx, rows, combination);
   return relative_distances(n, rows, distances);
 }
