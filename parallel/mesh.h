@@ -86,8 +86,9 @@ std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, 
 /// communicators, which groups of the same ranks share.
 int device_groups(const MeshShape& shape, int rank, int kv_heads);
 
-/// This rank's communicators. `data` carries tensors in host memory only (Communicator::host_group): it counts tokens, compares digests and
-/// sums the factors of low-rank gradients. The constructor creates all of them, in the order of MeshAxis; it is collective over the world.
+/// This rank's communicators. `data` carries tensors in host memory only (Communicator::host_group): it counts tokens, compares digests, sums
+/// the factors of low-rank gradients and exchanges copies of gradients for robust rules. The constructor creates all of them, in the order of MeshAxis;
+/// it is collective over the world.
 struct Mesh {
   Mesh(Communicator& world, const MeshShape& shape, int kv_heads);
   MeshShape shape;
