@@ -14,6 +14,7 @@
 #include "trainer/report/heat_map.h"
 #include "trainer/report/page.h"
 #include "trainer/report/run_facts.h"
+#include "trainer/report/suspects.h"
 #include "trainer/report/text_escape.h"
 
 namespace trireme::report {
