@@ -78,4 +78,8 @@ double GradientSeconds::replicas(const GroupPlacement& replicate, double element
          coding(elements * (1 + 1 / replicate.size), 2 * elements);
 }
 
+double GradientSeconds::tied(const GroupPlacement& ends, double elements) const {
+  return all_reduce_seconds(ends, plain_bytes_ * elements / (robust_ ? 1 : shards_), cluster_);
+}
+
 }  // namespace trireme

@@ -23,6 +23,8 @@ class GradientSeconds {
   /// All-reduce of `elements` over a group of replicas: compressed, an exchange of pieces and a gather of their sums. power_sgd: nothing. Robust
   /// rules: a gather of the results.
   double replicas(const GroupPlacement& replicate, double elements) const;
+  /// All-reduce over the two owners of a tied unit of `elements`: of their shard, with a robust rule of all copies of a piece.
+  double tied(const GroupPlacement& ends, double elements) const;
 
  private:
   double coding(double encoded, double decoded) const;

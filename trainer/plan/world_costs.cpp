@@ -81,7 +81,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const MeshShape mesh = mesh_shape(config.parallel);
   const Stack stack = effective_stack(cluster, config);
   const ZeroPolicy policy = zero_policy(config.parallel);
-  const double factor = stack.data_factor, gradient_bytes = stack.reduce_bytes;
+  const double factor = stack.data_factor;
   const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
   const Collectives collectives = config.parallel.collectives.value();
   const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, collectives); };
@@ -101,7 +101,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
       case ActionType::kUnshard: return split(gather_held, factor * all_gather_seconds(shard, parameter_bytes * elements, cluster));
       case ActionType::kReduceGrads: return split(reduce_held, factor * sums.scatter(shard, elements));
       case ActionType::kReduceReplicas: return split(once, factor * sums.replicas(replicate, elements / shards));
-      case ActionType::kReduceTied: return split(once, all_reduce_seconds(ends, gradient_bytes * elements / shards, cluster));
+      case ActionType::kReduceTied: return split(once, sums.tied(ends, elements));
       default: return Collective{};
     }
   };
