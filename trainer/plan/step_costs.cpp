@@ -366,8 +366,9 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   }
   // The owners of a tied table on the first and the last rank all-reduce their shards after everything else.
   const int64_t apart = int64_t{stride_of(mesh, MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
-  const GroupPlacement ends = place_of(2, apart, cluster, config.parallel.collectives.value());
-  const double tied = config.model.tied_embeddings && apart > 0 ? GradientSeconds(config, stack, cluster).tied(ends, table) : 0;
+  double tied = 0;
+  if (config.model.tied_embeddings && apart > 0)
+    tied = GradientSeconds(config, stack, cluster).tied(place_of(2, apart, cluster, config.parallel.collectives.value()), table);
   std::vector<double> compute(elements.size());  // of a micro-batch
   for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
   for (size_t rank = 0; rank < elements.size(); ++rank) {
