@@ -16,13 +16,13 @@ using namespace trireme;
 
 namespace {
 
-const std::vector<std::vector<double>> kSeven = {{1, 2, 3},     {1.1, 1.9, 3.1}, {.9, 2.1, 2.9}, {1.2, 2, 3},
-                                                 {1, 1.8, 3.2}, {.8, 2.2, 3},    {100, -50, 1e6}};
-const std::vector<std::vector<double>> kEight = {{1, 2, 3},     {1.1, 1.9, 3.1}, {.9, 2.1, 2.9},  {1.2, 2, 3},
-                                                 {1, 1.8, 3.2}, {.8, 2.2, 3},    {100, -50, 1e6}, {0, 1, 2}};
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+const std::vector<std::vector<double>> kSevenGradients = {{1, 2, 3},     {1.1, 1.9, 3.1}, {.9, 2.1, 2.9}, {1.2, 2, 3},
+                                                          {1, 1.8, 3.2}, {.8, 2.2, 3},    {100, -50, 1e6}};
+const std::vector<std::vector<double>> kEightGradients = {{1, 2, 3},     {1.1, 1.9, 3.1}, {.9, 2.1, 2.9},  {1.2, 2, 3},
+                                                          {1, 1.8, 3.2}, {.8, 2.2, 3},    {100, -50, 1e6}, {0, 1, 2}};
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-AggregationOptions options_of(AggregationRule rule, int64_t byzantine = 1, double momentum = 0) {
+AggregationOptions rule_options(AggregationRule rule, int64_t byzantine = 1, double momentum = 0) {
   AggregationOptions options;
   options.rule = rule;
   options.byzantine = byzantine;
@@ -91,27 +91,27 @@ struct DataRank {
   Tensor scalars;
 };
 
-struct Answer {
+struct KnownAnswer {
   AggregationRule rule;
   std::vector<double> values;
 };
-const std::vector<Answer> kAnswers = {{AggregationRule::kMedian, {1, 2, 3}},
-                                      {AggregationRule::kTrimmedMean, {1.04, 1.96, 3.06}},
-                                      {AggregationRule::kKrum, {1, 2, 3}},
-                                      {AggregationRule::kMultiKrum, {1.05, 2, 3}},
-                                      {AggregationRule::kBulyan, {0.966666666667, 1.966666666667, 2.966666666667}},
-                                      {AggregationRule::kGeometricMedian, {1, 2, 3}},
-                                      {AggregationRule::kCenteredClipping, {1.000016452, 1.999991359, 3.199416909}}};
+const std::vector<KnownAnswer> kKnownAnswers = {{AggregationRule::kMedian, {1, 2, 3}},
+                                                {AggregationRule::kTrimmedMean, {1.04, 1.96, 3.06}},
+                                                {AggregationRule::kKrum, {1, 2, 3}},
+                                                {AggregationRule::kMultiKrum, {1.05, 2, 3}},
+                                                {AggregationRule::kBulyan, {0.966666666667, 1.966666666667, 2.966666666667}},
+                                                {AggregationRule::kGeometricMedian, {1.01518284676164, 1.98994698508426, 3.04740773997649}},
+                                                {AggregationRule::kCenteredClipping, {1.000016452, 1.999991359, 3.199416909}}};
 
 }  // namespace
 
 TEST_CASE("robust: known answers over seven data ranks, sharded and replicated") {
-  for (const auto& [rule, values] : kAnswers)
+  for (const auto& [rule, values] : kKnownAnswers)
     for (const int shards : {7, 1})
       for (const bool resident : {true, false})
         run_ranks(7, [&](Communicator& world) {
-          DataRank rank(world, shards, options_of(rule), resident);
-          const std::vector<double> distances = rank.step(kSeven[static_cast<size_t>(world.rank())]);
+          DataRank rank(world, shards, rule_options(rule), resident);
+          const std::vector<double> distances = rank.step(kSevenGradients[static_cast<size_t>(world.rank())]);
           rank.expect(values, 1e-9, concat("rule ", static_cast<int>(rule), ", ", shards, " shards"));
           for (int i = 0; i < 7; ++i)
             TRIREME_CHECK((distances[static_cast<size_t>(i)] > kSuspectDistance) == (i == 6), "data rank ", i, " is ",
@@ -123,16 +123,16 @@ TEST_CASE("robust: shards with replicas exchange the copies of all data ranks, a
   // The medians of the even and of the odd data ranks have another median than all of them.
   for (const int shards : {1, 2, 4, 8})
     run_ranks(8, [&](Communicator& world) {
-      DataRank rank(world, shards, options_of(AggregationRule::kMedian));
-      rank.step(kEight[static_cast<size_t>(world.rank())]);
+      DataRank rank(world, shards, rule_options(AggregationRule::kMedian));
+      rank.step(kEightGradients[static_cast<size_t>(world.rank())]);
       rank.expect({1, 1.95, 3}, 1e-14, concat(shards, " shards"));
     });
 }
 
 TEST_CASE("robust: micro-batches that are reduced one by one add up before the rule") {
   run_ranks(8, [](Communicator& world) {
-    DataRank rank(world, 4, options_of(AggregationRule::kMedian), false);
-    std::vector<double> half = kEight[static_cast<size_t>(world.rank())];
+    DataRank rank(world, 4, rule_options(AggregationRule::kMedian), false);
+    std::vector<double> half = kEightGradients[static_cast<size_t>(world.rank())];
     for (double& value : half) value /= 2;
     for (int step = 0; step < 2; ++step) {
       rank.grads->begin_step(rank.ctx, step);
@@ -146,34 +146,34 @@ TEST_CASE("robust: micro-batches that are reduced one by one add up before the r
 
 TEST_CASE("robust: gradients that are not finite, or absent, count as wrong ones") {
   const auto with = [](int first, const std::vector<double>& value, int count) {
-    std::vector<std::vector<double>> all = kSeven;
+    std::vector<std::vector<double>> all = kSevenGradients;
     for (int i = first; i < first + count; ++i) all[static_cast<size_t>(i)] = value;
     return all;
   };
   constexpr double kInf = std::numeric_limits<double>::infinity();
   // Of the other six, with f = 0 left: the mean of the six; Krum's nearest.
-  for (const std::vector<double>& wrong : {std::vector<double>{kNan, 0, 0}, {0, kInf, 0}, {0, 0, -kInf}, {0, 0, 1e160}}) {
+  for (const std::vector<double>& wrong : {std::vector<double>{kNotANumber, 0, 0}, {0, kInf, 0}, {0, 0, -kInf}, {0, 0, 1e160}}) {
     run_ranks(7, [&](Communicator& world) {
-      for (const auto& [rule, values] : {Answer{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},
+      for (const auto& [rule, values] : {KnownAnswer{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},
                                          {AggregationRule::kMedian, {1, 2, 3}},
                                          {AggregationRule::kKrum, {1, 2, 3}},
                                          {AggregationRule::kBulyan, {1, 2, 18.2 / 6}}}) {
-        DataRank rank(world, 7, options_of(rule));
+        DataRank rank(world, 7, rule_options(rule));
         const std::vector<double> distances = rank.step(with(6, wrong, 1)[static_cast<size_t>(world.rank())]);
         rank.expect(values, 1e-12, concat("rule ", static_cast<int>(rule), " without one"));
         TRIREME_CHECK(std::isinf(distances[6]) && distances[0] < 2, "the distance of a data rank that does not take part is ", distances[6]);
       }
     });
     run_ranks(7, [&](Communicator& world) {
-      DataRank rank(world, 1, options_of(AggregationRule::kMedian));
+      DataRank rank(world, 1, rule_options(AggregationRule::kMedian));
       rank.step(with(5, wrong, 2)[static_cast<size_t>(world.rank())]);
-      rank.expect({kNan, kNan, kNan}, 0, "more than f are wrong");
-      rank.step(kSeven[static_cast<size_t>(world.rank())]);
+      rank.expect({kNotANumber, kNotANumber, kNotANumber}, 0, "more than f are wrong");
+      rank.step(kSevenGradients[static_cast<size_t>(world.rank())]);
       rank.expect({1, 2, 3}, 0, "the step after it");
     });
   }
   run_ranks(7, [&](Communicator& world) {
-    DataRank rank(world, 7, options_of(AggregationRule::kTrimmedMean));
+    DataRank rank(world, 7, rule_options(AggregationRule::kTrimmedMean));
     const std::vector<double> distances = rank.step(with(6, {0, 0, 0}, 1)[static_cast<size_t>(world.rank())], world.rank() == 6);
     rank.expect({1, 2, 18.2 / 6}, 1e-12, "an absent data rank");
     TRIREME_CHECK(std::isinf(distances[6]), "an absent data rank takes part");
@@ -183,9 +183,9 @@ TEST_CASE("robust: gradients that are not finite, or absent, count as wrong ones
 TEST_CASE("robust: two wrong data ranks use up f together, whether they are finite or not") {
   // With f = 2 one NaN leaves f = 1 of six for the outlier.
   run_ranks(7, [](Communicator& world) {
-    std::vector<std::vector<double>> all = kSeven;
-    all[0] = {kNan, kNan, kNan};
-    DataRank rank(world, 7, options_of(AggregationRule::kTrimmedMean, 2));
+    std::vector<std::vector<double>> all = kSevenGradients;
+    all[0] = {kNotANumber, kNotANumber, kNotANumber};
+    DataRank rank(world, 7, rule_options(AggregationRule::kTrimmedMean, 2));
     rank.step(all[static_cast<size_t>(world.rank())]);
     rank.expect({(.9 + 1 + 1.1 + 1.2) / 4, (1.8 + 1.9 + 2 + 2.1) / 4, (3 + 3 + 3.1 + 3.2) / 4}, 1e-14, "one trimmed on each side");
   });
@@ -193,7 +193,7 @@ TEST_CASE("robust: two wrong data ranks use up f together, whether they are fini
 
 TEST_CASE("robust: momentum is that of each data rank, and changes in accepted steps only") {
   run_ranks(7, [](Communicator& world) {
-    DataRank rank(world, 7, options_of(AggregationRule::kMedian, 1, 0.75));
+    DataRank rank(world, 7, rule_options(AggregationRule::kMedian, 1, 0.75));
     const double sign = world.rank() % 2 == 0 ? 1 : 2;
     const std::vector<double> gradient = {4 * sign, -8 * sign, 12};
     rank.step(gradient);
@@ -202,7 +202,7 @@ TEST_CASE("robust: momentum is that of each data rank, and changes in accepted s
     rank.step(gradient);
     rank.expect({1.75, -3.5, 5.25}, 1e-15, "after a rejected step");
     // A data rank that sends NaN keeps its momentum.
-    rank.step(world.rank() == 0 ? std::vector<double>{kNan, 0, 0} : gradient);
+    rank.step(world.rank() == 0 ? std::vector<double>{kNotANumber, 0, 0} : gradient);
     rank.step(gradient);
     const double four = 4 * (1 - std::pow(0.75, 4));
     rank.expect({four, -2 * four, 3 * four}, 1e-14, "data rank 0 is one step behind, and the median is not its");
@@ -227,7 +227,7 @@ TEST_CASE("robust: bytes on the wire are those of the formulas in the header") {
       std::vector<double> forecast(static_cast<size_t>(ranks));
       run_ranks(ranks,
                 [&, ranks = ranks, shards = shards](Communicator& world) {
-                  DataRank rank(world, shards, options_of(rule));
+                  DataRank rank(world, shards, rule_options(rule));
                   rank.step({1, 2, static_cast<double>(world.rank())});
                   const int64_t owned = rank.unit.shard_numel(shards);
                   forecast[static_cast<size_t>(world.rank())] = rank.reducer->sent_bytes(Reduction::Kind::kScatter, 0, owned, shards) +
@@ -259,7 +259,7 @@ TEST_CASE("robust: the two copies of a tied parameter are summed before the rule
     const int stage = world.rank() / 3, place = world.rank() % 3;
     const std::unique_ptr<Communicator> data = world.group({3 * stage, 3 * stage + 1, 3 * stage + 2}, "data"),
                                         embedding = world.group({place, place + 3}, "embedding"), step = whole_world(world);
-    DataRank rank(*data, 3, options_of(AggregationRule::kMedian));
+    DataRank rank(*data, 3, rule_options(AggregationRule::kMedian));
     const double first[] = {1, 3, 5}, last[] = {50, 10, 30};
     rank.grads->begin_step(rank.ctx, 0);
     rank.reduce({stage == 0 ? first[place] : last[place], 0, 0});
