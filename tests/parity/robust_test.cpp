@@ -34,7 +34,7 @@ Config with_rule(Config config, AggregationRule rule, double momentum = 0) {
   if (rule == kMean) return config;
   a.byzantine = 1;
   a.momentum = momentum;
-  a.radius = kRadius;
+  if (rule == kCenteredClipping) a.radius = kRadius;
   return config;
 }
 
