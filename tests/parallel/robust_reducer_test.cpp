@@ -113,6 +113,9 @@ TEST_CASE("robust: known answers over seven data ranks, sharded and replicated")
           DataRank rank(world, shards, rule_options(rule), resident);
           const std::vector<double> distances = rank.step(kSevenGradients[static_cast<size_t>(world.rank())]);
           rank.expect(values, 1e-9, concat("rule ", static_cast<int>(rule), ", ", shards, " shards"));
+          TRIREME_CHECK(distances[0] == 0 && std::abs(distances[3] - 1) < 1e-9 && std::abs(distances[5] - std::sqrt(2)) < 1e-9,
+                        "distances of 0, 0.2 and 0.2 sqrt(2), of which 0.2 is the median, are ", distances[0], ", ", distances[3], ", ",
+                        distances[5]);
           for (int i = 0; i < 7; ++i)
             TRIREME_CHECK((distances[static_cast<size_t>(i)] > kSuspectDistance) == (i == 6), "data rank ", i, " is ",
                           distances[static_cast<size_t>(i)], " median distances away");
