@@ -29,7 +29,8 @@ const ProjectRule kProjectRules[] = {
     {"parallel/", {"kernels/", "parallel/"}},
     {"trainer/tokenizer/", {"kernels/core/", "trainer/files/", "trainer/tokenizer/"}},
     {"trainer/config/",
-     {"kernels/core/", "parallel/pipeline/schedule.h", "parallel/sharding/zero_policy.h", "trainer/tokenizer/", "trainer/config/"}},
+     {"kernels/core/", "parallel/pipeline/schedule.h", "parallel/sharding/aggregation_rule.h", "parallel/sharding/zero_policy.h",
+      "trainer/tokenizer/", "trainer/config/"}},
     {"trainer/", {"kernels/", "parallel/", "trainer/"}},
 };
 
