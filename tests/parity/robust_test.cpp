@@ -265,7 +265,7 @@ TEST_CASE("robust: training with momentum does not depend on the layout, and rep
     const RunRecord expected = train_on_threads(config_of(ParityModel::kLlamaGrouped, "dp8z0", rule, 0.9), 4, Device::kReference, true);
     for (const char* layout : {"dp8rep2z2", "tp2pp2dp8z3", "tp4dp8z1-sp"}) {
       INFO(layout << ", " << name_of_rule(rule));
-      CHECK(difference(expected, train_on_threads(config_of(ParityModel::kLlamaGrouped, layout, rule, 0.9), 4, Device::kReference, true), 1e-8) ==
+      CHECK(difference(expected, train_on_threads(config_of(ParityModel::kLlamaGrouped, layout, rule, 0.9), 4, Device::kReference, true), 1e-10) ==
             "");
     }
   }
@@ -311,7 +311,7 @@ TEST_CASE("robust: training resumes bit for bit, and under another layout with a
           const std::vector<double> mine = steps(trainer, 2, 4);
           for (size_t i = 0; i < mine.size(); ++i) {
             const double expected = through[4 + i];
-            TRIREME_CHECK(note[0] != '\0' || (same_bits ? mine[i] == expected : std::abs(mine[i] - expected) < 1e-9 * std::abs(expected)), "figure ",
+            TRIREME_CHECK(note[0] != '\0' || (same_bits ? mine[i] == expected : std::abs(mine[i] - expected) < 1e-10 * std::abs(expected)), "figure ",
                           i, " after the resume: ", mine[i], " instead of ", expected);
           }
         });
