@@ -366,6 +366,9 @@ TEST_CASE("plan refuses invalid inputs") {
   check(run(directory, on_cluster({"--output", "best.yaml"})), 64, "--search");
   check(run(directory, on_cluster({"--trace", "t.json", "--ranks", "world"})), 64, "world");
   check(run(directory, plan(sets({"parallel.tensor=3"}))), 64, "parallel.tensor");
+  check(
+      run(directory, plan(sets({"parallel.data=4", "security.aggregation.rule=median", "security.aggregation.byzantine=1"}) + Arguments{"--search"})),
+      64, "security.aggregation.rule=median: --search compares numbers of data ranks");
   check(run(directory, plan(sets({"parallel.data=12", "training.global_batch_size=12"}) + Arguments{"--cluster", "H100"})), 64,
         "do not fill nodes of 8");
 }
