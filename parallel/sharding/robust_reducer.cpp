@@ -128,9 +128,7 @@ std::vector<Unit::Segment> RobustReducer::counted(size_t unit) const {
 }
 
 void RobustReducer::add_squares(Context& ctx, const Tensor& sums) const {
-  for (size_t u = 0; u < units_.size(); ++u)
-    for (const Unit::Segment& segment : counted(u))
-      add_row_squares(ctx, copies_[u].gradients, segment.flat_begin - copies_[u].own.begin, segment.count, sums);
+  for (const Copies& copies : copies_) add_row_squares(ctx, copies.gradients, 0, copies.own.count, sums);
 }
 
 void RobustReducer::apply_momentum(Context& ctx, std::span<const int> rows) {
@@ -207,8 +205,10 @@ std::vector<double> relative_distances(int64_t n, const std::vector<int>& rows, 
   std::ranges::sort(sorted);
   const double median = sorted.empty() ? 0 : std::sqrt(sorted[(sorted.size() - 1) / 2]);
   std::vector<double> distances(static_cast<size_t>(n), std::numeric_limits<double>::infinity());
-  for (size_t i = 0; i < rows.size(); ++i)
-    distances[static_cast<size_t>(rows[i])] = squares[i] == 0 ? 0 : std::sqrt(squares[i]) / median;  // infinite if most gradients are equal
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double ratio = squares[i] == 0 ? 0 : std::sqrt(squares[i]) / median;
+    distances[static_cast<size_t>(rows[i])] = std::min(ratio, std::numeric_limits<double>::max());  // finite even if most gradients are equal
+  }
   return distances;
 }
 
@@ -229,7 +229,7 @@ std::vector<double> aggregate(Context& ctx, std::span<RobustReducer* const> redu
   const int64_t taking_part = std::ssize(rows), wrong = options.byzantine - (n - taking_part);
   if (wrong < 0) {
     for (RobustReducer* const reducer : reducers) reducer->reject(ctx);
-    return relative_distances(n, {}, {});
+    return relative_distances(n, rows, std::vector<double>(rows.size(), 0));
   }
   for (RobustReducer* const reducer : reducers) {
     reducer->apply_momentum(ctx, rows);

@@ -38,7 +38,8 @@ class RobustReducer final : public Reducer {
   const AggregationOptions& options() const { return options_; }
   /// The steps of aggregate(). `rows`: the data ranks that take part, ascending. Sums are over the elements that this rank counts: over all ranks, every
   /// element of every parameter is counted once.
-  void add_squares(Context& ctx, const Tensor& sums) const;  ///< sums [n] f64 += squares of each gradient
+  /// sums [n] f64 += squares of each gradient, of all copies of its parameters: none of them may be not finite.
+  void add_squares(Context& ctx, const Tensor& sums) const;
   void apply_momentum(Context& ctx, std::span<const int> rows);
   void find_origins(Context& ctx, std::span<const int> rows);                                ///< the coordinate-wise median
   void add_products(Context& ctx, std::span<const int> rows, const Tensor& products) const;  ///< kernels/ops/aggregate.h, from the origins

@@ -226,23 +226,23 @@ void check_aggregation(Rules& rules, const Config& c) {
   };
   refuse(c.run.device == "cuda", "run.device", "robust rules have no CUDA kernels", "cpu");
   refuse(t.precision == "fp16", "training.precision",
-         "with a robust rule a data rank whose gradient overflows would count as a wrong one instead of lowering the loss scale", "bf16");
+         "with a robust rule a data rank whose gradient overflows would count as faulty instead of lowering the loss scale", "bf16");
   refuse(t.reduce_dtype == "bf16", "training.reduce_dtype", "robust rules compare gradients in fp32", "auto");
-  refuse(t.compression.method != Encoding::kNone, "training.compression.method",
+  refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
          "what a message of training.compression lacks would count as an error of its data rank", "none");
   refuse(t.local.steps.has_value(), "training.local.steps", "islands exchange weights and not gradients, to which no robust rule applies", "null");
   refuse(is_asynchronous(t), "training.asynchronous.mode", "the gradients of training.asynchronous arrive one by one, and a robust rule compares all",
          "none");
   refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance",
          "robust rules weigh data ranks alike, so what is trained would depend on the samples of each", "none");
-  refuse(c.observe.anomalies.policy == AnomalyPolicy::kRerun, "observe.anomalies.policy",
-         "a step that is repeated on other data ranks would have other momenta and another choice among equals", "warn");
+  refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
+         "with a robust rule the loss of one faulty data rank would decide on the step of all", "warn");
   if (a.rule == AggregationRule::kCenteredClipping && a.momentum && *a.momentum == 0 && rules.apply({"security.aggregation.momentum"}))
     rules.broken("security.aggregation.momentum", "centered_clipping without momentum does not stop attackers who stay within the noise of a step",
                  "auto, or numbers above 0 and below 1", "auto");
   if (!rules.apply({"security.aggregation.byzantine"})) return;
   if (a.byzantine < 1)
-    return rules.broken("security.aggregation.byzantine", concat("rule ", a.rule, " needs the number of data ranks that may be wrong"),
+    return rules.broken("security.aggregation.byzantine", concat("rule ", a.rule, " needs the number of data ranks that may be faulty"),
                         "integers from 1, or security.aggregation.rule mean", "1");
   if (!c.parallel.data || !rules.apply({"parallel.data"})) return;
   const int64_t least = least_data_ranks(a.rule.value(), a.byzantine), ranks = *c.parallel.data;
@@ -251,7 +251,7 @@ void check_aggregation(Rules& rules, const Config& c) {
   while (most > 0 && least_data_ranks(a.rule.value(), most) > ranks) --most;
   rules.broken(
       "security.aggregation.byzantine",
-      concat("rule ", a.rule, " needs at least ", least, " data ranks for ", counted(a.byzantine, "wrong one"), ", and parallel.data is ", ranks),
+      concat("rule ", a.rule, " needs at least ", least, " data ranks for ", counted(a.byzantine, "faulty one"), ", and parallel.data is ", ranks),
       most > 0 ? concat("1 to ", most, ", or parallel.data from ", least) : concat("a parallel.data from ", least),
       most > 0 ? std::to_string(most) : concat("parallel.data ", least));
 }

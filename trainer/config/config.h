@@ -359,7 +359,7 @@ inline constexpr std::array kNames<AggregationRule>{"mean",       "median", "tri
 
 struct AggregationConfig {
   OneOf<AggregationRule> rule = AggregationRule::kMean;
-  int64_t byzantine = 0;  ///< data ranks whose gradients may be wrong
+  int64_t byzantine = 0;  ///< data ranks whose gradients may be faulty
   Auto<double> momentum;  ///< of each data rank; auto: 0.9 for centered_clipping, else 0
   double radius = 1;      ///< centered_clipping
   bool operator==(const AggregationConfig&) const = default;

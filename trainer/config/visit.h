@@ -397,9 +397,9 @@ void visit(V& v, AggregationConfig& c) {
               "gradient farther than radius."},
     c.rule);
   v(Field{.key = "byzantine",
-          .doc = "Number f of data ranks whose gradients may be wrong in any way. Needs at least 2f+1 data ranks; krum and multi_krum 2f+3, bulyan "
+          .doc = "Number f of data ranks whose gradients may be faulty in any way. Needs at least 2f+1 data ranks; krum and multi_krum 2f+3, bulyan "
                  "4f+3. "
-                 "Gradients that are not finite and data ranks without a valid token count as wrong ones.",
+                 "Gradients that are not finite and data ranks without a valid token count as faulty.",
           .min = 0,
           .max = kMaxExtent,
           .without_effect = off},
@@ -426,7 +426,7 @@ void visit(V& v, AggregationConfig& c) {
 
 template <class V>
 void visit(V& v, SecurityConfig& c) {
-  v.section("aggregation", "Aggregation of gradients over data ranks of which some may be wrong.", c.aggregation);
+  v.section("aggregation", "Aggregation of gradients over data ranks of which some may be faulty.", c.aggregation);
 }
 
 template <class V>
