@@ -61,7 +61,7 @@ void weighted_mean(const T* copies, int64_t columns, std::span<const int> rows, 
   }
 }
 
-/// Of one row.
+/// The sum of the squares of a row.
 template <class T>
 double squares(const T* row, int64_t count) {
   double sum = 0;

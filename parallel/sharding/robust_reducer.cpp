@@ -19,7 +19,6 @@ RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, Communicato
       data_(data),
       replicate_(replicate),
       shards_(shard.size()),
-      shard_rank_(shard.rank()),
       options_(options),
       gradient_(gradient),
       copies_(units_.size()) {
@@ -122,11 +121,6 @@ void RobustReducer::sum_partial(Context& ctx, Communicator& tensor, Communicator
   }
 }
 
-std::vector<Unit::Segment> RobustReducer::counted(size_t unit) const {
-  const Range own = copies_[unit].own;
-  return counted_segments(*units_[unit], own.begin, own.begin + own.count);
-}
-
 void RobustReducer::add_squares(Context& ctx, const Tensor& sums) const {
   for (const Copies& copies : copies_) add_row_squares(ctx, copies.gradients, 0, copies.own.count, sums);
 }
@@ -149,7 +143,7 @@ void RobustReducer::find_origins(Context& ctx, std::span<const int> rows) {
 void RobustReducer::add_products(Context& ctx, std::span<const int> rows, const Tensor& products) const {
   for (size_t u = 0; u < units_.size(); ++u) {
     const Copies& copies = copies_[u];
-    for (const Unit::Segment& segment : counted(u))
+    for (const Unit::Segment& segment : counted_segments(*units_[u], copies.own.begin, copies.own.begin + copies.own.count))
       add_centered_products(ctx, copies.gradients, rows, copies.origin, segment.flat_begin - copies.own.begin, segment.count, products);
   }
 }
@@ -199,7 +193,7 @@ std::vector<double> summed(Context& ctx, Communicator& step, const Tensor& sums)
   return {sums.data<double>(), sums.data<double>() + sums.numel()};
 }
 
-/// By data rank, from the squared distances of `rows`.
+/// What aggregate() returns, from the squared distances of `rows`.
 std::vector<double> relative_distances(int64_t n, const std::vector<int>& rows, const std::vector<double>& squares) {
   std::vector<double> sorted = squares;
   std::ranges::sort(sorted);

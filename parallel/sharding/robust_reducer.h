@@ -36,15 +36,15 @@ class RobustReducer final : public Reducer {
 
   int data_ranks() const;
   const AggregationOptions& options() const { return options_; }
-  /// The steps of aggregate(). `rows`: the data ranks that take part, ascending. Sums are over the elements that this rank counts: over all ranks, every
-  /// element of every parameter is counted once.
-  /// sums [n] f64 += squares of each gradient, of all copies of its parameters: none of them may be not finite.
+  /// The steps of aggregate(). `rows`: the data ranks that take part, ascending.
+  /// sums [n] f64 += squares of each gradient in the own piece, copies that do not count included, because each of them must be finite.
   void add_squares(Context& ctx, const Tensor& sums) const;
   void apply_momentum(Context& ctx, std::span<const int> rows);
-  void find_origins(Context& ctx, std::span<const int> rows);                                ///< the coordinate-wise median
-  void add_products(Context& ctx, std::span<const int> rows, const Tensor& products) const;  ///< kernels/ops/aggregate.h, from the origins
-  void combine(Context& ctx, std::span<const int> rows, const Combination& combination);     ///< writes the shards
-  void reject(Context& ctx);                                                                 ///< makes the shards NaN, which rejects the step
+  void find_origins(Context& ctx, std::span<const int> rows);  ///< the coordinate-wise median
+  /// add_centered_products() from the origins, over the elements that this rank counts: over all ranks, every element of every parameter counts once.
+  void add_products(Context& ctx, std::span<const int> rows, const Tensor& products) const;
+  void combine(Context& ctx, std::span<const int> rows, const Combination& combination);  ///< writes the shards
+  void reject(Context& ctx);                                                              ///< makes the shards NaN, which rejects the step
 
  private:
   /// A range of a unit's flat buffer.
@@ -68,12 +68,11 @@ class RobustReducer final : public Reducer {
   void begin(Context& ctx, const Reduction& reduction) override;
   void end(Context& ctx, const Reduction& reduction) override;
   Tensor in_order(Context& ctx, const Copies& copies, const Tensor& whole) const;
-  std::vector<Unit::Segment> counted(size_t unit) const;
 
   std::vector<Unit*> units_;
   Communicator& data_;
   Communicator& replicate_;
-  int shards_, shard_rank_;
+  int shards_;
   AggregationOptions options_;
   DType gradient_;
   std::vector<Copies> copies_;  ///< by unit
@@ -81,7 +80,7 @@ class RobustReducer final : public Reducer {
 };
 
 /// Replaces the gradients of all stages of a rank by what their rule makes of the data ranks' gradients, all parameters together. Data ranks whose
-/// gradient is not finite, or that are `absent`, i.e. have no valid token in this step, do not take part and count as wrong ones; if they are more than
+/// gradient is not finite, or that are `absent`, i.e. have no valid token in this step, do not take part and count as faulty; if they are more than
 /// f, the shards become NaN. Returns by data rank the distance of its gradient (with momentum, of its momentum) from the coordinate-wise median,
 /// divided by the median of these distances; infinite for those that do not take part. Collective over `step`, the ranks that take optimizer steps together.
 std::vector<double> aggregate(Context& ctx, std::span<RobustReducer* const> reducers, Communicator& step, int data_rank, bool absent);

@@ -20,8 +20,8 @@ def validation_loss(sets):
     The learning rate is the best one of plain training for 700 steps among 0.001, 0.0015, 0.002 and 0.004, at which the quickstart is faster but noisier.
     """
     common = {
-        "training.optimizer.learning_rate": 0.002, "parallel.tensor": 1, "parallel.pipeline": 1, "parallel.sequence_parallel": "false", "training.schedule.warmup_steps": 20,
-        "training.evaluate.every": 0, "checkpoint.every": 0,
+        "parallel.tensor": 1, "parallel.pipeline": 1, "parallel.sequence_parallel": "false", "training.optimizer.learning_rate": 0.002,
+        "training.schedule.warmup_steps": 20, "training.evaluate.every": 0, "checkpoint.every": 0,
     }
     subprocess.run(["build/trireme", "train", "configs/quickstart.yaml", *settings(common | sets)], check=True, capture_output=True)
     return [line["validation_loss"] for line in lines_of(sets["run.directory"]) if "validation_loss" in line][-1]

@@ -5,8 +5,9 @@ forecast of `plan`.
   scripts/bench/slow_link.py [MEGABITS [STEPS]]      20 Mbit/s and 12 steps by default; about four minutes. Needs root, ip, tc, two idle cores
 
 The hosts are two network namespaces of this machine with one core and one data rank each, and the link is a pair of virtual interfaces whose rate is
-limited in both directions. The forecasts use the figures that `bench machine` measures on one core. Run it with the data that ./scripts/quickstart.sh prepares. Prints the median step of each method without the first two, for local
-updates the mean of the second round, its tokens per second relative to those of plain training, and the forecast of the same step for two such hosts.
+limited in both directions. The forecasts use the figures that `bench machine` measures on one core. Run it with the data that ./scripts/quickstart.sh
+prepares. Prints the median step of each method without the first two, for local updates the mean of the second round, its tokens per second relative to
+those of plain training, and the forecast of the same step for two such hosts.
 Plain training and all methods use parallel.collectives: auto; `library` is plain training with MPI's own all-reduce. Exit code 1 if a forecast but that
 of the library is wrong by more than 20 %.
 """

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -200,7 +201,10 @@ double error_of(const Config& config, const std::vector<double>& expected, doubl
     TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
     const std::lock_guard lock(mutex);
     norm = result.grad_norm;
-    for (size_t k = 0; k < gradient.size(); ++k) worst = std::max(worst, std::abs(gradient[k] - expected[k]));
+    for (size_t k = 0; k < gradient.size(); ++k) {
+      const double error = std::abs(gradient[k] - expected[k]);
+      if (!(error <= worst)) worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+    }
   });
   double largest = 0;
   for (const double value : expected) largest = std::max(largest, std::abs(value));

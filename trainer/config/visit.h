@@ -390,16 +390,13 @@ void visit(V& v, AggregationConfig& c) {
   v(Field{.key = "rule",
           .doc =
               "How the gradients of the data ranks become one. mean: their sum over all tokens. The others tolerate wrong gradients of byzantine "
-              "data "
-              "ranks and weigh all data ranks alike. median, trimmed_mean: of each element; krum: the gradient nearest to the others; multi_krum: "
-              "the "
-              "mean of the nearest ones; bulyan: a trimmed mean of those that krum chooses; geometric_median; centered_clipping: the mean, with no "
-              "gradient farther than radius."},
+              "data ranks and weigh all data ranks alike. median, trimmed_mean: of each element; krum: the gradient nearest to the others; "
+              "multi_krum: the mean of the nearest ones; bulyan: a trimmed mean of those that krum chooses; geometric_median; centered_clipping: the "
+              "mean, with no gradient farther than radius."},
     c.rule);
   v(Field{.key = "byzantine",
           .doc = "Number f of data ranks whose gradients may be faulty in any way. Needs at least 2f+1 data ranks; krum and multi_krum 2f+3, bulyan "
-                 "4f+3. "
-                 "Gradients that are not finite and data ranks without a valid token count as faulty.",
+                 "4f+3. Gradients that are not finite and data ranks without a valid token count as faulty.",
           .min = 0,
           .max = kMaxExtent,
           .without_effect = off},

@@ -262,7 +262,7 @@ void Run::report_goodput() {
   }
 }
 
-/// The same for the data ranks that security.aggregation has suspected.
+/// Records and prints at the end of a job which data ranks security.aggregation has suspected.
 void Run::report_suspects() {
   if (!reports() || !is_robust(config_.security)) return;
   try {
