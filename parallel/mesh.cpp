@@ -30,6 +30,7 @@ constexpr GroupRow kGroups[kMeshGroups] = {
     spanning("data", &MeshShape::replicate, &MeshShape::shard),
     spanning(&MeshShape::replicate),
     spanning("shard", &MeshShape::shard, &MeshShape::context),
+    {"secondary", 0, 0},
     spanning(&MeshShape::context),
     spanning(&MeshShape::tensor),
     {"kv", 0, 0},
@@ -38,7 +39,7 @@ constexpr GroupRow kGroups[kMeshGroups] = {
 
 const GroupRow& row_of_group(MeshAxis axis) {
   const GroupRow& group = kGroups[static_cast<size_t>(axis)];
-  TRIREME_CHECK(group.end > 0, name_of(axis), " groups differ in size");
+  TRIREME_CHECK(group.end > 0, name_of(axis), " groups do not span axes");
   return group;
 }
 
@@ -67,6 +68,12 @@ int copies_of_kv_heads(const MeshShape& shape, int kv_heads) {
 MeshGroup kv_group(const MeshShape& shape, int rank, int kv_heads) {
   const int copies = copies_of_kv_heads(shape, kv_heads), stride = stride_of(shape, MeshAxis::kTensor);
   return {rank - rank / stride % copies * stride, copies, stride};  // copies divides the tensor degree
+}
+
+MeshGroup secondary_group(const MeshShape& shape, int rank) {
+  TRIREME_CHECK(degree_of(shape, MeshAxis::kShard) % shape.secondary == 0, "secondary shards do not divide the shards");
+  const int stride = stride_of(shape, MeshAxis::kShard);
+  return {rank - rank / stride % shape.secondary * stride, shape.secondary, stride};
 }
 
 MeshGroup embedding_group(const MeshShape& shape, int rank) {
@@ -106,14 +113,18 @@ int rank_of(const MeshShape& shape, const MeshCoordinate& at) {
 }
 
 int degree_of(const MeshShape& shape, MeshAxis axis) {
+  if (axis == MeshAxis::kSecondary) return shape.secondary;
   const GroupRow& group = row_of_group(axis);
   return ranks_of_rows(shape, group.begin, group.end);
 }
 
-int stride_of(const MeshShape& shape, MeshAxis axis) { return ranks_of_rows(shape, row_of_group(axis).end, std::size(kMeshAxes)); }
+int stride_of(const MeshShape& shape, MeshAxis axis) {
+  return ranks_of_rows(shape, row_of_group(axis == MeshAxis::kSecondary ? MeshAxis::kShard : axis).end, std::size(kMeshAxes));
+}
 
 MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
   TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " is outside a mesh of size ", shape.world());
+  if (axis == MeshAxis::kSecondary) return secondary_group(shape, rank);
   if (axis == MeshAxis::kKv) return kv_group(shape, rank, kv_heads);
   if (axis == MeshAxis::kEmbedding) return embedding_group(shape, rank);
   const int size = degree_of(shape, axis), stride = stride_of(shape, axis);
@@ -147,6 +158,7 @@ Mesh::Mesh(Communicator& world_, const MeshShape& shape_, int kv_heads)
       data(world_.host_group(group_members(shape_, MeshAxis::kData, world_.rank(), kv_heads), name_of(MeshAxis::kData))),
       replicate(make_group(world_, shape_, MeshAxis::kReplicate, kv_heads)),
       shard(make_group(world_, shape_, MeshAxis::kShard, kv_heads)),
+      secondary(make_group(world_, shape_, MeshAxis::kSecondary, kv_heads)),
       context(make_group(world_, shape_, MeshAxis::kContext, kv_heads)),
       tensor(make_group(world_, shape_, MeshAxis::kTensor, kv_heads)),
       kv(make_group(world_, shape_, MeshAxis::kKv, kv_heads)),

@@ -18,6 +18,8 @@ struct MeshShape {
   int context = 1;
   /// Groups of ranks that each train a copy of the model and take steps alone between two synchronisations.
   int islands = 1;
+  /// Neighbours of a kShard group that together keep a second copy of the gathered parameters (ParamStore). Divides the ranks of that group.
+  int secondary = 1;
   /// Data-parallel ranks of one island, which split the samples of its batch.
   int data() const { return replicate * shard; }
   int world() const;
@@ -54,8 +56,9 @@ inline constexpr MeshAxisRow kMeshAxes[] = {
 std::vector<MeshAxisRow> shown_axes(const MeshShape& shape);
 
 /// Groups of ranks. A group spans one row of kMeshAxes or several successive ones: kStep spans all but islands (the ranks of one island), kData
-/// replicate and shard, kShard shard and context (the ranks that shard parameters). A kKv group is a subset of a kTensor group, a kEmbedding group of a kPipeline group.
-enum class MeshAxis : uint8_t { kWorld, kStep, kIslands, kPipeline, kData, kReplicate, kShard, kContext, kTensor, kKv, kEmbedding };
+/// replicate and shard, kShard shard and context (the ranks that shard parameters). A kSecondary group is a subset of a kShard group, a kKv group of a
+/// kTensor group, a kEmbedding group of a kPipeline group.
+enum class MeshAxis : uint8_t { kWorld, kStep, kIslands, kPipeline, kData, kReplicate, kShard, kSecondary, kContext, kTensor, kKv, kEmbedding };
 inline constexpr size_t kMeshGroups = static_cast<size_t>(MeshAxis::kEmbedding) + 1;
 const char* name_of(MeshAxis axis);
 
@@ -95,7 +98,7 @@ struct Mesh {
   MeshCoordinate at;
   Communicator& world;
   std::unique_ptr<Communicator> island;  ///< kStep, if there are several islands, else null: the world is the only island
-  std::unique_ptr<Communicator> islands, pipeline, data, replicate, shard, context, tensor, kv, embedding;
+  std::unique_ptr<Communicator> islands, pipeline, data, replicate, shard, secondary, context, tensor, kv, embedding;
   /// The ranks that take optimizer steps together, those of one island. They all-reduce gradient norm and loss and therefore agree on clipping,
   /// acceptance of the step and loss scale.
   Communicator& step;

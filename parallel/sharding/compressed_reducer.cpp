@@ -8,15 +8,6 @@
 #include "kernels/ops/update.h"
 
 namespace trireme {
-namespace {
-
-/// The elements of a segment in a tensor whose first element is `base` of the unit's flat buffer; undefined if the tensor is.
-Tensor slice_of(const Tensor& tensor, const Unit::Segment& segment, int64_t base) {
-  return tensor.defined() ? tensor.flat(segment.flat_begin - base, segment.count) : Tensor();
-}
-
-}  // namespace
-
 bool is_compressed(const ParamSpec& spec) { return spec.dims == 2 && spec.partial_over == Partial::kNone; }
 
 CompressedReducer::CompressedReducer(Context& ctx, std::vector<Unit*> units, const Communicator& shard, const Communicator& replicate,
@@ -66,28 +57,23 @@ bool CompressedReducer::compresses(const Reduction& reduction) const {
   return reduction.kind != Reduction::Kind::kTied && !sums_[static_cast<size_t>(reduction.unit)].of(reduction.kind).pieces.empty();
 }
 
-int64_t CompressedReducer::for_segments(int unit, const Piece& piece, bool warm_up, const Visit& visit) const {
-  const Unit& of = *units_[static_cast<size_t>(unit)];
-  int64_t bytes = 0;
-  for (Unit::Segment segment : of.segments(piece.begin, piece.begin + piece.count)) {
-    segment.count = segment.matrix_range().count();  // without rows that pad a vocabulary
-    if (segment.count == 0) continue;
+UnitMessage CompressedReducer::message(int unit, const Piece& piece, bool warm_up) const {
+  return message_of(*units_[static_cast<size_t>(unit)], piece.begin, piece.count, gradient_, [&](const ParamSpec& spec) {
     EncodingOptions encoding = options_.encoding;
-    if (!is_compressed(*segment.spec) || warm_up) encoding.encoding = Encoding::kNone;
+    if (!is_compressed(spec) || warm_up) encoding.encoding = Encoding::kNone;
     encoding.unbiased = !options_.error_feedback;
-    const int64_t message = encoded_bytes(encoding, segment.count, gradient_);
-    if (visit) {
-      const uint64_t key = random_key(options_.seed, "compression:" + segment.spec->name);
-      visit(segment, encoding, {key + static_cast<uint64_t>(segment.param_begin), static_cast<uint64_t>(step_)}, bytes, message);
-    }
-    bytes += (message + 7) / 8 * 8;
-  }
-  return bytes;
+    return encoding;
+  });
+}
+
+EncodingDraw CompressedReducer::draw(const Unit::Segment& segment) const {
+  const uint64_t key = random_key(options_.seed, "compression:" + segment.spec->name);
+  return {key + static_cast<uint64_t>(segment.param_begin), static_cast<uint64_t>(step_)};
 }
 
 int64_t CompressedReducer::largest_message(int unit, const Sum& sum, bool warm_up) const {
   int64_t largest = 0;
-  for (const Piece& piece : sum.pieces) largest = std::max(largest, for_segments(unit, piece, warm_up));
+  for (const Piece& piece : sum.pieces) largest = std::max(largest, message(unit, piece, warm_up).bytes);
   return largest;
 }
 
@@ -97,7 +83,7 @@ double CompressedReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t sha
   if (sum.pieces.empty()) return plain_.sent_bytes(kind, unit, shard_numel, ranks);
   int64_t bytes = scatter ? 0 : (ranks - 1) * largest_message(unit, sum, false);
   for (int r = 0; r < ranks; ++r)
-    if (r != sum.rank) bytes += for_segments(unit, sum.pieces[static_cast<size_t>(r)], false);
+    if (r != sum.rank) bytes += message(unit, sum.pieces[static_cast<size_t>(r)], false).bytes;
   return static_cast<double>(bytes);
 }
 
@@ -108,8 +94,9 @@ void CompressedReducer::begin(Context& ctx, const Reduction& reduction) {
   Sum& sum = sums_[static_cast<size_t>(reduction.unit)].of(reduction.kind);
   if (scatter && options_.error_feedback) sum.whole = reduction.whole;
   const Tensor& gradient = scatter ? reduction.whole : reduction.shard;
+  std::vector<UnitMessage> messages;
   std::vector<int64_t> sent;
-  for (const Piece& piece : sum.pieces) sent.push_back(for_segments(reduction.unit, piece, warms_up()));
+  for (const Piece& piece : sum.pieces) sent.push_back(messages.emplace_back(message(reduction.unit, piece, warms_up())).bytes);
   const std::vector<int64_t> received(sum.pieces.size(), sent[static_cast<size_t>(sum.rank)]);
   const auto bytes = [&](const std::vector<int64_t>& counts) {
     return Tensor::empty(ctx, {std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::kU8, MemoryCategory::kCommunication);
@@ -121,23 +108,22 @@ void CompressedReducer::begin(Context& ctx, const Reduction& reduction) {
   for (size_t r = 0; r < sum.pieces.size(); ++r) {
     // The own part of `whole` is about to receive the sum, and so is the whole shard.
     const bool overwritten = !scatter || static_cast<int>(r) == sum.rank;
-    for_segments(reduction.unit, sum.pieces[r], warms_up(),
-                 [&](const auto& segment, const auto& encoding, const auto& draw, int64_t begin, int64_t count) {
-                   const Tensor g = slice_of(gradient, segment, sum.base);
-                   const Tensor next = !options_.error_feedback ? Tensor()
-                                       : overwritten            ? slice_of(sum.next_error, segment, scatter ? sum.pieces[r].begin : sum.base)
-                                                                : g;
-                   encode(ctx, encoding, draw, g, slice_of(sum.error, segment, sum.base), sum.sending.flat(offset + begin, count), next);
-                 });
+    for (const auto& [segment, encoding, begin, bytes_of_part] : messages[r].parts) {
+      const Tensor g = slice_of(gradient, segment, sum.base);
+      const Tensor next = !options_.error_feedback ? Tensor()
+                          : overwritten            ? slice_of(sum.next_error, segment, scatter ? sum.pieces[r].begin : sum.base)
+                                                   : g;
+      const Tensor out = sum.sending.flat(offset + begin, bytes_of_part);
+      encode(ctx, encoding, draw(segment), g, slice_of(sum.error, segment, sum.base), out, next);
+    }
     offset += sent[r];
   }
   sum.work = reduction.comm->all_to_all_v(ctx, sum.sending, sent, sum.receiving, received);
 }
 
-void CompressedReducer::add_decoded(Context& ctx, int unit, const Piece& piece, const Tensor& message, const Tensor& out) const {
-  for_segments(unit, piece, warms_up(), [&](const auto& segment, const auto& encoding, const auto& draw, int64_t begin, int64_t count) {
-    decode(ctx, encoding, draw, message.flat(begin, count), slice_of(out, segment, piece.begin));
-  });
+void CompressedReducer::add_decoded(Context& ctx, int unit, const Piece& piece, const Tensor& received, const Tensor& out) const {
+  for (const auto& [segment, encoding, begin, bytes] : message(unit, piece, warms_up()).parts)
+    decode(ctx, encoding, draw(segment), received.flat(begin, bytes), slice_of(out, segment, piece.begin));
 }
 
 void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
@@ -147,10 +133,10 @@ void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
   const Piece own = sum.pieces[static_cast<size_t>(sum.rank)];
   const auto ranks = static_cast<int64_t>(sum.pieces.size());
   sum.work.wait(ctx);
-  const int64_t message = sum.receiving.numel() / ranks;
+  const int64_t length = sum.receiving.numel() / ranks;
   const Tensor total = scatter ? reduction.shard : Tensor::empty(ctx, {own.count}, gradient_, MemoryCategory::kCommunication);
   fill(ctx, 0, total);
-  for (int64_t r = 0; r < ranks; ++r) add_decoded(ctx, reduction.unit, own, sum.receiving.flat(r * message, message), total);
+  for (int64_t r = 0; r < ranks; ++r) add_decoded(ctx, reduction.unit, own, sum.receiving.flat(r * length, length), total);
   sum.sending.reset();
   sum.receiving.reset();
   if (scatter) return;
@@ -158,10 +144,9 @@ void CompressedReducer::end(Context& ctx, const Reduction& reduction) {
   const int64_t largest = largest_message(reduction.unit, sum, warms_up());
   const Tensor in = Tensor::zeros(ctx, {largest}, DType::kU8, MemoryCategory::kCommunication);
   const Tensor out = Tensor::empty(ctx, {largest * ranks}, DType::kU8, MemoryCategory::kCommunication);
-  for_segments(reduction.unit, own, warms_up(), [&](const auto& segment, const auto& encoding, const auto& draw, int64_t begin, int64_t count) {
-    encode(ctx, encoding, draw, slice_of(total, segment, own.begin), slice_of(sum.owner_error, segment, own.begin), in.flat(begin, count),
+  for (const auto& [segment, encoding, begin, bytes] : message(reduction.unit, own, warms_up()).parts)
+    encode(ctx, encoding, draw(segment), slice_of(total, segment, own.begin), slice_of(sum.owner_error, segment, own.begin), in.flat(begin, bytes),
            slice_of(sum.next_owner_error, segment, own.begin));
-  });
   reduction.comm->all_gather(ctx, in, out).wait(ctx);
   fill(ctx, 0, reduction.shard);
   for (int64_t r = 0; r < ranks; ++r) {

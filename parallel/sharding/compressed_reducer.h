@@ -1,11 +1,9 @@
 #pragma once
-#include <functional>
 #include <memory>
 #include <vector>
 
-#include "kernels/ops/compress.h"
 #include "parallel/sharding/reducer.h"
-#include "parallel/sharding/unit.h"
+#include "parallel/sharding/unit_message.h"
 
 namespace trireme {
 
@@ -72,16 +70,15 @@ class CompressedReducer final : public Reducer {
     const Sum& of(Reduction::Kind kind) const { return kind == Reduction::Kind::kScatter ? scatter : replicas; }
   };
 
-  using Visit = std::function<void(const Unit::Segment&, const EncodingOptions&, const EncodingDraw&, int64_t message_begin, int64_t message_bytes)>;
-  /// Visits the parameters of a piece in order. Returns the bytes of its message.
-  int64_t for_segments(int unit, const Piece& piece, bool warm_up, const Visit& visit = {}) const;
+  UnitMessage message(int unit, const Piece& piece, bool warm_up) const;
+  EncodingDraw draw(const Unit::Segment& segment) const;
   bool warms_up() const { return step_ < options_.warmup_steps; }
   int64_t largest_message(int unit, const Sum& sum, bool warm_up) const;
   void prepare(Context& ctx, Sum& sum, const std::vector<Piece>& pieces, int rank, bool scatter);
   bool compresses(const Reduction& reduction) const;
   void begin(Context& ctx, const Reduction& reduction) override;
   void end(Context& ctx, const Reduction& reduction) override;
-  void add_decoded(Context& ctx, int unit, const Piece& piece, const Tensor& message, const Tensor& out) const;
+  void add_decoded(Context& ctx, int unit, const Piece& piece, const Tensor& received, const Tensor& out) const;
 
   std::vector<Unit*> units_;
   CompressionOptions options_;

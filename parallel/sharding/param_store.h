@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/sharding/unit.h"
+#include "parallel/sharding/unit_message.h"
 #include "parallel/sharding/zero_policy.h"
 
 namespace trireme {
@@ -12,9 +12,28 @@ namespace trireme {
 /// units that are currently gathered. Otherwise P/S more for the masters, counted as optimizer memory; the full copies are made from them: P if
 /// resident, else the units that are currently gathered.
 /// Wire per gather: (S-1)/S * unit bytes in the compute dtype.
+///
+/// With an encoding the owners send their matrices encoded, and every rank, the owner included, reads what it decodes: all full copies have equal
+/// bits, and the masters stay exact, so errors of one gather do not enter the next one. A group of one rank encodes nothing.
+/// Wire per gather: (S-1) times the largest message of a shard. More memory: P/S for the masters, which are then never views, counted as optimizer
+/// memory if resident; while a gather is in flight its messages; and while it is decoded a shard in the master dtype if compute dtype is another one.
+/// Source: Wang et al. 2023, arXiv:2306.10209 (quantized weight communication).
+///
+/// With a secondary group of G ranks, a part of the shard group, each rank keeps 1/G of the full copy from the first gather after an update on, and
+/// further gathers until the next update are between these G ranks, with the same bits. For full copies that are not resident.
+/// Memory: P/G more in the compute dtype. Wire per further gather: (G-1)/G * unit bytes in the compute dtype.
+/// Source: Wang et al. 2023, arXiv:2306.10209 (hierarchical weight partition).
 class ParamStore {
  public:
-  ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, const ZeroPolicy& policy, const Precision& precision);
+  struct Gathers {
+    EncodingOptions encoding = {.encoding = Encoding::kNone};
+    /// Neighbours within the shard group, whose size they divide. Null, or a group of one rank: none.
+    Communicator* secondary = nullptr;
+  };
+  ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, const ZeroPolicy& policy, const Precision& precision,
+             const Gathers& gathers);
+  ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, const ZeroPolicy& policy, const Precision& precision)
+      : ParamStore(ctx, std::move(units), shard, policy, precision, Gathers{}) {}
 
   void unshard(Context& ctx, int unit);  ///< starts the gather unless the full copy is up to date
   void wait(Context& ctx, int unit);     ///< completes the gather; the layers may then read the unit
@@ -28,16 +47,26 @@ class ParamStore {
  private:
   struct State {
     Tensor full, master;
+    Tensor messages;  ///< u8, of all shards in turn: defined from the start of an encoded gather until it is decoded
     Work gather;
     bool fresh = false;  ///< `full` equals the masters, or a gather that makes it so is in flight
+    Tensor secondary;    ///< this rank's part of the full copy among the secondary group
+    bool secondary_fresh = false;
   };
   Tensor own_part(const Tensor& full) const;
+  UnitMessage message(int unit, int shard) const;
+  Tensor encoded(Context& ctx, int unit);
+  void decode_messages(Context& ctx, int unit);
+  void complete(Context& ctx, int unit);
 
   std::vector<Unit*> units_;
   std::vector<State> states_;
   Communicator* shard_;
   bool resident_;
   Precision precision_;
+  EncodingOptions encoding_;
+  bool encodes_;
+  Communicator* secondary_;  ///< null: none
 };
 
 }  // namespace trireme

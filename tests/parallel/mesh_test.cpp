@@ -14,8 +14,8 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-const MeshAxis kAxes[] = {MeshAxis::kWorld, MeshAxis::kStep,    MeshAxis::kIslands, MeshAxis::kPipeline, MeshAxis::kData,     MeshAxis::kReplicate,
-                          MeshAxis::kShard, MeshAxis::kContext, MeshAxis::kTensor,  MeshAxis::kKv,       MeshAxis::kEmbedding};
+const MeshAxis kAxes[] = {MeshAxis::kWorld, MeshAxis::kStep,      MeshAxis::kIslands, MeshAxis::kPipeline, MeshAxis::kData, MeshAxis::kReplicate,
+                          MeshAxis::kShard, MeshAxis::kSecondary, MeshAxis::kContext, MeshAxis::kTensor,   MeshAxis::kKv,   MeshAxis::kEmbedding};
 
 /// Degrees of up to four each.
 std::vector<MeshShape> shapes_up_to(int world, const Ranks& contexts = {1}, const Ranks& islands = {1}) {
@@ -47,6 +47,7 @@ int size_of_group(const MeshShape& shape, MeshAxis axis, const MeshCoordinate& a
     case MeshAxis::kData: return shape.data();
     case MeshAxis::kReplicate: return shape.replicate;
     case MeshAxis::kShard: return shape.shard * shape.context;
+    case MeshAxis::kSecondary: return shape.secondary;
     case MeshAxis::kContext: return shape.context;
     case MeshAxis::kTensor: return shape.tensor;
     case MeshAxis::kKv: return kv_heads >= shape.tensor ? 1 : shape.tensor / kv_heads;
@@ -95,6 +96,7 @@ MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads
     case MeshAxis::kData: return {rank - at.replicate * per_replica - at.shard * shape.tensor, shape.replicate * shape.shard, shape.tensor};
     case MeshAxis::kReplicate: return {rank - at.replicate * per_replica, shape.replicate, per_replica};
     case MeshAxis::kShard: return {rank - at.shard * shape.tensor, shape.shard, shape.tensor};
+    case MeshAxis::kSecondary: return {rank, 1, shape.tensor};
     case MeshAxis::kContext: return {rank, 1, shape.tensor};
     case MeshAxis::kTensor: return {rank - at.tensor, shape.tensor, 1};
     case MeshAxis::kKv: {
@@ -147,7 +149,8 @@ TEST_CASE("a group has the ranks that differ on its axes alone, at the stride of
     CAPTURE(text_of(shape));
     bool right = true;
     for (const MeshAxis axis : kAxes) {
-      if (axis == MeshAxis::kKv || axis == MeshAxis::kEmbedding) continue;  // parts of the tensor and the pipeline group
+      // Parts of the shard, the tensor and the pipeline group.
+      if (axis == MeshAxis::kSecondary || axis == MeshAxis::kKv || axis == MeshAxis::kEmbedding) continue;
       for (int rank = 0; rank < shape.world(); ++rank) {
         const Ranks want = members_by_coordinates(shape, axis, rank);
         const MeshGroup group = group_of(shape, axis, rank, 1);
@@ -225,6 +228,16 @@ TEST_CASE("groups are found without listing the ranks of the world") {
   CHECK(members == 2 * 200 * (4 + 2 + 2 + 1 + 2));
   CHECK(group_members(shape, MeshAxis::kPipeline, first, 2) == Ranks{7, 7 + (1 << 26), 7 + (1 << 27), 7 + 3 * (1 << 26)});
   CHECK(group_of(shape, MeshAxis::kData, last, 2).size == 1 << 25);
+}
+
+TEST_CASE("secondary groups are neighbours of a shard group") {
+  const MeshShape shape{
+      .pipeline = 2, .replicate = 2, .shard = 4, .tensor = 2, .secondary = 2};  // rank 27 = pipeline 1, replicate 1, shard 1, tensor 1
+  CHECK(group_members(shape, MeshAxis::kShard, 27, 2) == Ranks{25, 27, 29, 31});
+  CHECK(group_members(shape, MeshAxis::kSecondary, 27, 2) == Ranks{25, 27});
+  CHECK(group_members(shape, MeshAxis::kSecondary, 31, 2) == Ranks{29, 31});
+  CHECK((degree_of(shape, MeshAxis::kSecondary) == 2 && stride_of(shape, MeshAxis::kSecondary) == 2));
+  CHECK(device_groups(shape, 27, 2) == device_groups({.pipeline = 2, .replicate = 2, .shard = 4, .tensor = 2}, 27, 2) + 1);
 }
 
 TEST_CASE("kv groups are the neighbours that hold the same heads") {

@@ -32,7 +32,8 @@ AggregationOptions rule_options(AggregationRule rule, int64_t byzantine = 1, dou
 
 /// One data rank with a unit of three elements in its gradient store, which has `shards` shards.
 struct DataRank {
-  DataRank(Communicator& world, int shards, const AggregationOptions& options, bool resident = true) : data(whole_world(world)) {
+  DataRank(Communicator& world, int shards, const AggregationOptions& options, bool resident = true, const TensorRank& at = {})
+      : data(whole_world(world)) {
     const int rank = world.rank(), replicas = world.size() / shards;
     std::vector<int> of_shard, of_replicas;
     for (int r = 0; r < world.size(); ++r) {
@@ -41,7 +42,7 @@ struct DataRank {
     }
     shard = world.group(of_shard, "shard");
     replicate = world.group(of_replicas, "replicate");
-    unit.add({replicated("bias", {3, 1}, 1, TensorRank{}, Partial::kNone)});
+    unit.add({replicated("bias", {3, 1}, 1, at, Partial::kNone)});
     auto made = std::make_unique<RobustReducer>(ctx, std::vector<Unit*>{&unit}, *data, *shard, *replicate, options, DType::kF64);
     reducer = made.get();
     const ZeroPolicy policy{.replicate = replicas, .shard = shards, .gradients_resident = resident};
@@ -180,6 +181,18 @@ TEST_CASE("robust: gradients that are not finite, or absent, count as wrong ones
     const std::vector<double> distances = rank.step(with(6, {0, 0, 0}, 1)[static_cast<size_t>(world.rank())], world.rank() == 6);
     rank.expect({1, 2, 18.2 / 6}, 1e-12, "an absent data rank");
     TRIREME_CHECK(std::isinf(distances[6]), "an absent data rank takes part");
+  });
+}
+
+TEST_CASE("robust: a copy of a parameter that counts in no norm takes no part if it is not finite") {
+  constexpr TensorRank kSecond{1, 2};  // the first tensor rank has the primary copy
+  run_ranks(7, [&](Communicator& world) {
+    DataRank rank(world, 7, rule_options(AggregationRule::kTrimmedMean), true, kSecond);
+    const bool last = world.rank() == 6;
+    const std::vector<double> distances =
+        rank.step(last ? std::vector<double>{0, kNotANumber, 0} : kSevenGradients[static_cast<size_t>(world.rank())]);
+    rank.expect({1, 2, 18.2 / 6}, 1e-12, "without the seventh copy");
+    TRIREME_CHECK(std::isinf(distances[6]), "the distance of a data rank that does not take part is ", distances[6]);
   });
 }
 

@@ -266,10 +266,11 @@ TEST_CASE("asynchronous: one island is synchronous training, to the bit, in any 
     const char* precision;
     Optimizer optimizer;
     bool average;
+    ParameterEncoding parameters = ParameterEncoding::kNone;
   };
   for (const Case& c : {Case{"tp1", "fp64", Optimizer::kAdamW, false}, Case{"dp2z3", "fp64", Optimizer::kLion, true},
                         Case{"tp2", "fp32", Optimizer::kAdamW, true}, Case{"pp2dp2z1", "bf16", Optimizer::kAdamW, false},
-                        Case{"dp2z0", "bf16", Optimizer::kLion, false}, Case{"dp3z2", "fp32", Optimizer::kAdamW, false}}) {
+                        Case{"dp2z0", "bf16", Optimizer::kLion, false}, Case{"dp3z2", "fp32", Optimizer::kAdamW, false, ParameterEncoding::kInt8}}) {
     INFO(c.layout << " " << c.precision);
     for (const StalenessCompensation compensation :
          {StalenessCompensation::kNone, StalenessCompensation::kLearningRate, StalenessCompensation::kDelay}) {
@@ -278,6 +279,7 @@ TEST_CASE("asynchronous: one island is synchronous training, to the bit, in any 
       config.training.optimizer.name = c.optimizer;
       config.training.optimizer.beta2 = traits_of(c.optimizer).default_beta2;
       if (c.average) config.training.ema.decay = 0.9;
+      config.training.compression.parameters = c.parameters;
       Config plain = config;
       plain.training.asynchronous = {};
       std::vector<StepResult> expected;

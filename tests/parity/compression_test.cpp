@@ -225,29 +225,15 @@ TEST_CASE("compression: memory and bytes on the wire are forecast exactly") {
     for (const CompressionMethod method :
          {CompressionMethod::kNone, CompressionMethod::kInt8, CompressionMethod::kTopK, CompressionMethod::kPowerSgd}) {
       const Config config = config_of(model, layout, method);
-      std::vector<CommunicationRecord> records;
-      std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
-      run_ranks(world_of(config),
-                [&](Communicator& world) {
-                  Arena arena(Device::kReference, true);
-                  Context ctx{Device::kReference, &arena, 1};
-                  Trainer trainer(ctx, world, config, true);
-                  trainer.initialise();
-                  steps(trainer, 0, 2);
-                  arena.set_phase(MemoryPhase::kSave);
-                  trainer.evaluate(kData, 1);
-                  steps(trainer, 2, 3);
-                  measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
-                },
-                {.poison = false, .records = &records});
+      const MeasuredRun run = measured_run(config, kData);
       for (int rank = 0; rank < world_of(config); ++rank) {
         INFO(layout << ", rank " << rank);
         const RankMemory forecast = forecast_memory(config, rank, world_of(config));
-        const RankMemory& real = measured[static_cast<size_t>(rank)];
+        const RankMemory& real = run.memory[static_cast<size_t>(rank)];
         CHECK(forecast.peak == real.peak);
         CHECK(forecast.peak_total == real.peak_total);
         CHECK(forecast.arena_bytes == real.arena_bytes);
-        const CommunicationRecord& record = records[static_cast<size_t>(rank)];
+        const CommunicationRecord& record = run.communication[static_cast<size_t>(rank)];
         double sent = 0;
         for (const char* group : {"shard", "replicate"})
           for (const char* verb : {"reduce_scatter", "all_reduce", "all_to_all_v"}) sent += record.entry(group, verb).wire_bytes;
@@ -290,17 +276,9 @@ TEST_CASE("compression: the memory of power_sgd with a warm-up is that of the st
     INFO(layout);
     Config config = config_of(ParityModel::kLlama, layout, CompressionMethod::kPowerSgd);
     config.training.compression.warmup_steps = 3;
-    std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
-    on_ranks(config, [&](Trainer& trainer) {
-      trainer.initialise();
-      steps(trainer, 0, 5);
-      trainer.context().arena->set_phase(MemoryPhase::kSave);
-      trainer.evaluate(kData, 1);
-      steps(trainer, 5, 6);
-      measured[static_cast<size_t>(trainer.mesh().world.rank())] = measured_memory(*trainer.context().arena);
-    });
+    const MeasuredRun run = measured_run(config, kData, 6);
     for (int rank = 0; rank < world_of(config); ++rank)
-      CHECK(forecast_memory(config, rank, world_of(config)).peak == measured[static_cast<size_t>(rank)].peak);
+      CHECK(forecast_memory(config, rank, world_of(config)).peak == run.memory[static_cast<size_t>(rank)].peak);
   }
 }
 

@@ -13,6 +13,7 @@ constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLla
 bool is_distinct(const ParityLayout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 replicates over all data ranks
   if (layout.zero < 2 && layout.gradient_accumulation == GradientAccumulation::kSharded) return false;
+  if (layout.secondary > 0 && (layout.zero != 3 || layout.reshard != Reshard::kAfterUse || layout.data / layout.replicate != 4)) return false;
   return layout.zero == 3 || layout.reshard == Reshard::kAfterUse;
 }
 
@@ -91,8 +92,9 @@ enum Option {
   kIslands,
   kBalance,
   kRebalance,
+  kSecondary,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 5, 2, 2, 2, 3, 7, 3, 3, 2};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 5, 2, 2, 2, 3, 7, 3, 3, 2, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -139,7 +141,7 @@ Choice completed(Choice part) {
   set(kTensor, 0);
   set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; 1, 2 or 3 ranks split 6 heads evenly
   set(kReplicate, 0);
-  set(kData, part[kRebalance] == 1 ? std::max(part[kReplicate], 1) : part[kReplicate]);
+  set(kData, part[kSecondary] == 1 ? 3 : part[kRebalance] == 1 ? std::max(part[kReplicate], 1) : part[kReplicate]);
   if (part[kUneven] == 1 && part[kPipeline] == kUnset) set(kOrder, kInterleavedTwice);
   set(kOrder, part[kUneven] == 1 && part[kPipeline] == 0 ? kInterleavedTwice : 1);
   set(kPipeline, part[kUneven] == 1 && kOrders[part[kOrder]].virtual_stages == 1 ? 1 : 0);
@@ -287,6 +289,7 @@ ParityCase case_of(const Choice& choice) {
   layout.documents = choice[kBalance] > 0;
   layout.balance = choice[kBalance] == 2;
   layout.rebalance = choice[kRebalance] == 1;
+  layout.secondary = choice[kSecondary] == 1 ? 2 : 0;
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

@@ -577,30 +577,17 @@ TEST_CASE("local updates: the forecast of memory is exact to the byte, and that 
       const Outer outer =
           streams ? Outer{.islands = 2, .round = 2, .fragments = 2, .blend = 0.5} : Outer{.islands = 2, .round = 2, .delay = precision[0] == 'b'};
       const Config config = islands_of(model, layout, outer, precision);
-      std::vector<CommunicationRecord> records;
-      std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
-      run_ranks(world_of(config),
-                [&](Communicator& world) {
-                  Arena arena(Device::kReference, true);
-                  Context ctx{Device::kReference, &arena, 1};
-                  Trainer trainer(ctx, world, config, true);
-                  trainer.initialise();
-                  for (int step = 0; step < 2; ++step) trainer.step(kIslandData, step, kIslandRate);
-                  arena.set_phase(MemoryPhase::kSave);
-                  trainer.evaluate(kIslandData, 1);
-                  for (int step = 2; step < 4; ++step) trainer.step(kIslandData, step, kIslandRate);
-                  measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
-                },
-                {.records = &records});
+      const MeasuredRun run = measured_run(config, kIslandData, 4);
       for (int rank = 0; rank < world_of(config); ++rank) {
         INFO(layout << " " << precision << ", rank " << rank);
         const RankMemory forecast = forecast_memory(config, rank, world_of(config));
-        const RankMemory& real = measured[static_cast<size_t>(rank)];
+        const RankMemory& real = run.memory[static_cast<size_t>(rank)];
         CHECK(forecast.peak == real.peak);
         CHECK(forecast.peak_total == real.peak_total);
         CHECK(forecast.arena_bytes == real.arena_bytes);
         // Two rounds, and an evaluation sends its count of tokens, 8 bytes.
-        CHECK(2 * forecast.outer_bytes == Approx(records[static_cast<size_t>(rank)].entry("islands", "all_reduce").wire_bytes - 8).epsilon(1e-12));
+        CHECK(2 * forecast.outer_bytes ==
+              Approx(run.communication[static_cast<size_t>(rank)].entry("islands", "all_reduce").wire_bytes - 8).epsilon(1e-12));
         CHECK(forecast.outer_bytes > 0);
       }
     }

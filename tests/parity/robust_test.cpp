@@ -350,28 +350,14 @@ TEST_CASE("robust: memory and bytes on the wire are forecast exactly") {
       const double momentum = rule == kGeometricMedian ? 0.9 : 0;
       const Config config = config_of(model, layout, rule, momentum);
       const RaggedDataset data = data_of(config);
-      std::vector<CommunicationRecord> records;
-      std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
-      run_ranks(world_of(config),
-                [&](Communicator& world) {
-                  Arena arena(Device::kReference, true);
-                  Context ctx{Device::kReference, &arena, 1};
-                  Trainer trainer(ctx, world, config, true);
-                  trainer.initialise();
-                  for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
-                  arena.set_phase(MemoryPhase::kSave);
-                  trainer.evaluate(data, 1);
-                  trainer.step(data, 2, 1e-3);
-                  measured[static_cast<size_t>(world.rank())] = measured_memory(arena);
-                },
-                {.records = &records});
+      const MeasuredRun run = measured_run(config, data);
       for (int rank = 0; rank < world_of(config); ++rank) {
         INFO(layout << ", " << name_of_rule(rule) << ", rank " << rank);
-        const CommunicationRecord& record = records[static_cast<size_t>(rank)];
+        const CommunicationRecord& record = run.communication[static_cast<size_t>(rank)];
         over_world[rule].push_back(record.entry("world", "all_reduce").wire_bytes);
         if (rule == kMean) continue;
         const RankMemory forecast = forecast_memory(config, rank, world_of(config));
-        const RankMemory& real = measured[static_cast<size_t>(rank)];
+        const RankMemory& real = run.memory[static_cast<size_t>(rank)];
         CHECK(forecast.peak == real.peak);
         CHECK(forecast.peak_total == real.peak_total);
         CHECK(forecast.arena_bytes == real.arena_bytes);

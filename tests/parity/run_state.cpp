@@ -12,6 +12,26 @@ namespace trireme::test {
 
 int world_of(const Config& config) { return mesh_shape(config.parallel).world(); }
 
+MeasuredRun measured_run(const Config& config, const Dataset& data, int steps) {
+  MeasuredRun run;
+  run.memory.resize(static_cast<size_t>(world_of(config)));
+  run_ranks(world_of(config),
+            [&](Communicator& world) {
+              constexpr double kRate = 1e-3;
+              Arena arena(Device::kReference, true);
+              Context ctx{Device::kReference, &arena, 1};
+              Trainer trainer(ctx, world, config, true);
+              trainer.initialise();
+              for (int step = 0; step < 2; ++step) trainer.step(data, step, kRate);
+              arena.set_phase(MemoryPhase::kSave);
+              trainer.evaluate(data, 1);
+              for (int step = 2; step < steps; ++step) trainer.step(data, step, kRate);
+              run.memory[static_cast<size_t>(world.rank())] = measured_memory(arena);
+            },
+            {.records = &run.communication});
+  return run;
+}
+
 void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {
   Communicator& world = trainer.mesh().world;
   Checkpointer checkpointer({directory, "session", world.rank(), world.size(), 0, false, std::chrono::seconds(60)});

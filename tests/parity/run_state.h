@@ -8,6 +8,7 @@
 
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
+#include "trainer/loop/memory.h"
 #include "trainer/loop/state.h"
 
 namespace trireme::test {
@@ -24,6 +25,14 @@ void on_ranks(const Config& config, const Body& body) {
     body(trainer);
   });
 }
+
+/// What the ranks of a run have used, by rank.
+struct MeasuredRun {
+  std::vector<RankMemory> memory;
+  std::vector<CommunicationRecord> communication;
+};
+/// Trains with the phases that forecast_memory() counts: two steps, a save and an evaluation, and the steps from the third one on.
+MeasuredRun measured_run(const Config& config, const Dataset& data, int steps = 3);
 
 /// Saves a checkpoint of step `step` in `directory` from all ranks, after applying `change` to the tensors this rank writes. Collective.
 void save(

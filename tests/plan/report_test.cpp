@@ -83,19 +83,33 @@ RankedLayout data_parallel(const ClusterConfig& cluster, const std::vector<std::
   return plan;
 }
 
+TEST_CASE("plan says what encoded parameters gain where their gathers take a tenth of the step") {
+  const ClusterConfig slow = two_hosts(2.5e6);
+  const std::vector<std::string> sharded{"parallel.zero_stage=3", "parallel.gradient_accumulation=sharded"};  // refused with compressed gradients
+  const RankedLayout plan = data_parallel(slow, sharded);
+  const std::vector<CompressedStep> steps = compression_gain(plan.config, slow, plan.forecast);
+  REQUIRE(steps.size() == 1);
+  CHECK((steps[0].key == "parameters" && steps[0].value == "int8"));
+  std::vector<std::string> encoded = sharded;
+  encoded.emplace_back("training.compression.parameters=int8");
+  const RankedLayout with = data_parallel(slow, encoded);
+  CHECK(steps[0].step_seconds == with.forecast.step_seconds);
+  CHECK(plan.forecast.parts.gather / with.forecast.parts.gather == Approx(3.94).epsilon(0.06));
+  CHECK(compression_gain(with.config, slow, with.forecast).empty());
+}
+
 TEST_CASE("plan says what compressed gradients gain where their reduction takes a tenth of the step, and nothing elsewhere") {
   const ClusterConfig slow = two_hosts(2.5e6), fast = two_hosts(1e11);
   const RankedLayout plan = data_parallel(slow, {});
   const std::vector<CompressedStep> steps = compression_gain(plan.config, slow, plan.forecast);
   REQUIRE(steps.size() == 2);
-  CHECK(steps[0].method == CompressionMethod::kInt8);
-  CHECK(steps[1].method == CompressionMethod::kInt4);
-  for (const auto& [method, seconds] : steps) {
-    const std::string name = name_of(method);
-    CAPTURE(name);
-    CHECK(seconds == data_parallel(slow, {"training.compression.method=" + name}).forecast.step_seconds);
+  CHECK((steps[0].key == "method" && steps[0].value == "int8"));
+  CHECK((steps[1].key == "method" && steps[1].value == "int4"));
+  for (const auto& [key, value, seconds] : steps) {
+    CAPTURE(value);
+    CHECK(seconds == data_parallel(slow, {"training.compression.method=" + value}).forecast.step_seconds);
     CHECK_THAT(compression_gain_text(steps, plan.forecast.step_seconds),
-               Contains("  " + name + " ") && Contains(print("%.3g x as fast", plan.forecast.step_seconds / seconds)));
+               Contains("  method: " + value + " ") && Contains(print("%.3g x as fast", plan.forecast.step_seconds / seconds)));
   }
   // A message of int8 has a scale for each block: 4 bytes become 1 + 4/256.
   CHECK(plan.forecast.parts.reduce / (steps[0].step_seconds - (plan.forecast.step_seconds - plan.forecast.parts.reduce)) ==
@@ -106,8 +120,7 @@ TEST_CASE("plan says what compressed gradients gain where their reduction takes 
   };
   none(fast, {});
   none(slow, {"training.compression.method=int4"});
-  none(slow, {"training.precision=fp16"});                                          // refused with compression
-  none(slow, {"parallel.zero_stage=2", "parallel.gradient_accumulation=sharded"});  // likewise
+  none(slow, {"training.precision=fp16"});  // refused with compression
   ClusterConfig small = slow;
   small.device.memory = largest_peak(plan.forecast.memory) + 1e3;  // the errors do not fit
   none(small, {});

@@ -111,7 +111,16 @@ std::vector<Layout> all_layouts(const LayoutSpace& space) {
         for (const auto& [schedule, stages] : pipelinings)
           for (const auto& [zero, replicate] : shardings)
             for (const RecomputeMode recompute : kRecomputes)
-              out.push_back({tensor, pipeline, data, zero, replicate, micro_batch, sp, schedule, stages, recompute});
+              out.push_back({.tensor = tensor,
+                             .pipeline = pipeline,
+                             .data = data,
+                             .zero = zero,
+                             .replicate = replicate,
+                             .micro_batch = micro_batch,
+                             .sequence_parallel = sp,
+                             .schedule = schedule,
+                             .virtual_stages = stages,
+                             .recompute = recompute});
   }
   return out;
 }
@@ -170,6 +179,21 @@ TEST_CASE("every layout of a search is a resolved configuration that verify can 
       REQUIRE(spec.micro_batch == drawn.training.micro_batch_size);
     }
   }
+}
+
+TEST_CASE("a search keeps the encoding of parameters in layouts that gather them") {
+  Config config = small_model();
+  config.parallel.zero_stage = 1;
+  config.parallel.data = 2;
+  config.training.compression.parameters = ParameterEncoding::kInt8;
+  const LayoutSpace space(config, h100(1));
+  int64_t sharded = 0;
+  for (const Layout& layout : all_layouts(space)) {
+    const bool gathers = layout.zero > 0;
+    sharded += gathers ? 1 : 0;
+    REQUIRE((space.config(layout, {}).training.compression.parameters == ParameterEncoding::kInt8) == gathers);
+  }
+  CHECK(sharded > 0);
 }
 
 TEST_CASE("stage ranks of a search equal those of the schedules") {

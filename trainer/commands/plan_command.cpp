@@ -183,7 +183,7 @@ std::string rebalance_text(const Config& config) {
 void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
   ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
-  for (const auto& [method, seconds] : answer.compressed) json["compressed"].push_back({{"method", name_of(method)}, {"step_seconds", seconds}});
+  for (const auto& [key, value, seconds] : answer.compressed) json["compressed"].push_back({{key, value}, {"step_seconds", seconds}});
   json["cluster"] = cluster_json(place);
   json["layouts"] = ordered_json::array();
   if (answer.found) {

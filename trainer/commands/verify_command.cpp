@@ -102,7 +102,7 @@ bool verify(const VerifyArguments& arguments) {
   if (!arguments.json)
     std::cout << m.architecture << " of " << counted(m.layers, "layer") << ", hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
               << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads"
-              << (config.training.compression.method == CompressionMethod::kNone ? "" : ", without training.compression")
+              << (config.training.compression == CompressionConfig{} ? "" : ", without training.compression")
               << (is_robust(config.security) ? ", without security.aggregation" : "")
               << (config.training.local.steps ? ", as one island without training.local" : "")
               << (is_asynchronous(config.training) ? ", as one island without training.asynchronous" : "")

@@ -107,6 +107,21 @@ void check_pipeline(Rules& rules, const Config& c) {
   if (sum != layers) rules.broken("parallel.layers_per_stage", concat("the sum is ", sum, ", but model.layers is ", layers), allowed, "auto");
 }
 
+/// The second copy of the parameters (ParamStore).
+void check_secondary(Rules& rules, const ParallelConfig& p) {
+  const char* const key = "parallel.secondary_shards";
+  if (p.zero_stage != 3) return rules.broken(key, concat("zero_stage ", p.zero_stage, " gathers parameters once a step"), "0, or zero_stage 3", "0");
+  if (rules.apply({"parallel.reshard"}) && p.reshard != Reshard::kAfterUse)
+    return rules.broken(key, "reshard after_step gathers parameters once a step", "0, or reshard after_use", "0");
+  if (!p.data || !rules.apply({"parallel.data", "parallel.replicate"}) || *p.data % p.replicate != 0) return;
+  const int64_t shards = *p.data / p.replicate;
+  const auto smaller = [&](int64_t n) { return n > 1 && n < shards && shards % n == 0; };
+  if (smaller(p.secondary_shards)) return;
+  rules.broken(key, concat("not a part of the ", shards, " shards that has fewer ranks and divides them"),
+               concat("0, or divisors of ", shards, " between 1 and ", shards),
+               nearest(p.secondary_shards, 0, shards, [&](int64_t n) { return n == 0 || smaller(n); }));
+}
+
 void check_data_axis(Rules& rules, const Config& c) {
   const ParallelConfig& p = c.parallel;
   if (p.data && rules.apply({"parallel.islands", "parallel.tensor", "parallel.pipeline", "parallel.data"})) {
@@ -131,6 +146,7 @@ void check_data_axis(Rules& rules, const Config& c) {
                  "auto | full, or a zero_stage from 2", "full");
   if (rules.apply({"parallel.reshard"}) && p.reshard != Reshard::kAfterUse && p.zero_stage != 3)
     rules.broken("parallel.reshard", concat("zero_stage ", p.zero_stage, " does not shard parameters"), "after_use, or zero_stage 3", "after_use");
+  if (rules.apply({"parallel.secondary_shards"}) && p.secondary_shards != 0) check_secondary(rules, p);
   if (rules.apply({"parallel.prefetch"}) && p.prefetch != ParallelConfig{}.prefetch && p.zero_stage == 0)
     rules.broken("parallel.prefetch", "has no effect: zero_stage 0 gathers nothing", "a zero_stage from 1",
                  std::to_string(ParallelConfig{}.prefetch));

@@ -39,10 +39,14 @@ void check_low_rank(Rules& rules, const Config& c) {
 void check_compression(Rules& rules, const Config& c) {
   const CompressionConfig& k = c.training.compression;
   const ParallelConfig& p = c.parallel;
-  if (k.method == CompressionMethod::kNone || !rules.apply({"training.compression.method"})) return;
-  if (rules.apply({"training.compression.block"}) && k.block % 8 != 0)
+  const bool gradients = k.method != CompressionMethod::kNone, parameters = k.parameters != ParameterEncoding::kNone;
+  if (parameters && rules.apply({"training.compression.parameters", "parallel.zero_stage"}) && p.zero_stage == 0)
+    rules.broken("training.compression.parameters", "with parallel.zero_stage 0 no parameters are gathered", "none, or a parallel.zero_stage from 1",
+                 "none");
+  if ((gradients || parameters) && rules.apply({"training.compression.block"}) && k.block % 8 != 0)
     rules.broken("training.compression.block", "not a multiple of 8", "multiples of 8",
                  nearest(k.block, 8, static_cast<int64_t>(kMaxExtent), [](int64_t n) { return n % 8 == 0; }));
+  if (!gradients || !rules.apply({"training.compression.method"})) return;
   if (rules.apply({"training.precision"}) && c.training.precision == "fp16")
     rules.broken("training.compression.method", "the errors of earlier steps would have another loss scale", "none, or precision fp32 | bf16 | fp64",
                  "none");

@@ -91,6 +91,7 @@ struct ParallelConfig {
   Auto<std::vector<int64_t>> layers_per_stage;  ///< one entry per stage, pipeline x virtual_stages; auto: balanced by cost
   OneOf<GradientAccumulation> gradient_accumulation = GradientAccumulation::kAuto;
   OneOf<Reshard> reshard = Reshard::kAfterUse;
+  int64_t secondary_shards = 0;  ///< neighbours that keep a second copy of a step's parameters; 0: none
   int64_t prefetch = 1;
   Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: one block
   bool overlap = true;        ///< false: wait for every communication where it starts
@@ -170,14 +171,20 @@ enum class CompressionScope : uint8_t { kData, kReplicate };
 template <>
 inline constexpr std::array kNames<CompressionScope>{"data", "replicate"};
 
+/// How the parameters are sent that shards gather from each other.
+enum class ParameterEncoding : uint8_t { kNone, kInt8 };
+template <>
+inline constexpr std::array kNames<ParameterEncoding>{"none", "int8"};
+
 struct CompressionConfig {
   OneOf<CompressionMethod> method = CompressionMethod::kNone;
   bool error_feedback = true;
   OneOf<CompressionScope> scope = CompressionScope::kData;
   int64_t warmup_steps = 0;
-  int64_t block = 256;  ///< int8, int4, sign, one_bit_adam
+  int64_t block = 256;  ///< int8, int4, sign, one_bit_adam; parameters int8
   double ratio = 0.01;  ///< top_k, random_k
   int64_t rank = 4;     ///< power_sgd
+  OneOf<ParameterEncoding> parameters = ParameterEncoding::kNone;
   bool operator==(const CompressionConfig&) const = default;
 };
 

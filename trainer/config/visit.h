@@ -91,6 +91,13 @@ void visit(V& v, ParallelConfig& c) {
     c.gradient_accumulation);
   v(layout_key({.key = "reshard", .doc = "When ZeRO-3 frees gathered parameters: after_use frees them after each use, after_step once per step."}),
     c.reshard);
+  v(layout_key(
+        {.key = "secondary_shards",
+         .doc = "ZeRO-3 with reshard after_use: number of neighbouring data ranks that together keep a second copy of the parameters. Only the first "
+                "gather of a step is then over all shards, the others are over these ranks, best those of a host. 0: none.",
+         .min = 0,
+         .max = kMaxExtent}),
+    c.secondary_shards);
   v(execution_key(
         {.key = "prefetch",
          .doc = "Parameters are gathered this many model parts (embedding, block or head) ahead of their use. Needs zero_stage 1 or higher.",

@@ -143,6 +143,7 @@ template <class V>
 void visit(V& v, CompressionConfig& c) {
   const bool none = c.method == CompressionMethod::kNone, sparse = c.method == CompressionMethod::kTopK || c.method == CompressionMethod::kRandomK;
   const bool factors = c.method == CompressionMethod::kPowerSgd;
+  const bool parameters = c.parameters != ParameterEncoding::kNone;
   const char* const off = none ? "method is none" : nullptr;
   v(Field{.key = "method",
           .doc =
@@ -162,13 +163,14 @@ void visit(V& v, CompressionConfig& c) {
   v(Field{.key = "warmup_steps", .doc = "Number of first steps that are not compressed.", .min = 0, .max = kMaxExtent, .without_effect = off},
     c.warmup_steps);
   v(Field{.key = "block",
-          .doc = "int8, int4, sign and one_bit_adam: number of elements that share a scale, a multiple of 8.",
+          .doc = "int8, int4, sign and one_bit_adam, and parameters: number of elements that share a scale, a multiple of 8.",
           .min = 8,
           .max = kMaxExtent,
-          .without_effect = none      ? off
-                            : sparse  ? "top_k and random_k have no blocks"
-                            : factors ? "power_sgd has no blocks"
-                                      : nullptr},
+          .without_effect = parameters ? nullptr
+                            : none     ? off
+                            : sparse   ? "top_k and random_k have no blocks"
+                            : factors  ? "power_sgd has no blocks"
+                                       : nullptr},
     c.block);
   v(Field{.key = "ratio",
           .doc = "top_k and random_k: share of the elements that is sent.",
@@ -187,6 +189,10 @@ void visit(V& v, CompressionConfig& c) {
                             : factors ? nullptr
                                       : "only power_sgd has factors"},
     c.rank);
+  v(Field{.key = "parameters",
+          .doc = "Lossy compression of the parameters that data ranks gather from the shards of ZeRO 1-3; vectors are sent as they are. int8: blocks "
+                 "with a scale each. The shards themselves, and checkpoints, stay exact."},
+    c.parameters);
 }
 
 template <class V>
@@ -386,7 +392,7 @@ void visit(V& v, TrainingConfig& c) {
   v.section("optimizer", "Optimizer and its parameters.", c.optimizer);
   v.section("schedule", "Learning rate schedule.", c.schedule);
   v.section("ema", "Exponential moving average of the weights.", c.ema);
-  v.section("compression", "Compression of gradients between data ranks.", c.compression);
+  v.section("compression", "Compression of what data ranks send each other.", c.compression);
   v.section("local", "Local updates: islands take steps alone and synchronise at the end of each round.", c.local);
   v.section("asynchronous", "Asynchronous updates: islands compute gradients and apply them without waiting for each other.", c.asynchronous);
   v.section("evaluate", "Validation loss during training.", c.evaluate);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kSeparators = "-_,:+";
 constexpr const char* kAllowed =
-    "tpN ppN dpN zN vppN repN mbN sp none selective full full_grads sharded_grads after_step gpipe 1f1b interleaved_1f1b zb_h1 zb_h2 zb_v";
+    "tpN ppN dpN zN vppN repN secN mbN sp none selective full full_grads sharded_grads after_step gpipe 1f1b interleaved_1f1b zb_h1 zb_h2 zb_v";
 
 struct Number {
   const char* word;
@@ -23,8 +23,13 @@ struct Number {
 };
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr Number kNumbers[] = {
-    {"tp", &Layout::tensor, 1, kMostRanks},     {"pp", &Layout::pipeline, 1, 1024},          {"dp", &Layout::data, 1, kMostRanks},
-    {"rep", &Layout::replicate, 1, kMostRanks}, {"mb", &Layout::micro_batch, 1, kMostRanks}, {"z", &Layout::zero, 0, 3},
+    {"tp", &Layout::tensor, 1, kMostRanks},
+    {"pp", &Layout::pipeline, 1, 1024},
+    {"dp", &Layout::data, 1, kMostRanks},
+    {"sec", &Layout::secondary, 1, kMostRanks},
+    {"rep", &Layout::replicate, 1, kMostRanks},
+    {"mb", &Layout::micro_batch, 1, kMostRanks},
+    {"z", &Layout::zero, 0, 3},
 };
 constexpr const char* kVirtual = "vpp";
 
@@ -136,6 +141,7 @@ ParallelConfig Layout::parallel(const ParallelConfig& others) const {
   p.data = data;
   p.zero_stage = zero;
   p.replicate = replicate;
+  p.secondary_shards = secondary;
   p.sequence_parallel = sequence_parallel;
   p.schedule = name_of(schedule);
   p.virtual_stages = virtual_stages;
@@ -155,6 +161,7 @@ std::string Layout::str() const {
   degree("dp", data, 1);
   degree("z", zero, 0);
   degree("rep", replicate, 1);
+  degree("sec", secondary, 0);
   degree("mb", micro_batch, 1);
   if (sequence_parallel) out << "sp";
   if (gradient_accumulation != GradientAccumulation::kAuto) out << "-" << name_of(gradient_accumulation) << "_grads";
@@ -173,6 +180,7 @@ Layout layout_of(const Config& config) {
           .data = p.data.value(),
           .zero = p.zero_stage,
           .replicate = p.replicate,
+          .secondary = p.secondary_shards,
           .micro_batch = config.training.micro_batch_size,
           .sequence_parallel = p.sequence_parallel,
           .schedule = schedule_named(p.schedule).value_or(ScheduleKind::k1F1B),

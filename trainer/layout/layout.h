@@ -13,6 +13,7 @@ namespace trireme {
 struct Layout {
   int64_t tensor = 1, pipeline = 1, data = 1;
   int64_t zero = 0, replicate = 1;
+  int64_t secondary = 0;    ///< secondary_shards
   int64_t micro_batch = 1;  ///< sequences
   bool sequence_parallel = false;
   ScheduleKind schedule = ScheduleKind::k1F1B;
@@ -35,9 +36,9 @@ struct Layout {
 /// The layout of a configuration whose `auto` degrees are resolved; a schedule read from a file counts as 1f1b.
 Layout layout_of(const Config& config);
 
-/// Parses words in any order, joined or separated by any of "-_,:+": tpN ppN dpN zN vppN repN mbN (sequences per micro-batch), sp, a schedule name,
-/// recompute none | selective | full, full_grads | sharded_grads (gradient_accumulation), after_step (reshard). A schedule whose name begins with a
-/// digit needs a separator after a number.
+/// Parses words in any order, joined or separated by any of "-_,:+": tpN ppN dpN zN vppN repN secN (secondary_shards) mbN (sequences per micro-batch),
+/// sp, a schedule name, recompute none | selective | full, full_grads | sharded_grads (gradient_accumulation), after_step (reshard). A schedule whose
+/// name begins with a digit needs a separator after a number.
 /// Errors: ConfigError with the text, the position and the allowed words.
 Layout parse_layout(const std::string& text);
 /// Parses several layouts separated by spaces. Errors: those of parse_layout; ConfigError if `text` has no layout.

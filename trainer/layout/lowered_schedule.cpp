@@ -20,7 +20,8 @@ MeshShape mesh_shape(const ParallelConfig& parallel) {
           .replicate = policy.replicate,
           .shard = policy.shard,
           .tensor = static_cast<int>(parallel.tensor),
-          .islands = static_cast<int>(parallel.islands)};
+          .islands = static_cast<int>(parallel.islands),
+          .secondary = static_cast<int>(std::max<int64_t>(parallel.secondary_shards, 1))};
 }
 
 int64_t data_ranks(const ParallelConfig& parallel) { return parallel.islands * parallel.data.value(); }
@@ -65,6 +66,11 @@ CompressionOptions compression_of(const Config& config) {
           .warmup_steps = c.warmup_steps,
           .seed = static_cast<uint64_t>(config.run.seed),
           .rank = c.rank};
+}
+
+EncodingOptions parameter_encoding_of(const Config& config) {
+  const CompressionConfig& c = config.training.compression;
+  return {.encoding = c.parameters == ParameterEncoding::kInt8 ? Encoding::kInt8 : Encoding::kNone, .block = c.block};
 }
 
 AggregationOptions aggregation_of(const Config& config) {

@@ -17,6 +17,8 @@ ZeroPolicy zero_policy(const ParallelConfig& parallel);
 Precision precision_of(const TrainingConfig& training);
 /// The Reducer's options; encoding none means that sums are plain.
 CompressionOptions compression_of(const Config& config);
+/// How shards send their parameters (ParamStore).
+EncodingOptions parameter_encoding_of(const Config& config);
 AggregationOptions aggregation_of(const Config& config);
 /// True if training.compression encodes a step's gradient once, from a full one.
 bool needs_full_gradients(const CompressionConfig& compression);

@@ -41,6 +41,7 @@ Cause cause_of(const TimedOperation& operation) {
   const std::string& group = operation.group;
   if (group == name_of(MeshAxis::kTensor) || group == name_of(MeshAxis::kKv)) return Cause::kTensor;
   if (group == name_of(MeshAxis::kPipeline)) return Cause::kPipelineTransfer;
+  if (group == name_of(MeshAxis::kSecondary)) return Cause::kZeroGather;
   if (group == name_of(MeshAxis::kShard)) return operation.verb == "all_gather" ? Cause::kZeroGather : Cause::kZeroReduce;
   if (group == name_of(MeshAxis::kReplicate) || group == name_of(MeshAxis::kEmbedding)) return Cause::kZeroReduce;
   return Cause::kOther;

@@ -44,7 +44,7 @@ TracedRank traced_rank(const MeshShape& shape, int rank, StepTrace step) {
 std::optional<ChromeTrace::Row> ChromeTrace::row_of(const std::string& group) {
   const auto is = [&](MeshAxis axis) { return group == name_of(axis); };
   if (is(MeshAxis::kTensor) || is(MeshAxis::kKv)) return Row::kTensor;
-  if (is(MeshAxis::kShard) || is(MeshAxis::kReplicate) || is(MeshAxis::kEmbedding)) return Row::kZero;
+  if (is(MeshAxis::kShard) || is(MeshAxis::kSecondary) || is(MeshAxis::kReplicate) || is(MeshAxis::kEmbedding)) return Row::kZero;
   return std::nullopt;
 }
 

@@ -69,6 +69,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                        .policy = zero_policy(config.parallel),
                        .precision = precision_,
                        .compression = compression_of(config),
+                       .parameters = parameter_encoding_of(config),
                        .aggregation = aggregation_of(config),
                        .seed = static_cast<uint64_t>(config.run.seed),
                        .logits_chunk = logits_chunk(config),

@@ -67,7 +67,8 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   }
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
-  params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
+  params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision,
+                                         ParamStore::Gathers{options.parameters, mesh.secondary.get()});
   const Precision& precision = options.precision;
   if (options.with_gradients) {
     std::unique_ptr<Reducer> reducer = make_reducer(ctx, all, mesh, options);

@@ -26,6 +26,7 @@ struct StageOptions {
   ZeroPolicy policy;
   Precision precision;
   CompressionOptions compression = {.encoding = {.encoding = Encoding::kNone}};
+  EncodingOptions parameters = {.encoding = Encoding::kNone};  ///< of gathers
   AggregationOptions aggregation = {};
   uint64_t seed = 0;
   int64_t logits_chunk = 1;  ///< rows of logits computed at a time

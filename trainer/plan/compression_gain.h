@@ -6,15 +6,17 @@
 
 namespace trireme {
 
-/// A step with gradients compressed by one method of training.compression.
+/// A step with one key of training.compression set.
 struct CompressedStep {
-  CompressionMethod method = CompressionMethod::kNone;
+  std::string key;  ///< "method" or "parameters"
+  std::string value;
   double step_seconds = 0;
 };
 
-/// The methods that make a step of `config` at least 1.05 times as fast and fit into memory, the fastest last, of those that train with AdamW as they
-/// are (int8, int4). Empty if `plain`, the forecast of the step, has less than a tenth in the reduction of gradients, if the kernels are another
-/// system's, or if other keys do not go with compression. `config` is resolved, except that gradient_accumulation may be auto. At most two forecasts.
+/// The keys that make a step of `config` at least 1.05 times as fast and fit into memory, the fastest last: int8 and int4, which train with AdamW as they
+/// are, for gradients whose reduction takes a tenth of `plain`, the forecast of the step, and int8 for parameters whose gathers do. Empty for kernels of
+/// another system; a key that does not go with others is left out. `config` is resolved, except that gradient_accumulation may be auto. At most three
+/// forecasts.
 std::vector<CompressedStep> compression_gain(const Config& config, const ClusterConfig& cluster, const Forecast& plain);
 
 /// A line for each of these steps with its speed relative to one of `plain_seconds`; "" if there is none.

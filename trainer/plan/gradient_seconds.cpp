@@ -16,14 +16,47 @@ double factor_bytes(const Config& config) {
   return static_cast<double>(summed * size_of(precision_of(config.training).gradient)) / static_cast<double>(all);
 }
 
+double bytes_in_message(const EncodingOptions& encoding) {
+  constexpr int64_t kMany = 1 << 20;
+  return static_cast<double>(encoded_bytes(encoding, kMany)) / static_cast<double>(kMany);
+}
+
 }  // namespace
 
 double gradient_message_bytes(const Config& config, const Stack& stack) {
   const EncodingOptions encoding = compression_of(config).encoding;
   if (encoding.encoding == Encoding::kNone) return stack.reduce_bytes;
   if (encoding.encoding == Encoding::kLowRank) return factor_bytes(config);
-  constexpr int64_t kMany = 1 << 20;
-  return static_cast<double>(encoded_bytes(encoding, kMany)) / static_cast<double>(kMany);
+  return bytes_in_message(encoding);
+}
+
+double parameter_message_bytes(const Config& config) {
+  const EncodingOptions encoding = parameter_encoding_of(config);
+  return encoding.encoding == Encoding::kNone ? static_cast<double>(size_of(precision_of(config.training).compute)) : bytes_in_message(encoding);
+}
+
+namespace {
+
+double primary_gather_seconds(const Config& config, const GroupPlacement& shard, double elements, const ClusterConfig& cluster) {
+  const double message = parameter_message_bytes(config), sent = all_gather_seconds(shard, message * elements, cluster);
+  if (config.training.compression.parameters == ParameterEncoding::kNone || shard.size <= 1) return sent;
+  const Precision precision = precision_of(config.training);
+  const auto master = static_cast<double>(size_of(precision.master)), element = static_cast<double>(size_of(precision.compute));
+  // Decoding adds to zeros, in another dtype than the layers' by way of a buffer.
+  const double decoded = 3 * master + (precision.master == precision.compute ? 0 : master + element);
+  return sent + traffic_seconds(elements / shard.size * (master + message) + elements * (message + decoded), 3, cluster);
+}
+
+}  // namespace
+
+double gather_seconds(const Config& config, const GroupPlacement& shard, double elements, const ClusterConfig& cluster) {
+  const double primary = primary_gather_seconds(config, shard, elements, cluster);
+  if (config.parallel.secondary_shards == 0) return primary;
+  const auto element = static_cast<double>(size_of(precision_of(config.training).compute)), gathers = 2.0 * microbatches_of(config);
+  const GroupPlacement near = place_of(config.parallel.secondary_shards, config.parallel.tensor, cluster, config.parallel.collectives.value());
+  // The first of them also copies this rank's part.
+  const double once = primary + traffic_seconds(2 * element * elements / near.size, 1, cluster);
+  return (once + (gathers - 1) * all_gather_seconds(near, element * elements, cluster)) / gathers;
 }
 
 GradientSeconds::GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster)

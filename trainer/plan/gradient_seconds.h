@@ -11,6 +11,13 @@ namespace trireme {
 /// the first tensor rank, of what a data rank contributes to the sums.
 double gradient_message_bytes(const Config& config, const Stack& stack);
 
+/// Bytes that an element of a matrix takes in a gather of parameters (training.compression.parameters).
+double parameter_message_bytes(const Config& config);
+
+/// Gather of `elements` parameters over a group of shards: the messages, and the passes that encode a shard and decode all. With
+/// parallel.secondary_shards the mean over the two gathers of each micro-batch.
+double gather_seconds(const Config& config, const GroupPlacement& shard, double elements, const ClusterConfig& cluster);
+
 class GradientSeconds {
  public:
   GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster);

@@ -30,8 +30,10 @@ Config on_one_rank(const Config& config) {
   one.training.recompute = RecomputeMode::kNone;
   one.training.recompute_every = 1;
   one.training.recompute_budget.reset();
+  one.training.compression.parameters = CompressionConfig{}.parameters;
   one = resolve(one);
   one.parallel.prefetch = config.parallel.prefetch;
+  one.training.compression.parameters = config.training.compression.parameters;
   return one;
 }
 
@@ -98,7 +100,10 @@ Config LayoutSpace::config(const Layout& layout, std::vector<int64_t> layers_per
   p.virtual_stages = layout.stages_per_rank();
   p.layers_per_stage = std::move(layers_per_stage);
   p.gradient_accumulation = layout.zero >= 2 ? GradientAccumulation::kSharded : GradientAccumulation::kFull;
-  if (layout.zero == 0) p.prefetch = ParallelConfig{}.prefetch;  // prefetch has no effect with ZeRO-0 and would be rejected
+  if (layout.zero == 0) {  // which gathers nothing, so that these keys have no effect and would be rejected
+    p.prefetch = ParallelConfig{}.prefetch;
+    out.training.compression.parameters = CompressionConfig{}.parameters;
+  }
   out.training.micro_batch_size = layout.micro_batch;
   if (layout.recompute) out.training.recompute = *layout.recompute;
   return out;

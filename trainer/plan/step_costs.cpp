@@ -167,8 +167,8 @@ class Model {
   void move(const Part& of, PartSeconds& part, double elements) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
     const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_, config_.parallel.collectives.value());
-    const double factor = stack_.data_factor, element = static_cast<double>(size_of(shape_.compute));
-    const double gathered = policy.unshard_each_use ? factor * all_gather_seconds(shard, element * elements, cluster_) : 0;
+    const double factor = stack_.data_factor;
+    const double gathered = policy.unshard_each_use ? factor * gather_seconds(config_, shard, elements, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
     const double reduced =
         policy.gradients_resident || (head && shared_.table) ? 0 : factor * reduce_scatter_seconds(shard, stack_.reduce_bytes * elements, cluster_);
@@ -195,7 +195,6 @@ class Model {
 double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double units, double first_forward,
                       double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
-  const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
   const Collectives collectives = config.parallel.collectives.value();
   const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster, collectives);
   const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster, collectives);
@@ -208,7 +207,8 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
       by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, elements / policy.shard);
   if (policy.gradients_resident)
     reduced += by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, sums.scatter_group(shard), elements);
-  const double gathered = policy.unshard_each_use ? 0 : by_unit(all_gather_seconds, shard, element * elements);
+  const auto gather = [&](const auto& group, double of_unit, const auto&) { return gather_seconds(config, group, of_unit, cluster); };
+  const double gathered = policy.unshard_each_use ? 0 : by_unit(gather, shard, elements);
   // At least a tenth is exposed: the last bucket, and late starts.
   const auto visible = [&](double seconds, double beside) {
     seconds *= stack.data_factor;

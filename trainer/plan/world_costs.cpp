@@ -82,7 +82,6 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const Stack stack = effective_stack(cluster, config);
   const ZeroPolicy policy = zero_policy(config.parallel);
   const double factor = stack.data_factor;
-  const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
   const Collectives collectives = config.parallel.collectives.value();
   const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, collectives); };
   const GroupPlacement shard = place(MeshAxis::kShard), replicate = place(MeshAxis::kReplicate);
@@ -98,7 +97,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const auto collective = [=](const Action& action) {
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
-      case ActionType::kUnshard: return split(gather_held, factor * all_gather_seconds(shard, parameter_bytes * elements, cluster));
+      case ActionType::kUnshard: return split(gather_held, factor * gather_seconds(config, shard, elements, cluster));
       case ActionType::kReduceGrads: return split(reduce_held, factor * sums.scatter(shard, elements));
       case ActionType::kReduceReplicas: return split(once, factor * sums.replicas(replicate, elements / shards));
       case ActionType::kReduceTied: return split(once, sums.tied(ends, elements));

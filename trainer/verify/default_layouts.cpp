@@ -28,12 +28,13 @@ std::vector<Layout> default_layouts(const Config& config) {
   };
   const int64_t whole = own.world();
   if (own.world() > kMostRanks) {
-    own.data = own.replicate > 1 && own.replicate < own.data ? 4 : smallest_factor(own.data);
-    own.replicate = own.replicate > 1 && own.data == 4 ? 2 : 1;
+    own.data = own.secondary > 0 || (own.replicate > 1 && own.replicate < own.data) ? 4 : smallest_factor(own.data);
+    own.secondary = std::min<int64_t>(own.secondary, 2);
+    own.replicate = own.replicate > 1 && own.data == 4 && own.secondary == 0 ? 2 : 1;
   }
   if (own.world() > kMostRanks) own.pipeline = std::min<int64_t>(own.pipeline, 2);
   if (own.world() > kMostRanks) own.tensor = smallest_factor(own.tensor);
-  if (own.world() > kMostRanks && own.data == 4) own.data = 2, own.replicate = 1;
+  if (own.world() > kMostRanks && own.data == 4) own.data = 2, own.replicate = 1, own.secondary = 0;
   std::vector<Layout> candidates = {own};
   for (const char* text : {"tp2", "tp2sp", "pp2", "pp2-gpipe", "pp2-interleaved_1f1b", "pp2-zb_h1", "pp2-zb_h2", "pp2-zb_v", "dp2", "dp2z1", "dp2z2",
                            "dp2z3", "tp2pp2dp2z3sp"})

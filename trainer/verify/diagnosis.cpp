@@ -32,8 +32,9 @@ std::string axis_of(const Evidence& e) {
   };
   add(e.recomputes, "recompute");
   const bool schedule = add(s.schedule != ScheduleKind::k1F1B || s.virtual_stages, "schedule");
-  const bool zero =
-      add(s.zero > 0 || s.replicate > 1 || s.gradient_accumulation != GradientAccumulation::kAuto || s.reshard != Reshard::kAfterUse, "zero");
+  const bool zero = add(
+      s.zero > 0 || s.replicate > 1 || s.gradient_accumulation != GradientAccumulation::kAuto || s.reshard != Reshard::kAfterUse || s.secondary > 0,
+      "zero");
   const bool sequence = add(s.sequence_parallel, "sequence");
   add(s.tensor > 1 && !sequence, "tensor");
   add(s.pipeline > 1 && !schedule, "pipeline");

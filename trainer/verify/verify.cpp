@@ -136,14 +136,16 @@ Layout Verifier::smallest(const Layout& spec) {
   };
   if (spec.recompute || plain_.recompute) attempt([](Layout& s) { s.recompute = RecomputeMode::kNone; });
   attempt([](Layout& s) { s.schedule = ScheduleKind::k1F1B, s.virtual_stages.reset(); });
-  attempt([](Layout& s) { s.gradient_accumulation = GradientAccumulation::kAuto, s.reshard = Reshard::kAfterUse; });
+  const auto shard_plainly = [](Layout& s) {
+    s.gradient_accumulation = GradientAccumulation::kAuto, s.reshard = Reshard::kAfterUse, s.secondary = 0;
+  };
+  attempt([](Layout& s) { s.secondary = 0; });
+  attempt(shard_plainly);
   attempt([](Layout& s) { s.replicate = 1; });
-  attempt([](Layout& s) { s.zero = 0, s.replicate = 1, s.gradient_accumulation = GradientAccumulation::kAuto, s.reshard = Reshard::kAfterUse; });
+  attempt([&](Layout& s) { s.zero = 0, s.replicate = 1, shard_plainly(s); });
   attempt([](Layout& s) { s.sequence_parallel = false; });
   attempt([](Layout& s) { s.pipeline = 1, s.schedule = ScheduleKind::k1F1B, s.virtual_stages.reset(); });
-  attempt([](Layout& s) {
-    s.data = 1, s.zero = 0, s.replicate = 1, s.gradient_accumulation = GradientAccumulation::kAuto, s.reshard = Reshard::kAfterUse;
-  });
+  attempt([&](Layout& s) { s.data = 1, s.zero = 0, s.replicate = 1, shard_plainly(s); });
   attempt([](Layout& s) { s.tensor = 1, s.sequence_parallel = false; });
   attempt([](Layout& s) { s.micro_batch = 1; });
   return small;

@@ -73,9 +73,15 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   std::vector<Axis> axes;
   const double gathers = m * (gathers_of_blocks + (mesh.pipeline == 1 ? 4 : 2));
   axes.push_back(group({"tensor", gathers * (t - 1) / t * boundary * element, gathers * (t - 1), all}, MeshAxis::kTensor));
-  const double uses = policy.unshard_each_use ? 2 * m : 1, scatters = policy.gradients_resident ? 1 : m;
+  const bool secondary = mesh.secondary > 1;
+  const double uses = policy.unshard_each_use && !secondary ? 2 * m : 1, scatters = policy.gradients_resident ? 1 : m;
   const double unshard_beside = policy.unshard_each_use ? all : forwards / m;
-  axes.push_back(group({"parameters", uses * parameters * (n - 1) / n * element, uses * units * (n - 1), unshard_beside}, MeshAxis::kShard));
+  axes.push_back(group({"parameters", uses * parameters * (n - 1) / n * parameter_message_bytes(config), uses * units * (n - 1), unshard_beside},
+                       MeshAxis::kShard));
+  if (secondary) {
+    const double near = mesh.secondary, again = 2 * m - 1;
+    axes.push_back(group({"secondary", again * parameters * (near - 1) / near * element, again * units * (near - 1), all}, MeshAxis::kSecondary));
+  }
   const double reduce_beside = backwards * scatters / m;
   const CompressionConfig& compression = config.training.compression;
   const double message = compression.method == CompressionMethod::kNone ? reduced : gradient_message_bytes(config, stacks().front());

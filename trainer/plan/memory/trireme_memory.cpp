@@ -7,6 +7,7 @@
 #include "parallel/sharding/unit.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
+#include "trainer/plan/gradient_seconds.h"
 
 namespace trireme {
 namespace {
@@ -62,6 +63,7 @@ class StageMemoryModel {
   void set_peaks(StageMemory& stage) const;
   double gathered(const StageMemory& stage, size_t part, bool forward, int64_t uses) const;
   double full_gradients(const StageMemory& stage, size_t part) const;
+  bool encodes_parameters() const { return config_.training.compression.parameters != ParameterEncoding::kNone && policy_.shard > 1; }
   RankBytes rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank, int index) const;
 
   const Config& config_;
@@ -116,10 +118,10 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
   return stage;
 }
 
-/// Bytes of full parameter copies alive while a part runs: those that it reads and those prefetched.
+/// Bytes of full parameter copies alive while a part runs: those that it reads and those prefetched, and their messages, until each is decoded.
 double StageMemoryModel::gathered(const StageMemory& stage, size_t part, bool forward, int64_t uses) const {
   if (policy_.parameters_resident) return 0;
-  const auto element = static_cast<double>(size_of(precision_.compute));
+  const double element = static_cast<double>(size_of(precision_.compute)) + (encodes_parameters() ? parameter_message_bytes(config_) : 0);
   if (!policy_.unshard_each_use) return element * std::accumulate(stage.units.begin(), stage.units.end(), 0.0);
   std::vector<size_t> alive;
   double elements = 0;
@@ -221,8 +223,12 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + stages[s]->beyond);
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
-  const bool apart = precision_.master != precision_.compute;
-  const double parameters = element * (policy_.parameters_resident ? elements : apart ? 0 : elements / policy_.shard);
+  const bool apart = precision_.master != precision_.compute || (encodes_parameters() && policy_.parameters_resident);
+  const int64_t secondary = config_.parallel.secondary_shards;
+  const double parameters = element * ((policy_.parameters_resident ? elements
+                                        : apart                     ? 0
+                                                                    : elements / policy_.shard) +
+                                       (secondary > 0 ? elements / static_cast<double>(secondary) : 0));
   const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
