@@ -85,7 +85,8 @@ RankedLayout data_parallel(const ClusterConfig& cluster, const std::vector<std::
 
 TEST_CASE("plan says what encoded parameters gain where their gathers take a tenth of the step") {
   const ClusterConfig slow = two_hosts(2.5e6);
-  const std::vector<std::string> sharded{"parallel.zero_stage=3", "parallel.gradient_accumulation=sharded"};  // refused with compressed gradients
+  const std::vector<std::string> sharded{"parallel.zero_stage=3", "parallel.gradient_accumulation=sharded",  // refused with compressed gradients
+                                         "parallel.overlap=false"};
   const RankedLayout plan = data_parallel(slow, sharded);
   const std::vector<CompressedStep> steps = compression_gain(plan.config, slow, plan.forecast);
   REQUIRE(steps.size() == 1);
