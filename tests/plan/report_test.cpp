@@ -95,7 +95,8 @@ TEST_CASE("plan says what encoded parameters gain where their gathers take a ten
   encoded.emplace_back("training.compression.parameters=int8");
   const RankedLayout with = data_parallel(slow, encoded);
   CHECK(steps[0].step_seconds == with.forecast.step_seconds);
-  CHECK(plan.forecast.parts.gather / with.forecast.parts.gather == Approx(3.94).epsilon(0.06));
+  // This part of a step contains two gathers and a reduction, all of fp32: 4 bytes of a gather become 1 + 4/256.
+  CHECK(plan.forecast.parts.gather / with.forecast.parts.gather == Approx(3 / (2 / 3.94 + 1)).epsilon(0.02));
   CHECK(compression_gain(with.config, slow, with.forecast).empty());
 }
 
