@@ -1,7 +1,9 @@
 #pragma once
 // Runs the blocks of one launch, one after another. The threads of a block are fibers on this host thread and run in an order drawn from the seed;
 // each runs until it must wait for others. A kernel whose threads never synchronise needs one fiber and no switch.
+#if !defined(__x86_64__)
 #include <boost/context/detail/fcontext.hpp>
+#endif
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,7 +39,7 @@ class BlockRunner;
 
 struct Fiber : DeviceThread {
   BlockRunner* runner = nullptr;
-  boost::context::detail::fcontext_t context = nullptr;
+  void* context = nullptr;  // where it continues: its stack pointer, or a context of Boost
   unsigned char* stack = nullptr;
   StackMark mark;
   int thread = 0;  // within the block
@@ -144,7 +146,12 @@ class BlockRunner {
     unsigned char* memory;
     size_t bytes;
   };
+#if defined(__x86_64__)
+  static void fiber_main();
+#else
   static void fiber_main(boost::context::detail::transfer_t transfer);
+#endif
+  [[noreturn]] static void run_threads();
   void run_block();
   void prepare_threads();
   void prepare_shared();
@@ -169,6 +176,7 @@ class BlockRunner {
   BlockShape shape_{};
   Random random_;
   Fiber main_;
+  Fiber* left_ = nullptr;  // the fiber that ran before the last switch
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;      // in their loop, without a thread to run
   std::vector<Fiber*> runnable_;  // with a thread that may continue

@@ -33,14 +33,42 @@ __attribute__((always_inline)) inline Fiber* BlockRunner::next(Fiber* reuse) {
   return &fiber;
 }
 
+#if defined(__x86_64__)
+/// Leaves the stack that runs for that of `to`, and saves in `*from` where to continue. No call and no return: those of the threads of a warp then pair
+/// up as the processor predicts them, which halves the time of a switch. The registers are the compiler's to save, as far as it needs them; 128 bytes
+/// below the stack pointer belong to the function that runs. A new fiber begins as after a call, see BlockRunner::fresh_fiber.
+__attribute__((always_inline)) inline void switch_stack(void** from, void* to) {
+  asm volatile(
+      "leaq -128(%%rsp), %%rsp\n\t"
+      "pushq %%rbp\n\t"
+      "leaq 1f(%%rip), %%rcx\n\t"
+      "pushq %%rcx\n\t"
+      "movq %%rsp, (%%rdi)\n\t"
+      "movq %%rsi, %%rsp\n\t"
+      "popq %%rcx\n\t"
+      "jmp *%%rcx\n"
+      "1:\n\t"
+      "popq %%rbp\n\t"
+      "leaq 128(%%rsp), %%rsp"
+      : "+D"(from), "+S"(to)
+      :
+      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6",
+        "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+}
+#endif
+
 __attribute__((always_inline)) inline void BlockRunner::switch_to(Fiber& from, Fiber& to) {
   ++switches_;
   this_thread = &to;
+  left_ = &from;
   from.mark.leave(to.mark);
-  const boost::context::detail::transfer_t back = boost::context::detail::jump_fcontext(to.context, &from);
-  auto& source = *static_cast<Fiber*>(back.data);
-  source.context = back.fctx;
-  from.mark.arrive(source.mark);
+#if defined(__x86_64__)
+  switch_stack(&from.context, to.context);
+#else
+  const boost::context::detail::transfer_t back = boost::context::detail::jump_fcontext(to.context, nullptr);
+  left_->context = back.fctx;
+#endif
+  from.mark.arrive(left_->mark);
 }
 
 __attribute__((always_inline)) inline void BlockRunner::suspend(Fiber& self) {
