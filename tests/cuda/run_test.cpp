@@ -45,7 +45,10 @@ class RunFiles {
     int64_t allocations = 0;
     run_ranks(layout.world(), [&](Communicator& threads) {
       cuda_sim::show_only(only_gpu_of(threads.rank()));
-      Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp32");
+      ParityLayout small = layout;
+      small.layers = 3;
+      Config config = parity_config(ParityModel::kLlamaGrouped, small, "fp32");
+      config.training.global_batch_size = 4;  // a simulated GPU takes its time for every micro-batch
       config.run.directory = directory_.path / name;
       config.run.device = device;
       config.model.vocab_size = 256;
@@ -117,12 +120,15 @@ void open_machine(const std::string& device, int local_rank, int64_t ranks_per_g
 
 TEST_CASE("a GPU run matches the CPU run, allocates memory once, and resumes from the other device's checkpoint") {
   const RunFiles files;
-  files.train("cpu", "cpu", std::nullopt);
-  CHECK(files.train("gpu", "cuda", std::nullopt) == 1);
+  const auto train = [&](const std::string& name, const std::string& device, std::optional<int64_t> max_steps) {
+    return files.train(name, device, max_steps, {}, [](Config& config) { config.training.steps = 7; });
+  };
+  train("cpu", "cpu", std::nullopt);
+  CHECK(train("gpu", "cuda", std::nullopt) == 1);
   check_close(files.steps("cpu"), files.steps("gpu"));
-  files.train("both", "cuda", 4);
-  files.train("both", "cpu", 7);
-  files.train("both", "auto", std::nullopt);
+  train("both", "cuda", 2);
+  train("both", "cpu", 5);
+  train("both", "auto", std::nullopt);
   check_close(files.steps("cpu"), files.steps("both"));
 }
 
@@ -132,8 +138,8 @@ TEST_CASE("a 3D-parallel run on eight GPUs matches a run on one CPU") {
   layout.zero = 3;
   layout.sequence_parallel = true;
   const RunFiles files;
-  files.train("cpu", "cpu", std::nullopt);
-  CHECK(files.train("gpus", "cuda", std::nullopt, layout) == 1);
+  files.train("cpu", "cpu", 5);
+  CHECK(files.train("gpus", "cuda", 5, layout) == 1);
   check_close(files.steps("cpu"), files.steps("gpus"));
 }
 
@@ -208,7 +214,6 @@ TEST_CASE("a run keeps its algorithms of matrix products: with their file, and w
     cuda_sim::set_algorithms({.seconds = [=](int, int place) { return place == fastest ? 1e-3 : 2e-3; }});
     CHECK(files.train(name, "cuda", max_steps, layout, [&](Config& config) {
       config.training.steps = 4;
-      config.training.global_batch_size = 4;
       config.kernels.tuning_file = tuning_file == "none" ? tuning_file : files.path(tuning_file).string();
     }) == 1);  // allocation of memory: a rehearsal takes no more than a step
     cuda_sim::set_algorithms({});
@@ -272,7 +277,6 @@ TEST_CASE("a run with registered buffers has the bits of one without, with graph
     const cuda_sim::IssuedOperations before = cuda_sim::issued_operations();
     CHECK(files.train(name, "cuda", {}, layout, [&, registering = registers, captures = graph](Config& config) {
       config.training.steps = 4;
-      config.training.global_batch_size = 4;
       config.parallel.register_buffers = registering;
       config.kernels.cuda_graph = captures;
     }) == 1);
@@ -405,9 +409,9 @@ TEST_CASE("a run on GPUs warns once of each shape for which cuBLASLt has no kern
   const std::vector<nlohmann::json> events = files.events("odd", "plain_products");
   REQUIRE(events.size() == 1);
   CHECK(events[0]["step"] == 1);
-  // 12 micro-batches through four layers in each of five blocks, and through the head, whose 12 rows are computed as chunks of 5, 5 and 2: a product
+  // Four micro-batches through four layers in each of three blocks, and through the head, whose 12 rows are computed as chunks of 5, 5 and 2: a product
   // and both gradients each.
-  CHECK(events[0]["per_step"] == 12 * 3 * (4 * 5 + 3));
+  CHECK(events[0]["per_step"] == 4 * 3 * (4 * 3 + 3));
   const auto of_head = [](const nlohmann::json& shape) { return shape.get<std::string>().find("256") != std::string::npos; };
   CHECK(std::ranges::count_if(events[0]["shapes"], of_head) == 2 * 3);  // the head is on the last rank, and rank 0 reports
   CHECK(events[0]["shapes"].size() == 3 * (4 + 2));

@@ -2,6 +2,7 @@
 // and steps of a captured graph.
 #include <cmath>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "tests/cuda/gpu_ranks.h"
@@ -34,7 +35,9 @@ Config compressed(const CompressionCase& c, CompressionMethod method) {
   ParityLayout layout;
   static_cast<Layout&>(layout) = parse_layout(c.layout);
   layout.gradient_accumulation = GradientAccumulation::kFull;
+  layout.layers = 3;
   Config config = parity_config(c.model, layout, "fp32");
+  config.training.global_batch_size = 2 * layout.data;  // a simulated GPU takes its time for every micro-batch, and two are added up
   config.training.compression.method = method;
   config.training.compression.block = 32;
   config.training.compression.ratio = 0.1;
@@ -65,7 +68,9 @@ std::vector<double> compressed_steps(Trainer& trainer, int first, int last) {
 
 /// All methods where the world is small, else one of codes and one of elements.
 std::vector<CompressionMethod> methods_of(const CompressionCase& c) {
-  if (world_of(compressed(c, CompressionMethod::kInt8)) > 4) return {CompressionMethod::kInt4, CompressionMethod::kTopK};
+  const auto world = world_of(compressed(c, CompressionMethod::kInt8));
+  if (world > 4) return {CompressionMethod::kInt4, CompressionMethod::kTopK};
+  if (world > 2) return {CompressionMethod::kInt8, CompressionMethod::kRandomK};
   return {std::begin(kMethods), std::end(kMethods)};
 }
 
@@ -82,7 +87,7 @@ TEST_CASE("compression on GPUs trains as on the CPU, with every method", "[gpus2
       INFO(c.layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       const Config config = compressed(c, method);
       testing::set_schedule(seed++);
-      const RunRecord on_cpu = train_on_threads(config, 3, Device::kCpu), on_gpus = train_on_gpus(config, 3);
+      const RunRecord on_cpu = train_on_threads(config, 2, Device::kCpu), on_gpus = train_on_gpus(config, 2);
       // The last bits of gradients differ between the kernels of CPU and GPU. So an element in thousands has the neighbouring code, and with AdamW its
       // weight takes another step. What compression itself changes is far more.
       CHECK(gradient_errors(on_cpu, on_gpus).mean < 0.1 * gradient_errors(plain, on_cpu).mean);
@@ -109,28 +114,22 @@ TEST_CASE("compression on GPUs resumes bit for bit, and a CPU takes over the err
       const TemporaryDirectory directory;
       std::vector<std::vector<char>> saved(static_cast<size_t>(world_of(config)));
       run_gpu_ranks(world_of(config), kNccl, [&](Communicator& world, Context& ctx) {
-        std::vector<double> through, in_parts;
-        {
-          Trainer trainer(ctx, world, config, true);
-          trainer.initialise();
-          through = compressed_steps(trainer, 0, 4);
-        }
+        std::vector<double> through;
         {
           Trainer first(ctx, world, config, true);
           first.initialise();
-          in_parts = compressed_steps(first, 0, 2);
-          save(first, directory.path, 2);
+          compressed_steps(first, 0, 1);
+          save(first, directory.path, 1);
           saved[static_cast<size_t>(world.rank())] = kept(first);
+          through = compressed_steps(first, 1, 3);
         }
         Trainer second(ctx, world, config, true);
-        CheckpointReader reader(directory.path / checkpoint_name(2));
+        CheckpointReader reader(directory.path / checkpoint_name(1));
         TRIREME_CHECK(load_state(second, reader).empty(), "the same layout reads its own errors");
-        const std::vector<double> rest = compressed_steps(second, 2, 4);
-        in_parts.insert(in_parts.end(), rest.begin(), rest.end());
-        TRIREME_CHECK(through == in_parts, c.layout, ": training differs after a resume");
+        TRIREME_CHECK(compressed_steps(second, 1, 3) == through, c.layout, ": training differs after a resume");
       });
       on_ranks(config, [&](Trainer& trainer) {
-        CheckpointReader reader(directory.path / checkpoint_name(2));
+        CheckpointReader reader(directory.path / checkpoint_name(1));
         TRIREME_CHECK(load_state(trainer, reader).empty(), "the same layout reads its own errors");
         TRIREME_CHECK(kept(trainer) == saved[static_cast<size_t>(trainer.mesh().world.rank())], "the errors on the CPU are not those of the GPU");
       });
@@ -147,11 +146,11 @@ TEST_CASE("compression on GPUs: a rejected step leaves the errors as they were",
       run_gpu_ranks(world_of(config), kNccl, [&](Communicator& world, Context& ctx) {
         Trainer trainer(ctx, world, config, true);
         trainer.initialise();
-        compressed_steps(trainer, 0, 2);
+        compressed_steps(trainer, 0, 1);
         const std::vector<char> before = kept(trainer);
-        const StepResult rejected = trainer.step(data_of(config), 2, 3e-3, {.loss = 0});
+        const StepResult rejected = trainer.step(data_of(config), 1, 3e-3, {.loss = 0});
         TRIREME_CHECK(!rejected.accepted && kept(trainer) == before, "a rejected step has changed the errors");
-        compressed_steps(trainer, 3, 4);
+        compressed_steps(trainer, 2, 3);
         TRIREME_CHECK(before.empty() || kept(trainer) != before, "an accepted step has not changed the errors");
       });
     }
@@ -159,16 +158,16 @@ TEST_CASE("compression on GPUs: a rejected step leaves the errors as they were",
 }
 
 TEST_CASE("compression on GPUs: steps of a captured graph have the bits of queued ones, with a warm-up too", "[gpus2]") {
-  const std::pair<CompressionMethod, int> cases[] = {{CompressionMethod::kInt8, 0},
-                                                     {CompressionMethod::kSign, 3},
-                                                     {CompressionMethod::kOneBitAdam, 2},
-                                                     {CompressionMethod::kTopK, 0}};  // and steps of the warm-up
-  for (const auto& [method, warmup] : cases) {
-    if (!has_gpus_for(kCompressed[1])) continue;
+  const std::tuple<CompressionMethod, int, CompressionCase> cases[] = {{CompressionMethod::kInt8, 0, kCompressed[0]},
+                                                                       {CompressionMethod::kSign, 3, kCompressed[0]},
+                                                                       {CompressionMethod::kOneBitAdam, 2, kCompressed[1]},
+                                                                       {CompressionMethod::kTopK, 0, kCompressed[1]}};  // and steps of the warm-up
+  for (const auto& [method, warmup, c] : cases) {
+    if (!has_gpus_for(c)) continue;
     INFO(kNames<CompressionMethod>[static_cast<size_t>(method)] << ", " << warmup << " steps of warm-up");
-    Config config = compressed(kCompressed[1], method);
+    Config config = compressed(c, method);
     config.training.compression.warmup_steps = warmup;
-    const int steps = 5 + warmup;
+    const int steps = 4 + warmup;  // two queued, one captured, one launched from the graph
     const RunRecord queued = train_on_gpus(config, steps);
     config.kernels.cuda_graph = true;
     testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(config, steps) == queued); });

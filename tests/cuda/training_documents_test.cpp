@@ -1,5 +1,6 @@
 // Training on GPUs on sequences of several documents: the launches of a step do not depend on the documents, so that a step can also be a graph.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/gpu_ranks.h"
@@ -25,6 +26,15 @@ Config config_of(ParityModel model, int64_t head_size, int64_t layers) {
   config.training.sequence_length = 200;
   config.training.global_batch_size = 2;
   config.training.micro_batch_size = 2;
+  config.data.document_mask = true;
+  return config;
+}
+
+/// Of two documents in each sequence.
+Config small_config(ParityModel model, ParityLayout layout, const std::string& precision) {
+  layout.layers = 3;
+  Config config = parity_config(model, layout, precision);
+  config.training.global_batch_size = 4;
   config.data.document_mask = true;
   return config;
 }
@@ -73,16 +83,18 @@ int64_t launches(const Config& config, int64_t documents) {
 TEST_CASE("documents: a step has the same launches whatever documents its sequences contain") {
   for (const auto& [model, head_size] : {std::pair{ParityModel::kLlama, 32}, {ParityModel::kLlama, 24}, {ParityModel::kGpt2, 32}}) {
     INFO(name_of(model) << ", head size " << head_size);
-    const auto of_layer = [&](int64_t documents) {
-      return launches(config_of(model, head_size, 2), documents) - launches(config_of(model, head_size, 1), documents);
+    // Of a layer, and outside of all layers.
+    const auto parts = [&, model = model, head_size = head_size](int64_t documents) {
+      const int64_t two = launches(config_of(model, head_size, 2), documents), one = launches(config_of(model, head_size, 1), documents);
+      return std::pair(two - one, 2 * one - two);
     };
-    const auto outside = [&](int64_t documents) { return launches(config_of(model, head_size, 1), documents) - of_layer(documents); };
-    const int64_t layer = of_layer(1), rest = outside(1);
+    const auto [layer, rest] = parts(1);
     CHECK(layer > 0);
     for (const int64_t documents : {5, 50}) {
       INFO(documents << " documents");
-      CHECK(of_layer(documents) == layer);
-      CHECK(outside(documents) == rest);
+      const auto [of_layer, outside] = parts(documents);
+      CHECK(of_layer == layer);
+      CHECK(outside == rest);
     }
   }
 }
@@ -96,10 +108,9 @@ TEST_CASE("documents: steps launched as a captured graph are bit-identical to qu
   layout.sequence_parallel = true;
   for (const auto& [model, layout_of] : {std::pair{ParityModel::kGpt2, ParityLayout{}}, std::pair{ParityModel::kLlama, layout}}) {
     if (!testing::has_gpus(layout_of.world(), layout_of.str())) continue;
-    Config config = parity_config(model, layout_of, "bf16");
-    config.data.document_mask = true;
+    Config config = small_config(model, layout_of, "bf16");
     INFO(name_of(model) << " " << layout_of.str());
-    constexpr int kGraphSteps = 5;
+    constexpr int kGraphSteps = 4;
     const RunRecord queued = train_on_gpus(config, kGraphSteps);
     config.kernels.cuda_graph = true;
     testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(config, kGraphSteps) == queued); });
@@ -111,10 +122,9 @@ TEST_CASE("documents: steps launched as a captured graph are bit-identical to qu
 TEST_CASE("documents: training on one GPU matches the CPU in fp32") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
     INFO(name_of(model));
-    Config config = parity_config(model, {}, "fp32");
-    config.data.document_mask = true;
-    const RunRecord on_cpu = train_on_threads(config, 3, Device::kCpu);
-    testing::for_each_schedule(1, [&] { CHECK(difference(on_cpu, train_on_gpus(config, 3), 1e-4) == ""); });
+    const Config config = small_config(model, {}, "fp32");
+    const RunRecord on_cpu = train_on_threads(config, 2, Device::kCpu);
+    testing::for_each_schedule(1, [&] { CHECK(difference(on_cpu, train_on_gpus(config, 2), 1e-4) == ""); });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "tests/cuda/gpu_ranks.h"
 #include "tests/support/catch.h"
@@ -23,17 +24,9 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kSteps = 3;
+constexpr int kSteps = 2;  // the second one has the weights and the moments of the first
 // In fp32, GPU and CPU kernels differ in summation order; three steps amplify 6e-8 to 1e-5 at worst.
 constexpr double kSingleTolerance = 1e-4;
-
-const RunRecord& on_cpu(ParityModel model, const std::string& precision) {
-  static std::map<std::pair<ParityModel, std::string>, RunRecord> records;
-  auto& record = records[{model, precision}];
-  const Device device = precision == "fp64" ? Device::kReference : Device::kCpu;
-  if (record.loss.empty()) record = train_on_threads(parity_config(model, {}, precision), precision == "fp64" ? 1 : kSteps, device);
-  return record;
-}
 
 constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout};
 
@@ -41,6 +34,31 @@ struct LayoutCase {
   ParityModel model;
   ParityLayout layout;
 };
+
+/// A model of three blocks, or five for more stages, so that stages are uneven. A simulated GPU takes its time for every micro-batch, so a data rank has
+/// two of them, or two for each stage of its pipeline.
+Config config_of(const LayoutCase& c, const std::string& precision) {
+  ParityLayout layout = c.layout;
+  layout.layers = layout.stages() > 2 ? 5 : 3;
+  Config config = parity_config(c.model, layout, precision);
+  const int64_t micro_batches = layout.pipeline > 1 ? 2 * layout.pipeline : 2;
+  config.training.global_batch_size = std::min<int64_t>(12, layout.data * layout.micro_batch * micro_batches);
+  return config;
+}
+
+/// The same run on one rank of the CPU.
+const RunRecord& on_cpu(const LayoutCase& c, const std::string& precision) {
+  const Config config = config_of(c, precision);
+  static std::map<std::tuple<ParityModel, std::string, int64_t, int64_t>, RunRecord> records;
+  auto& record = records[{c.model, precision, config.model.layers, config.training.global_batch_size}];
+  if (!record.loss.empty()) return record;
+  ParityLayout one;
+  one.layers = static_cast<int>(config.model.layers);
+  Config alone = parity_config(c.model, one, precision);
+  alone.training.global_batch_size = config.training.global_batch_size;
+  const bool exact = precision == "fp64";
+  return record = train_on_threads(alone, exact ? 1 : kSteps, exact ? Device::kReference : Device::kCpu);
+}
 
 /// Twelve layouts that together cover every axis, ZeRO stage and kind of accumulation, both schedules, hybrid sharding and prefetch.
 std::vector<LayoutCase> twelve_layouts() {
@@ -103,8 +121,8 @@ bool fits(const ParityLayout& layout) { return testing::has_gpus(layout.world(),
 TEST_CASE("training on one GPU matches the CPU in fp32") {
   for (const ParityModel model : kModels) {
     INFO(name_of(model));
-    testing::for_each_schedule(
-        2, [&] { CHECK(difference(on_cpu(model, "fp32"), train_on_gpus(parity_config(model, {}, "fp32"), kSteps), kSingleTolerance) == ""); });
+    const LayoutCase c{model, {}};
+    testing::for_each_schedule(2, [&] { CHECK(difference(on_cpu(c, "fp32"), train_on_gpus(config_of(c, "fp32"), kSteps), kSingleTolerance) == ""); });
   }
 }
 
@@ -112,11 +130,12 @@ TEST_CASE("half-precision gradients on one GPU are as accurate as on the CPU") {
   const auto [precision, of_loss] = GENERATE(table<std::string, double>({{"bf16", 1e-2}, {"fp16", 1.25e-3}}));
   for (const ParityModel model : kModels) {
     INFO(name_of(model) << " " << precision);
-    const double unit = gradient_error(on_cpu(model, "fp64"), on_cpu(model, precision));
+    const LayoutCase c{model, {}};
+    const double unit = gradient_error(on_cpu(c, "fp64"), on_cpu(c, precision));
     testing::for_each_schedule(2, [&] {
-      const RunRecord record = train_on_gpus(parity_config(model, {}, precision), 1);
-      CHECK(gradient_error(on_cpu(model, "fp64"), record) < 2 * unit);
-      CHECK(std::abs(record.loss[0] - on_cpu(model, "fp64").loss[0]) < of_loss * record.loss[0]);
+      const RunRecord record = train_on_gpus(config_of(c, precision), 1);
+      CHECK(gradient_error(on_cpu(c, "fp64"), record) < 2 * unit);
+      CHECK(std::abs(record.loss[0] - on_cpu(c, "fp64").loss[0]) < of_loss * record.loss[0]);
     });
   }
 }
@@ -126,7 +145,7 @@ TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and w
   ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
-  Config config = parity_config(ParityModel::kLlama, layout, "fp16");
+  Config config = config_of({ParityModel::kLlama, layout}, "fp16");
   config.training.loss_scale = {.initial = 1 << 20, .growth_interval = 2};
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   // For each step, the exponent of the loss scale and whether the step was accepted: "20- 19- 18+ 18+ 19- 18+". The last loss reflects the weights.
@@ -175,7 +194,7 @@ namespace {
 void check_against_cpu(const LayoutCase& c) {
   if (!fits(c.layout)) return;
   INFO(name_of(c.model) << " " << c.layout.str());
-  CHECK(difference(on_cpu(c.model, "fp32"), train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps), kSingleTolerance) == "");
+  CHECK(difference(on_cpu(c, "fp32"), train_on_gpus(config_of(c, "fp32"), kSteps), kSingleTolerance) == "");
 }
 }  // namespace
 
@@ -191,11 +210,11 @@ TEST_CASE("a layout whose products use timed algorithms matches the CPU, and a r
   const LayoutCase c = twelve_layouts().front();
   if (!fits(c.layout)) return;
   const TemporaryDirectory directory;
-  Config config = parity_config(c.model, c.layout, "fp32");
+  Config config = config_of(c, "fp32");
   config.kernels.tuning_file = directory.path / "products.json";
   testing::set_schedule(0);
   const RunRecord first = train_on_gpus(config, kSteps);
-  CHECK(difference(on_cpu(c.model, "fp32"), first, kSingleTolerance) == "");
+  CHECK(difference(on_cpu(c, "fp32"), first, kSingleTolerance) == "");
   CHECK(std::filesystem::exists(directory.path / "products.json"));
   testing::set_schedule(1);
   CHECK(train_on_gpus(config, kSteps) == first);
@@ -221,9 +240,9 @@ TEST_CASE("recomputation on GPUs is bit-identical to saving activations", "[gpus
   for (LayoutCase c : pipelines()) {
     if (c.layout.recompute == RecomputeMode::kNone || !fits(c.layout)) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord record = train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1);
+    const RunRecord record = train_on_gpus(config_of(c, "bf16"), 1);
     c.layout.recompute = RecomputeMode::kNone;
-    testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1) == record); });
+    testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(config_of(c, "bf16"), 1) == record); });
   }
 }
 
@@ -231,8 +250,8 @@ namespace {
 void check_gradients(const LayoutCase& c, const std::string& precision) {
   if (!fits(c.layout)) return;
   INFO(name_of(c.model) << " " << c.layout.str() << " " << precision);
-  const double unit = gradient_error(on_cpu(c.model, "fp64"), on_cpu(c.model, precision));
-  CHECK(gradient_error(on_cpu(c.model, "fp64"), train_on_gpus(parity_config(c.model, c.layout, precision), 1)) < 2 * unit);
+  const double unit = gradient_error(on_cpu(c, "fp64"), on_cpu(c, precision));
+  CHECK(gradient_error(on_cpu(c, "fp64"), train_on_gpus(config_of(c, precision), 1)) < 2 * unit);
 }
 }  // namespace
 
@@ -255,11 +274,12 @@ TEST_CASE("bf16 gradient reduction between GPUs rounds once per rank", "[gpus4]"
   for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 2}}) {
     layout.zero = zero;
     layout.replicate = replicate;
-    Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
+    const LayoutCase c{ParityModel::kGpt2, layout};
+    Config config = config_of(c, "fp32");
     config.training.reduce_dtype = "bf16";
     INFO(layout.str());
     testing::for_each_schedule(2, [&] {
-      const double error = gradient_error(on_cpu(ParityModel::kGpt2, "fp32"), train_on_gpus(config, 1));
+      const double error = gradient_error(on_cpu(c, "fp32"), train_on_gpus(config, 1));
       CHECK(error > 1e-4);  // the reduction really is in bf16
       CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
     });
@@ -272,7 +292,7 @@ TEST_CASE("steps launched as a captured graph are bit-identical to queued steps"
   layout.zero = 3;
   for (const auto& [model, layout_of] : {std::pair{ParityModel::kLlamaGrouped, ParityLayout{}}, std::pair{ParityModel::kLlama, layout}}) {
     if (!fits(layout_of)) continue;
-    Config config = parity_config(model, layout_of, "bf16");
+    Config config = config_of({model, layout_of}, "bf16");
     INFO(name_of(model) << " " << layout_of.str());
     constexpr int kGraphSteps = 5;  // two queued, one captured, two launched from the graph
     const RunRecord queued = train_on_gpus(config, kGraphSteps);
@@ -290,7 +310,7 @@ TEST_CASE("a step uses no tensor after its return or beyond its end", "[gpus4]")
   // Kernels depend on the precision, buffers between ranks on the layout.
   for (const auto& [c, precision] : {std::pair{one, "fp32"}, {one, "bf16"}, {one, "fp16"}, {shards, "bf16"}, {stages, "fp32"}}) {
     if (!fits(c.layout)) continue;
-    const Config config = parity_config(c.model, c.layout, precision);
+    const Config config = config_of(c, precision);
     INFO(name_of(c.model) << " " << c.layout.str() << " " << precision);
     const RunRecord cached = train_on_gpus(config, 1);
     testing::for_each_schedule(1, [&] { CHECK(difference(cached, train_on_gpus(config, 1, 1, /*caching=*/false), 0) == ""); });
@@ -303,7 +323,7 @@ TEST_CASE("every stream schedule gives the same bits") {
   ParityLayout layout;
   layout.tensor = layout.data = 2;
   layout.zero = 3;
-  const Config config = parity_config(ParityModel::kLlama, layout, "bf16");
+  const Config config = config_of({ParityModel::kLlama, layout}, "bf16");
   std::optional<RunRecord> first;
   testing::for_each_schedule(4, [&] {
     const RunRecord record = train_on_gpus(config, 2);
@@ -316,7 +336,8 @@ TEST_CASE("training leaves multiprocessors free only where communication overlap
   ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
-  Config config = parity_config(ParityModel::kLlama, layout, "fp32");
+  const LayoutCase c{ParityModel::kLlama, layout};
+  Config config = config_of(c, "fp32");
   config.parallel.communication_sms = 2;
   // Whether products of a run had a target.
   const auto limits = [&](RunRecord& record, int steps) {
@@ -324,11 +345,13 @@ TEST_CASE("training leaves multiprocessors free only where communication overlap
     record = train_on_gpus(config, steps);
     return cuda_sim::cublas_lt_statistics().limited > before;
   };
-  RunRecord queued, captured, other;
-  CHECK(limits(queued, kSteps));
-  CHECK(difference(on_cpu(ParityModel::kLlama, "fp32"), queued, kSingleTolerance) == "");
+  constexpr int kGraphSteps = 3;  // the last one is captured
+  RunRecord as_on_cpu, queued, captured, other;
+  CHECK(limits(as_on_cpu, kSteps));
+  CHECK(difference(on_cpu(c, "fp32"), as_on_cpu, kSingleTolerance) == "");
+  CHECK(limits(queued, kGraphSteps));
   config.kernels.cuda_graph = true;
-  CHECK(limits(captured, kSteps));
+  CHECK(limits(captured, kGraphSteps));
   CHECK(captured == queued);
   config.kernels.cuda_graph = config.parallel.overlap = false;
   CHECK_FALSE(limits(other, 1));
@@ -373,8 +396,8 @@ TEST_CASE("ranks that share a GPU through host memory match the CPU") {
     if (c.layout.world() != 4 && c.layout.world() != 8) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
     testing::for_each_schedule(1, [&] {
-      const RunRecord record = train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps, c.layout.world());
-      CHECK(difference(on_cpu(c.model, "fp32"), record, kSingleTolerance) == "");
+      const RunRecord record = train_on_gpus(config_of(c, "fp32"), kSteps, c.layout.world());
+      CHECK(difference(on_cpu(c, "fp32"), record, kSingleTolerance) == "");
     });
   }
 }
