@@ -117,10 +117,8 @@ TEST_CASE("attention documents: on CPUs a document has the bits of the document 
 TEST_CASE("attention documents: engines agree") {
   const auto check = [](const AttentionShape& shape, const Lengths& lengths) {
     CAPTURE(shape.sequence, shape.head_size, shape.window, lengths);
-    on_each_gpu(shape.head_size, [&] {
-      check_engines(forward(shape, lengths), kTolerance);
-      check_engines(following(backward(shape, lengths), forward(shape, lengths)), kTolerance);
-    });
+    check_on_each_gpu(forward(shape, lengths), shape.head_size);
+    check_on_each_gpu(following(backward(shape, lengths), forward(shape, lengths)), shape.head_size);
   };
   check({1, 150, 2, 1, 32}, {150});
   check({1, 150, 2, 1, 32}, {1, 149});

@@ -58,6 +58,19 @@ inline void on_each_gpu(int64_t head_size, const std::function<void()>& body) {
 #endif
 }
 
+/// check_engines, and a check of the kernels of a simulated GPU of compute capability 8.0 if one of 9.0 has others for the head size. The others run on
+/// tensor cores.
+inline void check_on_each_gpu(const Operation& operation, int64_t head_size) {
+  check_engines(operation, kTolerance);
+#if defined(TRIREME_CUDA) && !defined(TRIREME_REAL_GPU)
+  if (!cuda::hopper_supports(head_size)) return;
+  const OptionsScope older([](cuda_sim::Options& options) { options.major = 8; });
+  check_tensor_core_kernels(operation, kTolerance);
+#else
+  static_cast<void>(head_size);
+#endif
+}
+
 /// The operation with its inputs rounded to bf16 or fp16.
 inline Operation of_narrow(Operation operation, DType dtype) {
   for (Operand& operand : operation.operands) {

@@ -34,10 +34,8 @@ TEST_CASE("attention: engines agree") {
 
 TEST_CASE("attention: engines agree at the edges of tiles") {
   for (const AttentionShape& shape : kTileCases) {
-    on_each_gpu(shape.head_size, [&] {
-      check_engines(forward(shape), kTolerance);
-      check_engines(following(backward(shape), forward(shape)), kTolerance);
-    });
+    check_on_each_gpu(forward(shape), shape.head_size);
+    check_on_each_gpu(following(backward(shape), forward(shape)), shape.head_size);
   }
 }
 

@@ -103,8 +103,8 @@ std::vector<unsigned char> GuardedTensor::bytes() const {
 
 std::vector<double> GuardedTensor::values() const {
   const Tensor inner = host_.flat_view(guard_, tensor_.shape());
-  std::vector<double> values;
-  for (int64_t i = 0; i < inner.numel(); ++i) values.push_back(element(inner, i));
+  std::vector<double> values(static_cast<size_t>(inner.numel()));
+  for (int64_t i = 0; i < inner.numel(); ++i) values[static_cast<size_t>(i)] = element(inner, i);
   return values;
 }
 

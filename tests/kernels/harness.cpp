@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 
 #include "kernels/core/rng.h"
@@ -127,9 +128,9 @@ class EngineCheck {
   }
 
 #ifdef TRIREME_CUDA
-  void gpu() const {
+  void gpu(std::initializer_list<Alignment> alignments = {Alignment::kElement, Alignment::kVector}) const {
     constexpr int kSchedules = 3;
-    for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+    for (const Alignment alignment : alignments) {
       Values first;
       const auto again = [&] {
         INFO(operation_.name << " " << name_of(dtype_) << (alignment == Alignment::kVector ? " aligned" : " not aligned"));
@@ -262,6 +263,12 @@ void check_engines(const Operation& operation, double tolerance) {
 #endif
   }
 }
+
+#ifdef TRIREME_CUDA
+void check_tensor_core_kernels(const Operation& operation, double tolerance) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) EngineCheck(operation, dtype, tolerance).gpu({Alignment::kVector});
+}
+#endif
 
 void check_gradients(const Operation& forward, const std::string& y, const Operation& backward, const std::string& dy,
                      const std::vector<std::pair<std::string, std::string>>& pairs) {

@@ -76,6 +76,10 @@ double normalised_error(const std::vector<double>& a, const std::vector<double>&
 /// result may differ by its own rounding, 2^-8 or 2^-11 of it, in addition to `tolerance`; fp32 results (statistics, parameter gradients) may not,
 /// because their operands are exact and their sums are fp32.
 void check_engines(const Operation& operation, double tolerance);
+#ifdef TRIREME_CUDA
+/// The part of it that kernels on tensor cores run: on the GPU, in bf16 and fp16, on aligned buffers.
+void check_tensor_core_kernels(const Operation& operation, double tolerance);
+#endif
 
 /// Checks d(sum dy * y)/d(input) by central differences of `forward` in fp64 against the value that `backward` writes (or adds) to the gradient
 /// operand, for each pair {input of forward, gradient of backward}. `dy` names an operand of `backward`, `y` of `forward`.
