@@ -242,7 +242,7 @@ void Memory::open(int device) {
 
 void Memory::close_all() {
   const auto start = Clock::now();
-  if (spent_ > std::chrono::milliseconds(200) && spent_ * 8 > start - born_) return;
+  if (spent_ > std::chrono::milliseconds(200) && spent_ * 16 > start - born_) return;
   for (Arena& arena : devices_) arena.close();
   spent_ += Clock::now() - start;
 }

@@ -22,8 +22,9 @@ inline float truncated_sum(float sum, const float* a, const Row* b, unsigned col
     for (const double term : terms) total += term;
     return static_cast<float>(total);
   }
-  const double unit = std::ldexp(1.0, std::ilogb(largest) - 24);
-  for (const double term : terms) total += std::trunc(term / unit);
+  // 2^-24 of its highest bit: products of two fp32 numbers are normal in double, so the bits of the exponent are those of a power of two.
+  const double unit = __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, largest) & uint64_t{0x7FF} << 52) * 0x1p-24, units = 1 / unit;
+  for (const double term : terms) total += std::trunc(term * units);
   const auto rounded = static_cast<float>(total * unit);
   const bool away = std::isfinite(rounded) && std::abs(rounded) > std::abs(total * unit);
   return away ? std::nextafter(rounded, 0.0F) : rounded;
