@@ -129,23 +129,15 @@ TEST_CASE("compression: training resumes bit for bit") {
       const Config config = config_of(model, layout, method);
       on_ranks(config, [&](Trainer& trainer) {
         trainer.initialise();
-        const std::vector<double> through = steps(trainer, 0, 4);
+        steps(trainer, 0, 2);
+        save(trainer, directory.path, 2);
+        const std::vector<double> through = steps(trainer, 2, 4);
         Arena arena(Device::kReference, true);
         Context ctx{Device::kReference, &arena, 1};
-        std::vector<double> in_parts;
-        for (int first = 0; first < 4; first += 2) {
-          Trainer part(ctx, trainer.mesh().world, config, true);
-          if (first == 0) {
-            part.initialise();
-          } else {
-            CheckpointReader reader(directory.path / checkpoint_name(first));
-            TRIREME_CHECK(load_state(part, reader).empty(), "the same layout reads its own errors");
-          }
-          const std::vector<double> some = steps(part, first, first + 2);
-          in_parts.insert(in_parts.end(), some.begin(), some.end());
-          save(part, directory.path, first + 2);
-        }
-        TRIREME_CHECK(through == in_parts, layout, ": training differs after a resume");
+        Trainer resumed(ctx, trainer.mesh().world, config, true);
+        CheckpointReader reader(directory.path / checkpoint_name(2));
+        TRIREME_CHECK(load_state(resumed, reader).empty(), "the same layout reads its own errors");
+        TRIREME_CHECK(steps(resumed, 2, 4) == through, layout, ": training differs after a resume");
       });
     }
   }
