@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-/// A small model whose attention runs on tensor cores (head size 32) or not, with sequences of 200 tokens.
+/// A small model whose attention runs on tensor cores (head size 32) or not, with sequences of 140 tokens.
 Config config_of(ParityModel model, int64_t head_size, int64_t layers) {
   Config config = parity_config(model, {}, "bf16");
   config.model.layers = layers;
@@ -22,8 +22,8 @@ Config config_of(ParityModel model, int64_t head_size, int64_t layers) {
   config.model.kv_heads = 1;
   config.model.head_size = head_size;
   if (config.model.architecture == "gpt2") config.model.kv_heads = 2;
-  config.model.max_positions = 200;
-  config.training.sequence_length = 200;
+  config.model.max_positions = 140;
+  config.training.sequence_length = 140;
   config.training.global_batch_size = 2;
   config.training.micro_batch_size = 2;
   config.data.document_mask = true;
