@@ -299,7 +299,7 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
 
 }  // namespace
 
-TEST_CASE("kill: runs of one and eight ranks killed at random moments end like undisturbed ones") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 6, 0); }
+TEST_CASE("kill: runs of one and eight ranks killed at random moments end like undisturbed ones") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 4, 0); }
 
 TEST_CASE("kill: runs of islands and of compressed gradients killed at random moments end like undisturbed ones") {
   make_trials({{1, 1, 1, 0, "2 islands", {"parallel.islands=2", "training.local.steps=2", "training.local.fragments=2"}, 2},
