@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "kernels/core/check.h"
+#include "trainer/commands/audit_command.h"
 #include "trainer/commands/bench_command.h"
 #include "trainer/commands/checkpoint_command.h"
 #include "trainer/commands/compare_command.h"
@@ -53,6 +54,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_report_command(app, exit_code);
   trireme::add_compare_command(app, exit_code);
   trireme::add_inspect_command(app, exit_code);
+  trireme::add_audit_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -26,6 +26,7 @@ const ProjectRule kProjectRules[] = {
     {"parallel/tensor/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/tensor/"}},
     {"parallel/pipeline/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/pipeline/"}},
     {"parallel/sharding/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/sharding/"}},
+    {"parallel/crypto/", {"kernels/core/", "parallel/crypto/"}},
     {"parallel/", {"kernels/", "parallel/"}},
     {"trainer/tokenizer/", {"kernels/core/", "trainer/files/", "trainer/tokenizer/"}},
     {"trainer/config/",
@@ -48,6 +49,7 @@ const LibraryRule kLibraryRules[] = {
     {"pcre2\\.h|utf8proc\\.h|sentencepiece_.*", {"trainer/tokenizer/"}},
     {"CLI/.*", {"trainer/commands/", "trainer/main.cpp"}},
     {"nlohmann/.*", {"trainer/"}},
+    {"sodium\\.h", {"parallel/crypto/sodium"}},
     {"cuda.*|cublas.*|cudnn.*|nccl.*", {"kernels/cuda/", "parallel/comm/nccl"}},
 };
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "parallel/crypto/sodium.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/non_finite.h"
@@ -16,6 +17,7 @@
 #include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/sha256_file.h"
 
 namespace fs = std::filesystem;
 
@@ -192,7 +194,7 @@ int64_t Checkpointer::write_part(const Part& part) const {
   if (!sources.empty()) {  // a rank that saves no box writes no safetensors file
     written = write_safetensors(part.directory / file, sources, {{"format", "trireme"}});
     read_back(part.directory / file, sources, written);
-    contents.files[file] = {written.bytes, written.digest};
+    contents.files[file] = {written.bytes, written.digest, options_.audited ? sha256_of_file(part.directory / file) : ""};
   }
   for (size_t i = 0; i < part.tensors.size(); ++i) {
     const StateTensor& tensor = part.tensors[i];
@@ -264,6 +266,12 @@ int64_t Checkpointer::publish(const Part& part) const {
   check_tiling(manifest.contents.tensors, part.directory.string());
   for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (rank_name(rank) + ".json"));
   write_tokenizer(options_.tokenizer, part.directory, manifest.contents);
+  if (options_.audited)
+    for (const auto& [name, text] : options_.tokenizer) manifest.contents.files.at(name).sha256 = crypto::hex(crypto::sha256(text));
+  if (options_.anchor) {
+    options_.may_publish();  // a job that has lost the directory must not write into another job's log
+    manifest.audit = options_.anchor(part.description, manifest_text(manifest));
+  }
   write_durably(part.directory / kManifestName, manifest_text(manifest));
   sync_directory(part.directory);
   const CheckpointReader as_it_stands(part.directory);  // never publish what cannot be read back

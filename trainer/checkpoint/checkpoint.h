@@ -54,6 +54,11 @@ struct CheckpointOptions {
   std::map<std::string, std::string> tokenizer = {};  ///< rank 0: contents of the files of CheckpointDescription::tokenizer, by name
   int64_t keep_best = 0;
   std::optional<int64_t> keep_every = {};
+  /// With security.audit: the manifest has the SHA-256 of every file. The same on all ranks.
+  bool audited = false;
+  /// With security.audit, called on rank 0 with the manifest's text before the checkpoint is published: makes the record of the checkpoint durable and
+  /// returns what the manifest is to contain of it.
+  std::function<AuditAnchor(const CheckpointDescription& about, const std::string& manifest)> anchor = {};
 
   Retention retention() const { return {keep, keep_best, keep_every}; }
 };

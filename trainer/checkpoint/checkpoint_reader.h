@@ -29,6 +29,7 @@ class CheckpointReader {
   const CheckpointDescription& description() const { return manifest_.description; }
   const std::map<std::string, StoredTensor>& tensors() const { return manifest_.contents.tensors; }
   const std::map<std::string, StoredFile>& files() const { return manifest_.contents.files; }
+  const std::optional<AuditAnchor>& audit() const { return manifest_.audit; }
   int64_t bytes() const;  ///< total size of its files, without the manifest
   /// Argument for Tokenizer::open: "bytes", or the path of the checkpoint's own copy; empty if no tokenizer is known. Errors: DataError if the copy
   /// is damaged.

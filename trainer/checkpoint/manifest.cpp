@@ -43,7 +43,10 @@ json to_json(const Contents& contents) {
     }
     result["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", to_json(tensor.shape, tensor.dims)}, {"boxes", std::move(boxes)}};
   }
-  for (const auto& [name, file] : contents.files) result["files"][name] = {{"bytes", file.bytes}, {"digest", file.digest}};
+  for (const auto& [name, file] : contents.files) {
+    result["files"][name] = {{"bytes", file.bytes}, {"digest", file.digest}};
+    if (!file.sha256.empty()) result["files"][name]["sha256"] = file.sha256;
+  }
   return result;
 }
 
@@ -89,8 +92,9 @@ Contents parse_contents(const json& object, const std::string& where) {
     const std::string at = concat(where, ": file \"", name, "\"");
     if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos || name == kManifestName)
       throw DataError(at + ": not a plain file name");
-    require_known_keys(value, {"bytes", "digest"}, at);
-    contents.files[name] = {integer_member(value, "bytes", at), string_member(value, "digest", at)};
+    require_known_keys(value, {"bytes", "digest", "sha256"}, at);
+    contents.files[name] = {integer_member(value, "bytes", at), string_member(value, "digest", at),
+                            value.contains("sha256") ? string_member(value, "sha256", at) : ""};
   }
   for (const auto& [name, value] : object_member(object, "tensors", where).items())
     contents.tensors[name] = parse_tensor(value, contents, concat(where, ": tensor \"", name, "\""));
@@ -216,6 +220,9 @@ void check_files(const Contents& contents, const std::vector<std::string>& token
   }
 }
 
+/// The text of a manifest, with the digest at its beginning.
+std::string text_of(const json& object) { return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", object.dump(1).substr(1), "\n")); }
+
 bool has_digest(std::string_view text) { return text.size() > kHead.size() + kDigits && text.substr(0, kHead.size()) == kHead; }
 
 bool inside(const Box& box, const std::array<int64_t, 2>& shape) {
@@ -286,7 +293,33 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
   for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
   if (!about.product_algorithms.empty()) result["product_algorithms"] = about.product_algorithms;
-  return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
+  if (manifest.audit) result["audit"] = to_json(*manifest.audit);
+  return text_of(result);
+}
+
+std::string text_without_anchor(const std::string& text, const std::string& where) {
+  json object = parse_object(text, where);
+  object.erase("digest");
+  if (text_of(object) != text) throw DataError(where + ": is not written as a manifest is");
+  object.erase("audit");
+  return text_of(object);
+}
+
+json to_json(const AuditAnchor& anchor) {
+  json result = {{"records", anchor.records}, {"head", anchor.head}};
+  if (!anchor.public_key.empty()) result.update({{"public_key", anchor.public_key}, {"signature", anchor.signature}});
+  return result;
+}
+
+AuditAnchor parse_anchor(const json& object, const std::string& where) {
+  require_known_keys(object, {"records", "head", "public_key", "signature"}, where);
+  AuditAnchor anchor{integer_member(object, "records", where, 1), string_member(object, "head", where)};
+  if (object.contains("public_key") || object.contains("signature")) {
+    anchor.public_key = string_member(object, "public_key", where);
+    anchor.signature = string_member(object, "signature", where);
+    if (anchor.public_key.empty()) throw DataError(where + ": \"public_key\" is empty");
+  }
+  return anchor;
 }
 
 std::string with_digest(std::string text) {
@@ -329,7 +362,8 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
                       "anomaly_window",
                       "island_steps",
                       "island_rejections",
-                      "micro_batches"},
+                      "micro_batches",
+                      "audit"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -359,6 +393,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
     for (const auto& [gpu, algorithms] : object_member(object, "product_algorithms", where).items())
       about.product_algorithms[gpu] = strings_of(algorithms, where + ": \"product_algorithms\"");
   manifest.contents = parse_contents(object, where);
+  if (object.contains("audit")) manifest.audit = parse_anchor(object_member(object, "audit", where), where + ": \"audit\"");
   check_tiling(manifest.contents.tensors, where);
   check_files(manifest.contents, about.tokenizer.files, where);
   return manifest;

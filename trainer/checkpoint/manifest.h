@@ -100,7 +100,17 @@ struct StoredTensor {
 
 struct StoredFile {
   int64_t bytes = 0;
-  std::string digest;  ///< SafetensorsSummary::digest; for tokenizer files: over the bytes
+  std::string digest;       ///< SafetensorsSummary::digest; for tokenizer files: over the bytes
+  std::string sha256 = {};  ///< of the bytes, in hexadecimal; empty in runs without an audit log
+};
+
+/// The place in the audit log of its run that a checkpoint or a receipt names. A log that was shortened or changed before it no longer has it.
+struct AuditAnchor {
+  int64_t records = 0;          ///< up to and with the record of the checkpoint
+  std::string head;             ///< hash of that record, in hexadecimal
+  std::string public_key = {};  ///< of the key that signed, in hexadecimal; empty: not signed
+  std::string signature = {};   ///< likewise
+  bool operator==(const AuditAnchor&) const = default;
 };
 
 /// Tensors and files by name, of a complete checkpoint or of one rank's part.
@@ -112,6 +122,7 @@ struct Contents {
 struct Manifest {
   CheckpointDescription description;
   Contents contents;
+  std::optional<AuditAnchor> audit = {};  ///< with security.audit
 };
 
 /// The name of a box in its safetensors file: "weight/blocks.0.mlp.up.weight@128,0".
@@ -127,8 +138,15 @@ void merge(Contents& into, const Contents& part, const std::string& where);
 nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch);
 /// {"step", "without_improvement", "best", "best_step"}, the last two if there is a best loss.
 nlohmann::ordered_json to_json(const StopState& state);
+/// {"records", "head", "public_key", "signature"}, the last two if it is signed.
+nlohmann::json to_json(const AuditAnchor& anchor);
+/// Errors: DataError, prefixed with `where`.
+AuditAnchor parse_anchor(const nlohmann::json& object, const std::string& where);
 /// Serialises a manifest. The text begins with the digest of all its other characters.
 std::string manifest_text(const Manifest& manifest);
+/// The text that the manifest had without its member "audit", which is what the audit log has the SHA-256 of. Errors: DataError if `text` differs in
+/// any byte from what manifest_text() writes.
+std::string text_without_anchor(const std::string& text, const std::string& where);
 /// Recomputes the digest of an edited manifest text. Errors: DataError if the text does not begin with a digest.
 std::string with_digest(std::string text);
 /// Checks the digest, format, version and types, and that the boxes of every tensor tile it exactly and those in every file tile its data. Errors:

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "parallel/comm/watched.h"
+#include "trainer/audit/run_audit.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
@@ -64,6 +65,7 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
       if (!loaded) loaded = load_config(arguments.config, arguments.sets);
       config = resolve(*loaded, world->size());
       refuse_restarts(arguments, environment, config);
+      if (world->rank() == 0) audit::check_audit(config.security);
     });
     const bool one_host = place.local_size == world->size();
     // The machine outlives the watch, but is constructed under it, because opening GPUs may hang.
@@ -96,6 +98,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
     const int64_t restarts = arguments.restarts_of(config);
     if (ranks > 1 || arguments.hosts || restarts > 0) {
       check_read_again(arguments.config);
+      audit::check_audit(config.security);
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
       const RunData data = open_run_data(config);
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));

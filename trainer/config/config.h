@@ -372,8 +372,15 @@ struct AggregationConfig {
   bool operator==(const AggregationConfig&) const = default;
 };
 
+struct AuditConfig {
+  bool enabled = false;
+  std::optional<std::string> signing_key_file;  ///< path of an Ed25519 secret key; unset: anchors are not signed
+  bool operator==(const AuditConfig&) const = default;
+};
+
 struct SecurityConfig {
   AggregationConfig aggregation;
+  AuditConfig audit;
   bool operator==(const SecurityConfig&) const = default;
 };
 

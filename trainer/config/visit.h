@@ -429,8 +429,25 @@ void visit(V& v, AggregationConfig& c) {
 }
 
 template <class V>
+void visit(V& v, AuditConfig& c) {
+  v(operation_key({.key = "enabled",
+                   .doc =
+                       "Rank 0 writes <run.directory>/audit.jsonl, a chain of hashes over what the run has done. Every checkpoint contains its head, "
+                       "and `trireme audit verify` finds later changes. Needs a build with libsodium."}),
+    c.enabled);
+  v(operation_key({.key = "signing_key_file",
+                   .doc =
+                       "File with the Ed25519 secret key that signs the head in checkpoints and in the receipt, made by `trireme audit keygen`. It "
+                       "must belong to the user of the run and be readable by no one else. null: no signatures.",
+                   .without_effect = c.enabled ? nullptr : "audit.enabled is false",
+                   .or_null = true}),
+    c.signing_key_file);
+}
+
+template <class V>
 void visit(V& v, SecurityConfig& c) {
   v.section("aggregation", "Aggregation of gradients over data ranks of which some may be faulty.", c.aggregation);
+  v.section("audit", "A record of the run that shows later changes.", c.audit);
 }
 
 template <class V>
@@ -445,7 +462,7 @@ void visit(V& v, Config& c) {
   v.section("kernels", "Choice of compute kernels.", c.kernels);
   v.section("plan", "Forecast of memory and time before the first step.", c.plan);
   v.section("observe", "What a run prints, watches and records, and for which other programs it writes figures.", c.observe);
-  v.section("security", "Protection from ranks that are wrong or hostile.", c.security);
+  v.section("security", "Protection from ranks that are wrong or hostile, and from changed records.", c.security);
 }
 
 }  // namespace trireme

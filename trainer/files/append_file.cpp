@@ -55,4 +55,14 @@ bool AppendFile::write_first() {
 
 void AppendFile::sync() const { ::fdatasync(file_); }
 
+void AppendFile::sync_all() const {
+  if (!waiting_.empty()) throw IoError(error_);
+  if (::fdatasync(file_) != 0) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+}
+
+void AppendFile::check_unchanged() const {
+  const int64_t bytes = ::lseek(file_, 0, SEEK_END);
+  if (bytes != written_) throw IoError(concat(path_.string(), ": has ", bytes, " bytes instead of ", written_, ": another program changes it"));
+}
+
 }  // namespace trireme

@@ -21,6 +21,10 @@ class AppendFile {
   const std::string& error() const { return error_; }
   /// Flushes to stable storage. Thread-safe.
   void sync() const;
+  /// The same for records that must not be lost. Errors: IoError if one could not be written or not flushed.
+  void sync_all() const;
+  /// Errors: IoError if another program has made the file longer or shorter.
+  void check_unchanged() const;
 
  private:
   bool write_first();

@@ -13,6 +13,11 @@ namespace {
 
 std::filesystem::path directory_of(const Config& config) { return std::filesystem::path(config.run.directory) / "checkpoints"; }
 
+std::function<AuditAnchor(const CheckpointDescription&, const std::string&)> anchor_of(audit::RunAudit* audit) {
+  if (audit == nullptr) return {};
+  return [audit](const CheckpointDescription& about, const std::string& manifest) { return audit->anchor(about, manifest); };
+}
+
 }  // namespace
 
 double state_timeout(const Config& config) {
@@ -21,12 +26,13 @@ double state_timeout(const Config& config) {
 }
 
 CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data,
-                                     RunHistory history, const RunLock* lock, Reporter& reporter, Progress& progress)
+                                     RunHistory history, const RunLock* lock, Reporter& reporter, Progress& progress, audit::RunAudit* audit)
     : CheckpointManager(trainer, config, session, std::move(training_data), std::move(history), copy_of(Tokenizer::open(config.data.tokenizer)), lock,
-                        reporter, progress) {}
+                        reporter, progress, audit) {}
 
 CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data,
-                                     RunHistory history, TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress)
+                                     RunHistory history, TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress,
+                                     audit::RunAudit* audit)
     : trainer_(trainer),
       world_(trainer.mesh().world),
       config_(config),
@@ -42,7 +48,8 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
                        lock_->check();
                        reporter_.sync();
                      },
-                     std::move(tokenizer.texts), config.checkpoint.keep_best, config.checkpoint.keep_every}),
+                     std::move(tokenizer.texts), config.checkpoint.keep_best, config.checkpoint.keep_every, config.security.audit.enabled,
+                     anchor_of(audit)}),
       last_saved_(history_.step) {}
 
 void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,

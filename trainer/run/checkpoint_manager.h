@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "parallel/comm/progress.h"
+#include "trainer/audit/run_audit.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/loop/trainer.h"
@@ -20,9 +21,10 @@ class CheckpointManager {
  public:
   /// `session`: equal on every rank, new at every start. `training_data`: TokenDataset::identity of the tokens. Reads the tokenizer of `config` here,
   /// so that every checkpoint contains the one that the run started with, even if its file changes. Errors: those of Tokenizer::open.
-  /// `history`: of the checkpoint that the run resumed from; its counts continue, and its changes and algorithms enter every checkpoint.
+  /// `history`: of the checkpoint that the run resumed from; its counts continue, and its changes and algorithms enter every checkpoint. `audit`: with
+  /// security.audit, on rank 0; else null.
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
-                    const RunLock* lock, Reporter& reporter, Progress& progress);
+                    const RunLock* lock, Reporter& reporter, Progress& progress, audit::RunAudit* audit = nullptr);
 
   /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping and of
   /// AnomalyWindow. `padding`: StepResult::padding of all steps since the start of this job. With checkpoint.asynchronous a thread writes after the
@@ -50,7 +52,7 @@ class CheckpointManager {
 
  private:
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
-                    TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress);
+                    TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress, audit::RunAudit* audit = nullptr);
   void note(const std::optional<SaveReport>& report);
   void record_evaluation();
   bool reports() const { return world_.rank() == 0; }

@@ -1,6 +1,6 @@
 #pragma once
-// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp
-// and run_asynchronous.cpp.
+// Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp,
+// run_asynchronous.cpp and run_audit.cpp.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/audit/run_audit.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/attention_kernels.h"
@@ -44,9 +45,14 @@ class Run {
   ExitCode loop();
 
  private:
+  ExitCode train();
+  audit::Job audit_job(const Resumed& resumed) const;
+  void open_audit(const Resumed& resumed);
+  void complete_audit(const Resumed& resumed);
+  void end_audit(const char* status, const std::string& reason = "");
   void open_data();
   void resume();
-  void sweep_finished();
+  void sweep_finished(const Resumed& resumed);
   std::vector<std::string> candidates();
   void open_directory(const Resumed& resumed);
   void open_record();
@@ -122,16 +128,17 @@ class Run {
   std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::optional<RankFigures> figures_;     ///< from the first step on
-  std::optional<Rebalancer> rebalancer_;   ///< with resilience.rebalance
-  std::vector<double> data_rank_seconds_;  ///< with it: compute of the last finished step, the same on all ranks
-  LoggedSplits logged_splits_;             ///< with it: those of an earlier job in the steps that this one repeats
-  LoggedOrder logged_order_;               ///< with training.asynchronous: of the steps that an earlier job has trained, and this one repeats
-  LoggedOrder replayed_order_;             ///< with it: of training.asynchronous.replay
-  StalenessHistogram staleness_;           ///< with it: of the gradients or exchanges of this job
-  std::optional<Sampler> blend_;           ///< rank 0: the sample order, if data.train has groups with weights
-  std::unique_ptr<RunLock> lock_;          ///< rank 0: held until this run ends
-  Reporter reporter_;                      ///< has an effect on rank 0 only
+  std::optional<RankFigures> figures_;      ///< from the first step on
+  std::optional<Rebalancer> rebalancer_;    ///< with resilience.rebalance
+  std::vector<double> data_rank_seconds_;   ///< with it: compute of the last finished step, the same on all ranks
+  LoggedSplits logged_splits_;              ///< with it: those of an earlier job in the steps that this one repeats
+  LoggedOrder logged_order_;                ///< with training.asynchronous: of the steps that an earlier job has trained, and this one repeats
+  LoggedOrder replayed_order_;              ///< with it: of training.asynchronous.replay
+  StalenessHistogram staleness_;            ///< with it: of the gradients or exchanges of this job
+  std::optional<Sampler> blend_;            ///< rank 0: the sample order, if data.train has groups with weights
+  std::unique_ptr<RunLock> lock_;           ///< rank 0: held until this run ends
+  std::unique_ptr<audit::RunAudit> audit_;  ///< rank 0, with security.audit
+  Reporter reporter_;                       ///< has an effect on rank 0 only
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
   std::vector<RankMemory> memory_;                  ///< forecast by pipeline rank
   std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known

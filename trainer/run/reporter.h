@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ class Reporter {
   /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
             int64_t steps, TerminalWidth width = {}, std::FILE* messages = stderr);
+  /// Adds a required sink to those of open() (Sinks::add).
+  void add_sink(std::string name, std::unique_ptr<EventSink> sink) { sinks_.add(std::move(name), true, std::move(sink)); }
   /// Keeps rejected, anomalous and target-less steps from now on, instead of having no effect.
   void keep_island_events() { kept_ = nlohmann::ordered_json::array(); }
   /// Those since the last call, for report_island_events() on the rank that has called open().

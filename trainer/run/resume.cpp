@@ -68,8 +68,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
   return {};
 }
 
-/// True if the checkpoint lies in the run directory of `config`.
-static bool is_own(const std::string& checkpoint, const Config& config) {
+bool is_own(const std::string& checkpoint, const Config& config) {
   std::error_code ignored;
   return fs::equivalent(fs::absolute(checkpoint).parent_path().parent_path(), config.run.directory, ignored);
 }

@@ -18,6 +18,9 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
 /// True if `resume` is the directory of a run rather than of a checkpoint. A name that does not exist counts as a checkpoint's.
 bool is_run_directory(const std::string& resume);
 
+/// True if the checkpoint lies in the run directory of `config`.
+bool is_own(const std::string& checkpoint, const Config& config);
+
 /// Checks that a run of `config` may continue from the checkpoint, and returns what it changes there: only keys in `named` (changeable_keys).
 /// `training_data`: TokenDataset::identity of the current tokens.
 /// Errors: ConfigError, with the --change option to add, if the mathematics of the run would change otherwise; ConfigError if the checkpoint contains

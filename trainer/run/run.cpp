@@ -278,7 +278,22 @@ void Run::report_suspects() {
   }
 }
 
+/// Trains, and records the end of the job in the audit log, also if it fails.
 ExitCode Run::loop() {
+  try {
+    const ExitCode code = train();
+    if (config_.security.audit.enabled) collectively(world_, [&] { end_audit(code == ExitCode::kRequeue ? "stopped" : "done"); });
+    return code;
+  } catch (const Error& error) {
+    try {
+      end_audit("failed", error.what());
+    } catch (const Error&) {  // the first error is the one to report
+    }
+    throw;
+  }
+}
+
+ExitCode Run::train() {
   const int64_t last = last_step();
   if (finished()) {
     const std::string early = done_ < last ? concat("; the run stopped early: ", stopper_.text()) : "";

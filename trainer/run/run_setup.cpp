@@ -17,6 +17,7 @@
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/product_tuning.h"
 #include "trainer/loop/recompute.h"
+#include "trainer/run/audit_sink.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/run/resume.h"
@@ -67,7 +68,8 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   tune();
   if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
   collectively(world_, [&] {
-    checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_);
+    checkpoints_ =
+        std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_, audit_.get());
   });
   const std::vector<Dataset::Group> groups = data_->train.groups();
   if (reports() && groups.size() > 1)
@@ -139,7 +141,7 @@ void Run::resume() {
     history_ = resumed.history;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     recall_evaluation(resumed);
-    if (finished()) return sweep_finished();
+    if (finished()) return sweep_finished(resumed);
     read_replay();
     if (!locked) {
       progress_.act("waiting for the run directory's lock");
@@ -194,9 +196,10 @@ void Run::open_record() {
                            "; trireme inspect will not know where it is. Training continues"));
 }
 
-/// Does not change a finished run, except that it removes unpublished leftovers of a kill at its very end.
-void Run::sweep_finished() {
+/// Does not change a finished run, except that it removes unpublished leftovers of a kill at its very end and completes its audit log.
+void Run::sweep_finished(const Resumed& resumed) {
   const fs::path checkpoints = directory() / "checkpoints";
+  collectively(world_, [&] { complete_audit(resumed); });
   if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
   try {
     const RunLock lock(directory());
@@ -240,6 +243,7 @@ void Run::open_directory(const Resumed& resumed) {
   std::error_code other_run;
   if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
     point_latest(checkpoints, checkpoint_name(done_), session_);
+  open_audit(resumed);
   write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
@@ -248,6 +252,10 @@ void Run::open_directory(const Resumed& resumed) {
   if (standard_output_is_terminal(options_.environment)) width = [] { return terminal_columns(STDOUT_FILENO); };
   std::FILE* const messages = both_outputs_are_terminals(options_.environment) ? stdout : stderr;  // so that none overtakes the progress line
   reporter_.open(config_, environment, forecast_, history_, total_, width, messages);
+  if (audit_) reporter_.add_sink(audit::kLogName, std::make_unique<AuditSink>(*audit_));
+  if (!audit_ && fs::exists(directory() / audit::kLogName))
+    reporter_.message(
+        concat("warning: security.audit.enabled=false, and ", (directory() / audit::kLogName).string(), " exists: it gets no record of this job"));
   report_change(resumed);
   report_logged_splits();
   report_logged_order();

@@ -1,0 +1,135 @@
+#include "parallel/crypto/key_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/core/check.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::crypto {
+namespace {
+
+constexpr std::string_view kSecretName = "ed25519-secret:";
+constexpr std::string_view kPublicName = "ed25519-public:";
+constexpr size_t kDigits = 2 * kSeedBytes;  ///< of both kinds of keys
+constexpr size_t kLineBytes = kSecretName.size() + kDigits + 1;
+static_assert(kSecretName.size() == kPublicName.size());
+
+class OpenFile {
+ public:
+  OpenFile(const fs::path& path, int flags, mode_t mode = 0) : file_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  ~OpenFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  operator int() const { return file_; }
+
+ private:
+  int file_;
+};
+
+std::string octal(mode_t mode) {
+  std::string text = "0000";
+  for (size_t i = 4; i-- > 0; mode >>= 3) text[i] = static_cast<char>('0' + (mode & 7));
+  return text;
+}
+
+/// `at`: the message's beginning with the file's name. O_NONBLOCK keeps a pipe from blocking; it has no effect on a regular file.
+void refuse_unopened(int file, const std::string& at, int error) {
+  if (file >= 0) return;
+  if (error == ENOENT) throw MissingFileError(at + " does not exist");
+  if (error == ELOOP) throw ConfigError(at + " is a symbolic link; allowed the key file itself");
+  throw IoError(concat(at, " cannot be read: ", std::strerror(error)));
+}
+
+/// Reads a line of kLineBytes into `line`. False if the file is longer or shorter.
+bool read_line(int file, std::span<uint8_t> line) {
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t count = ::read(file, line.data() + done, line.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  return done == kLineBytes && line[kLineBytes - 1] == '\n';  // `line` has room for one byte more
+}
+
+/// The key that follows `name` in `line`; false if the line is another one.
+bool parse_line(std::span<const uint8_t> line, std::string_view name, std::span<uint8_t> key) {
+  return std::equal(name.begin(), name.end(), line.begin()) && from_hex({reinterpret_cast<const char*>(line.data()) + name.size(), kDigits}, key);
+}
+
+void write_line(int file, std::string_view name, std::span<const uint8_t> digits, const fs::path& path) {
+  SecretBytes line(kLineBytes);
+  std::copy(name.begin(), name.end(), line.data());
+  std::copy(digits.begin(), digits.end(), line.data() + name.size());
+  line.data()[kLineBytes - 1] = '\n';
+  if (::write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size()) || ::fsync(file) != 0)
+    throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+SigningKey read_signing_key(const fs::path& path, const std::string& what) {
+  const std::string at = concat(what, ": ", path.string());
+  const OpenFile file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  refuse_unopened(file, at, errno);
+  struct stat status {};
+  if (::fstat(file, &status) != 0) throw IoError(concat(at, " cannot be read: ", std::strerror(errno)));
+  if (!S_ISREG(status.st_mode)) throw ConfigError(at + " is not a regular file");
+  if (status.st_uid != ::geteuid())
+    throw ConfigError(concat(at, " belongs to user ", status.st_uid, ", and this process runs as user ", ::geteuid(), "; allowed a file of its own"));
+  const mode_t mode = status.st_mode & 07777;
+  if (mode != 0600 && mode != 0400)
+    throw ConfigError(concat(at, " has mode ", octal(mode), ", so others may read or change the key; allowed 0600: chmod 600 ", path.string()));
+  SecretBytes line(kLineBytes + 1), seed(kSeedBytes);
+  if (!read_line(file, line.span()) || !parse_line(line.span(), kSecretName, seed.span()))
+    throw DataError(at + " does not contain a secret key as trireme audit keygen writes it");
+  return SigningKey::from_seed(seed.span());
+}
+
+PublicKey read_public_key(const fs::path& path, const std::string& what) {
+  const std::string at = concat(what, ": ", path.string());
+  const OpenFile file(path, O_RDONLY | O_NONBLOCK);
+  refuse_unopened(file, at, errno);
+  std::array<uint8_t, kLineBytes + 1> line{};
+  PublicKey key;
+  if (!read_line(file, line) || !parse_line(line, kPublicName, key))
+    throw DataError(at + " does not contain a public key as trireme audit keygen writes it");
+  return key;
+}
+
+PublicKey write_new_key_pair(const fs::path& path) {
+  const fs::path public_path = path.string() + ".pub";
+  for (const fs::path& name : {path, public_path})
+    if (fs::exists(fs::symlink_status(name)))
+      throw ConfigError(concat(name.string(), " exists, and keys are never overwritten; choose another name"));
+  constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
+  const OpenFile secret_file(path, kNew, 0600);
+  if (secret_file < 0) throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
+  const SigningKey key = SigningKey::generate();
+  try {
+    const SecretBytes seed = key.seed();
+    SecretBytes digits(kDigits + 1);
+    hex({seed.data(), seed.size()}, digits.span());
+    if (::fchmod(secret_file, 0600) != 0) throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
+    write_line(secret_file, kSecretName, digits.span().first(kDigits), path);
+    const OpenFile public_file(public_path, kNew, 0644);
+    if (public_file < 0) throw IoError(concat("cannot write ", public_path.string(), ": ", std::strerror(errno)));
+    const std::string public_digits = hex(key.public_key());
+    write_line(public_file, kPublicName, {reinterpret_cast<const uint8_t*>(public_digits.data()), public_digits.size()}, public_path);
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+  return key.public_key();
+}
+
+}  // namespace trireme::crypto

@@ -1,0 +1,556 @@
+// The audit log: known hashes and signatures; no edit of a log, a manifest, a receipt or a checkpoint's data passes; a checkpoint is published only after
+// its record; a run is not resumed from a checkpoint that its log does not have; keys are read from files that nobody else can read.
+#include "trainer/audit/run_audit.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <random>
+#include <thread>
+
+#include "parallel/crypto/key_file.h"
+#include "tests/support/audited_run.h"
+#include "tests/support/catch.h"
+#include "tests/support/scratch.h"
+#include "trainer/audit/verify.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+
+namespace fs = std::filesystem;
+using namespace trireme;
+using namespace trireme::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+constexpr std::array kKnownRecords = {R"({"ev":"start","step":0})", R"({"ev":"ckpt","step":10})", R"({"ev":"stop","step":20})"};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0, end; begin < text.size(); begin = end)
+    lines.push_back(text.substr(begin, (end = std::min(text.find('\n', begin), text.size() - 1) + 1) - begin));
+  return lines;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return text;
+}
+
+void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary | std::ios::trunc) << text; }
+
+/// What verification says: "whole", or the message of its refusal.
+std::string verdict(const fs::path& run, const std::optional<crypto::PublicKey>& key = {}) {
+  try {
+    audit::verify_run(run, key);
+  } catch (const DataError& error) {
+    return error.what();
+  } catch (const MissingFileError& error) {
+    return std::string("missing: ") + error.what();
+  }
+  return "whole";
+}
+
+/// What a job says that resumes from the checkpoint after `step`.
+std::string resume_verdict(const fs::path& run, int64_t step) {
+  try {
+    audit::RunAudit log(run, audited(), [] {});
+    log.begin(small_job(checkpoint_of(run, step)));
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "resumed";
+}
+
+/// The log with record `index` replaced and all later hashes made to fit.
+std::string forged(const std::string& log, size_t index, const std::function<void(nlohmann::ordered_json&)>& edit) {
+  audit::Head head;
+  std::string text;
+  size_t i = 0;
+  for (const std::string& line : lines_of(log)) {
+    nlohmann::ordered_json record = nlohmann::ordered_json::parse(line)["record"];
+    if (i++ == index) edit(record);
+    const std::string record_text = audit::text_of(record);
+    head = audit::next(head, record_text);
+    text += audit::line_of(head, record_text);
+  }
+  return text;
+}
+
+size_t index_of(const fs::path& run, const std::string& event) {
+  const audit::Log log = audit::read_log(run / audit::kLogName);
+  for (size_t i = 0; i < log.records.size(); ++i)
+    if (log.records[i].event() == event) return i;
+  FAIL("no record " << event);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("audit: a chain has the known hashes") {
+  constexpr std::array kHashes = {"67a3ddf653cae2b6a7ea6478d1230ec665ec4ae477a12f9b8185d7a78696185c",
+                                  "c8ae5760136816ccdd3a220bfb7d2653f6df8818418c0dbbc80a4c5ffeef7f52",
+                                  "db976b5a466e6be31c2e18b22df1f3f0761bdda3dcaf864561b4df4319048773"};
+  audit::Head head;
+  for (size_t i = 0; i < kHashes.size(); ++i) {
+    head = audit::next(head, kKnownRecords[i]);
+    CHECK(head.records == static_cast<int64_t>(i) + 1);
+    CHECK(crypto::hex(head.hash) == kHashes[i]);
+  }
+}
+
+TEST_CASE("crypto: SHA-256 and Ed25519 have the known answers of FIPS 180-2 and RFC 8032") {
+  CHECK(crypto::hex(crypto::sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  std::array<uint8_t, crypto::kSeedBytes> seed;
+  REQUIRE(crypto::from_hex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60", seed));
+  const crypto::SigningKey key = crypto::SigningKey::from_seed(seed);
+  CHECK(crypto::hex(key.public_key()) == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a");
+  crypto::Signature signature = key.sign("");
+  CHECK(crypto::hex(signature) ==
+        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b");
+  CHECK(crypto::is_signed_by(key.public_key(), "", signature));
+  CHECK_FALSE(crypto::is_signed_by(key.public_key(), "a", signature));
+  for (size_t bit = 0; bit < 8 * signature.size(); ++bit) {
+    crypto::Signature wrong = signature;
+    wrong[bit / 8] = static_cast<uint8_t>(wrong[bit / 8] ^ (1 << bit % 8));
+    CHECK_FALSE(crypto::is_signed_by(key.public_key(), "", wrong));
+  }
+  std::array<uint8_t, 2> two;
+  CHECK(crypto::from_hex("0aff", two));
+  for (const char* text : {"0aF0", "0a", "0aff0", "0a f", "0axy"}) CHECK_FALSE(crypto::from_hex(text, two));
+}
+
+TEST_CASE("crypto: key files are made with mode 0600, never overwritten, and refused in any other state") {
+  const Scratch scratch;
+  const std::string path = scratch / "key";
+  const mode_t mask = ::umask(0);
+  const crypto::PublicKey made = crypto::write_new_key_pair(path);
+  ::umask(mask);
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0600);
+  CHECK(crypto::read_signing_key(path, "key").public_key() == made);
+  CHECK(crypto::read_public_key(path + ".pub", "key") == made);
+  const std::string before = slurp(path);
+  CHECK_THROWS_AS(crypto::write_new_key_pair(path), ConfigError);
+  fs::rename(path, path + "2");
+  CHECK_THROWS_AS(crypto::write_new_key_pair(path), ConfigError);  // only the public key is there
+  CHECK_FALSE(fs::exists(path));
+  fs::rename(path + "2", path);
+  CHECK(slurp(path) == before);
+  CHECK_THROWS_AS(crypto::write_new_key_pair(scratch / "none/key"), IoError);
+
+  const auto read = [](const std::string& file) { return crypto::read_signing_key(file, "security.audit.signing_key_file"); };
+  for (const mode_t mode : {0644, 0640, 0604, 0660, 0700, 0610, 04600}) {
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    INFO(mode);
+    CHECK_THROWS_AS(read(path), ConfigError);
+  }
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  CHECK_THROWS_WITH(read(path), ContainsSubstring("has mode 0644, so others may read or change the key; allowed 0600"));
+  REQUIRE(::chmod(path.c_str(), 0400) == 0);
+  CHECK(read(path).public_key() == made);
+  fs::create_symlink(path, scratch / "link");
+  CHECK_THROWS_AS(read(scratch / "link"), ConfigError);
+  CHECK_THROWS_WITH(read(scratch / "link"), ContainsSubstring("is a symbolic link"));
+  CHECK_THROWS_AS(read(scratch / "none"), MissingFileError);
+  REQUIRE(::mkfifo((scratch / "pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_AS(read(scratch / "pipe"), ConfigError);
+  CHECK_THROWS_AS(read(fs::path(path).parent_path()), ConfigError);
+  if (::geteuid() == 0) {  // only root can give a file away
+    scratch.write("foreign", before);
+    REQUIRE(::chmod((scratch / "foreign").c_str(), 0600) == 0);
+    REQUIRE(::chown((scratch / "foreign").c_str(), 1234, 1234) == 0);
+    CHECK_THROWS_AS(read(scratch / "foreign"), ConfigError);
+  }
+  for (const std::string& text : {std::string(), before + "x", before.substr(1), before.substr(0, before.size() - 1), slurp(path + ".pub")}) {
+    const std::string bad = scratch.write("bad", text);
+    REQUIRE(::chmod(bad.c_str(), 0600) == 0);
+    CHECK_THROWS_AS(read(bad), DataError);
+    if (text.size() > 40) CHECK_THROWS_WITH(read(bad), !ContainsSubstring(text.substr(20, 20)));
+  }
+  CHECK_THROWS_AS(crypto::read_public_key(path, "key"), DataError);
+}
+
+TEST_CASE("audit: a run whose log, checkpoints and receipt were not changed is whole") {
+  const Scratch scratch;
+  const bool with_key = GENERATE(false, true);
+  std::optional<std::string> key_file;
+  std::optional<crypto::PublicKey> key;
+  if (with_key) key = crypto::write_new_key_pair(*(key_file = scratch / "key"));
+  const fs::path run = scratch / "run";
+  make_audited_run(run, key_file);
+  const audit::Verification found = audit::verify_run(run, key);
+  CHECK(found.jobs == 2);
+  CHECK(found.checkpoints == std::vector<int64_t>{2, 4, 6});
+  CHECK(found.status == "done");
+  CHECK(found.has_receipt);
+  CHECK(found.signatures == (with_key ? 4 : 0));
+  std::vector<std::string> events;
+  for (const audit::Record& record : audit::read_log(run / audit::kLogName).records) events.push_back(record.event());
+  CHECK(events == std::vector<std::string>{"start", "configuration", "data", "suspicion", "checkpoint", "evaluation", "checkpoint", "end", "resume",
+                                           "configuration", "data", "checkpoint", "evaluation", "end"});
+  const auto receipt = nlohmann::json::parse(slurp((run / audit::kReceiptName).string()));
+  CHECK(receipt["steps"] == 6);
+  CHECK(receipt["tokens"] == 600);
+  CHECK(receipt["data"] == small_job().data);
+  CHECK(receipt["configuration"] == crypto::hex(crypto::sha256(small_job().configuration)));
+  CHECK(receipt["result"]["loss"] == 4.5);
+  CHECK(receipt["result"]["validation_loss"] == 4.75);
+  CHECK(receipt["result"]["checkpoint"]["step"] == 6);
+  CHECK(receipt["program"]["binary"] == small_job().binary);
+  CHECK(receipt["audit"]["records"] == events.size());
+  CHECK(CheckpointReader(checkpoint_of(run, 2)).audit()->records == 5);
+  if (with_key) {
+    const crypto::PublicKey other = crypto::write_new_key_pair(scratch / "other");
+    CHECK_THAT(verdict(run, other), ContainsSubstring("is signed by another key"));
+    for (const auto& file : fs::recursive_directory_iterator(run)) {
+      if (!file.is_regular_file()) continue;
+      const std::string secret = slurp(*key_file).substr(15, 64), text = slurp(file.path().string());
+      std::array<uint8_t, crypto::kSeedBytes> seed;
+      REQUIRE(crypto::from_hex(secret, seed));
+      CHECK(text.find(secret) == text.npos);
+      CHECK(text.find(std::string(seed.begin(), seed.end())) == text.npos);
+    }
+  } else {
+    CHECK_THAT(verdict(run, crypto::write_new_key_pair(scratch / "other")), ContainsSubstring("is not signed"));
+  }
+}
+
+/// One random edit of the text; equal to it if the edit happens to change nothing.
+static std::string edited(const std::string& text, std::mt19937_64& random) {
+  const auto below = [&](size_t limit) { return std::uniform_int_distribution<size_t>(0, limit - 1)(random); };
+  std::string result = text;
+  std::vector<std::string> lines = lines_of(text);
+  const size_t one = below(lines.size()), other = below(lines.size()), at = below(text.size());
+  switch (below(9)) {
+    case 0:
+    case 1: result[at] = static_cast<char>(result[at] ^ (1 << below(8))); return result;
+    case 2: result[at] = static_cast<char>(below(256)); return result;
+    case 3: return result.erase(at, 1 + below(3));
+    case 4: return result.insert(at, 1, static_cast<char>(below(256)));
+    case 5: lines.erase(lines.begin() + static_cast<ptrdiff_t>(one)); return joined(lines);
+    case 6: lines.insert(lines.begin() + static_cast<ptrdiff_t>(other), lines[one]); return joined(lines);
+    case 7: std::swap(lines[one], lines[other]); return joined(lines);
+    default: return text.substr(0, below(2) == 0 ? at : joined({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(one)}).size());
+  }
+}
+
+TEST_CASE("audit: of 1,000 random edits of log, manifests, receipt, data and configuration none is missed") {
+  const Scratch scratch;
+  const bool with_key = GENERATE(true, false);
+  std::optional<std::string> key_file;
+  if (with_key) crypto::write_new_key_pair(*(key_file = scratch / "key"));
+  const fs::path run = scratch / "run";
+  make_audited_run(run, key_file);
+  REQUIRE(verdict(run) == "whole");
+  std::vector<fs::path> files = {run / audit::kLogName, run / audit::kLogName, run / audit::kReceiptName, run / "config.yaml"};
+  for (const int64_t step : {2, 4, 6}) {
+    files.push_back(fs::path(checkpoint_of(run, step)) / kManifestName);
+    files.push_back(fs::path(checkpoint_of(run, step)) / "rank-00000.safetensors");
+  }
+  std::mt19937_64 random(with_key ? 1 : 2);
+  int edits = 0, missed = 0;
+  while (edits < 1000) {
+    const fs::path& file = files[std::uniform_int_distribution<size_t>(0, files.size() - 1)(random)];
+    const std::string before = slurp(file.string()), after = edited(before, random);
+    if (after == before) continue;
+    ++edits;
+    write(file, after);
+    if (verdict(run) == "whole") {
+      ++missed;
+      FAIL_CHECK(file << " after edit " << edits << ":\n" << after);
+    }
+    write(file, before);
+  }
+  CHECK(missed == 0);
+  CHECK(verdict(run) == "whole");
+}
+
+TEST_CASE("audit: manifests whose digests were made to fit are found") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  make_audited_run(run);
+  const fs::path path = fs::path(checkpoint_of(run, 4)) / kManifestName;
+  const std::string before = slurp(path.string());
+  const auto rewritten = [&](const std::function<void(Manifest&)>& edit) {
+    Manifest manifest = parse_manifest(before, "manifest");
+    edit(manifest);
+    return manifest_text(manifest);
+  };
+  CHECK(rewritten([](Manifest&) {}) == before);
+  const auto says = [&](const std::string& text, const std::string& words) {
+    write(path, text);
+    CHECK_THAT(verdict(run), ContainsSubstring(words));
+    CHECK(resume_verdict(run, 4) != "resumed");
+  };
+  says(rewritten([](Manifest& m) { m.description.tokens += 1; }), "is not the manifest that");
+  says(rewritten([](Manifest& m) { m.description.training_data[0] = 'f'; }), "is not the manifest that");
+  says(rewritten([](Manifest& m) { m.audit->records -= 1; }), "is another one than in the log");
+  says(rewritten([](Manifest& m) { m.audit->records += 100; }), "it was shortened");
+  says(rewritten([](Manifest& m) { m.audit.reset(); }), "names no record of the audit log");
+  const AuditAnchor of_two = *CheckpointReader(checkpoint_of(run, 2)).audit();
+  says(rewritten([&](Manifest& m) { m.audit = of_two; }), "is not the manifest that");
+  write(path, rewritten([](Manifest& m) { m.description.tokens += 1, m.audit.reset(); }));
+  CHECK_THAT(verdict(run), ContainsSubstring("names no record of the audit log"));
+  CHECK_THAT(resume_verdict(run, 4), ContainsSubstring("and the manifest does not name it"));
+}
+
+TEST_CASE("audit: a shortened log is found, with and without its receipt") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  make_audited_run(run);
+  const std::string log = slurp((run / audit::kLogName).string());
+  const std::vector<std::string> lines = lines_of(log);
+  for (size_t kept = 0; kept < lines.size(); ++kept) {
+    write(run / audit::kLogName, joined({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(kept)}));
+    INFO(kept);
+    CHECK_THAT(verdict(run), ContainsSubstring("it was shortened"));
+  }
+  write(run / audit::kLogName, log.substr(0, log.size() - 1));
+  CHECK_THAT(verdict(run), ContainsSubstring("is incomplete"));
+  // Without the receipt only the missing end tells of records behind the last checkpoint.
+  write(run / audit::kLogName, log);
+  fs::remove(run / audit::kReceiptName);
+  CHECK_THAT(verdict(run), ContainsSubstring("receipt.json does not exist"));
+  const size_t last_checkpoint = lines.size() - 3;
+  for (size_t kept = 1; kept < lines.size(); ++kept) {
+    write(run / audit::kLogName, joined({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(kept)}));
+    INFO(kept);
+    if (kept <= last_checkpoint) {
+      CHECK_THAT(verdict(run), ContainsSubstring("it was shortened"));
+    } else {
+      CHECK(audit::verify_run(run, {}).status.empty());
+    }
+  }
+  fs::remove(run / audit::kLogName);
+  CHECK_THAT(verdict(run), ContainsSubstring("missing: "));
+  CHECK_THAT(verdict(scratch / "none"), ContainsSubstring("missing: "));
+}
+
+TEST_CASE("audit: a log made anew is found by what the checkpoints name, and by the key that does not sign it") {
+  const Scratch scratch;
+  const std::string key_file = scratch / "key";
+  const crypto::PublicKey key = crypto::write_new_key_pair(key_file);
+  const fs::path run = scratch / "run";
+  make_audited_run(run, key_file);
+  const std::string log = slurp((run / audit::kLogName).string());
+  write(run / audit::kLogName, forged(log, index_of(run, "evaluation"), [](auto& record) { record["validation_loss"] = 1.0; }));
+  CHECK_THAT(verdict(run), ContainsSubstring("is another one than in the log"));
+  // Manifests made to fit as well: now only signatures tell.
+  const auto forge_anchors = [&](bool sign_by_other) {
+    const audit::Log now = audit::read_log(run / audit::kLogName);
+    const crypto::SigningKey other = crypto::SigningKey::generate();
+    for (const int64_t step : {2, 4, 6}) {
+      const fs::path path = fs::path(checkpoint_of(run, step)) / kManifestName;
+      Manifest manifest = parse_manifest(slurp(path.string()), "manifest");
+      const int64_t records = manifest.audit->records;
+      audit::Head head{records, {}};
+      REQUIRE(crypto::from_hex(now.records[static_cast<size_t>(records - 1)].hash, head.hash));
+      const std::string before = manifest.audit->signature;
+      manifest.audit = audit::make_anchor(head, step, audit::Anchored::kCheckpoint, sign_by_other ? &other : nullptr);
+      write(path, manifest_text(manifest));
+    }
+  };
+  forge_anchors(false);
+  CHECK_THAT(verdict(run), ContainsSubstring("is not signed"));
+  forge_anchors(true);
+  CHECK_THAT(verdict(run), ContainsSubstring("is signed by the key"));
+  const std::string second = slurp((run / audit::kLogName).string());
+  write(run / audit::kLogName, forged(second, 0, [](auto& record) { record.erase("public_key"); }));
+  write(run / audit::kLogName,
+        forged(slurp((run / audit::kLogName).string()), index_of(run, "resume"), [](auto& record) { record.erase("public_key"); }));
+  forge_anchors(false);
+  fs::remove(run / audit::kReceiptName);
+  write(run / audit::kLogName, joined([&] {
+          auto lines = lines_of(slurp((run / audit::kLogName).string()));
+          lines.pop_back();
+          return lines;
+        }()));
+  CHECK(verdict(run) == "whole");  // to somebody who does not know the key
+  CHECK_THAT(verdict(run, key), ContainsSubstring("is not signed"));
+}
+
+TEST_CASE("audit: a signature stands for one place, one step and one kind of file") {
+  const crypto::SigningKey key = crypto::SigningKey::generate();
+  const audit::Head head = audit::next({}, kKnownRecords[0]);
+  const AuditAnchor anchor = audit::make_anchor(head, 10, audit::Anchored::kCheckpoint, &key);
+  CHECK(audit::is_signed(anchor, 10, audit::Anchored::kCheckpoint));
+  CHECK_FALSE(audit::is_signed(anchor, 11, audit::Anchored::kCheckpoint));
+  CHECK_FALSE(audit::is_signed(anchor, 10, audit::Anchored::kReceipt));
+  AuditAnchor other = anchor;
+  other.records = 2;
+  CHECK_FALSE(audit::is_signed(other, 10, audit::Anchored::kCheckpoint));
+  other = anchor;
+  other.head = crypto::hex(audit::next({}, kKnownRecords[1]).hash);
+  CHECK_FALSE(audit::is_signed(other, 10, audit::Anchored::kCheckpoint));
+  other = anchor;
+  other.public_key = crypto::hex(crypto::SigningKey::generate().public_key());
+  CHECK_FALSE(audit::is_signed(other, 10, audit::Anchored::kCheckpoint));
+  CHECK_FALSE(audit::is_signed(AuditAnchor{1, anchor.head}, 10, audit::Anchored::kCheckpoint));
+}
+
+TEST_CASE("audit: a job resumes only from a checkpoint that the log has a record of") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run", log = run / audit::kLogName;
+  make_audited_run(run);
+  const std::string before = slurp(log.string());
+  const std::vector<std::string> lines = lines_of(before);
+  fs::remove(log);
+  CHECK_THAT(resume_verdict(run, 6), ContainsSubstring("audit.jsonl does not exist"));
+  CHECK_FALSE(fs::exists(log));
+  write(log, joined({lines.begin(), lines.begin() + 9}));
+  CHECK_THAT(resume_verdict(run, 6), ContainsSubstring("does not contain: it was shortened or changed"));
+  CHECK(lines_of(slurp(log.string())).size() == 9);
+  CHECK(resume_verdict(run, 4) == "resumed");  // rolled back to a checkpoint that the log has
+  write(log, forged(before, 3, [](auto& record) { record["step"] = 0; }));
+  CHECK_THAT(resume_verdict(run, 6), ContainsSubstring("does not contain: it was shortened or changed"));
+  std::string damaged = before;
+  damaged[200] = damaged[200] == 'x' ? 'y' : 'x';
+  write(log, damaged);
+  CHECK_THAT(resume_verdict(run, 6), ContainsSubstring("record 0: "));
+  CHECK(slurp(log.string()) == damaged);
+  write(log, before);
+  CHECK(resume_verdict(run, 6) == "resumed");
+  CHECK(slurp(log.string()).starts_with(before));
+  CHECK(verdict(run) == "whole");
+}
+
+TEST_CASE("audit: a record that a crash cut off is removed by the next job, which records that") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run", log = run / audit::kLogName;
+  make_audited_run(run);
+  const std::string before = slurp(log.string());
+  const std::vector<std::string> lines = lines_of(before);
+  const std::string torn = lines.back().substr(0, 40), kept = joined({lines.begin(), lines.end() - 1});
+  fs::remove(run / audit::kReceiptName);
+  write(log, kept + torn);
+  CHECK_THAT(verdict(run), ContainsSubstring("record 13 is incomplete"));
+  CHECK(resume_verdict(run, 6) == "resumed");
+  CHECK(slurp(log.string()).starts_with(kept));
+  CHECK(verdict(run) == "whole");
+  const audit::Record record = audit::read_log(log).records.at(13);
+  CHECK(record.event() == "resume");
+  CHECK(record.member("torn") == nlohmann::json{{"bytes", 40}, {"sha256", crypto::hex(crypto::sha256(torn))}});
+  // A record that a checkpoint names was complete before the checkpoint existed, so that it cannot have been cut off by a crash.
+  write(log, joined({lines.begin(), lines.begin() + 11}) + lines[11].substr(0, 50));
+  CHECK_THAT(resume_verdict(run, 6), ContainsSubstring("it was shortened or changed"));
+}
+
+TEST_CASE("audit: the record of a checkpoint is in the log before its manifest exists") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "checkpoints");
+  int observed = 0;
+  AuditedJob job(run, {}, [&] {
+    ++observed;
+    const audit::Log log = audit::read_log(run / audit::kLogName);
+    CHECK(log.torn.empty());
+    CHECK(log.records.back().event() == "checkpoint");
+    for (const auto& entry : fs::recursive_directory_iterator(run / "checkpoints")) CHECK(entry.path().filename() != kManifestName);
+  });
+  job.begin(small_job());
+  job.save(1);
+  CHECK(observed == 1);
+  CHECK(verdict(run) == "whole");
+}
+
+TEST_CASE("audit: no checkpoint is published while its record cannot be written") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "checkpoints");
+  AuditedJob job(run);
+  job.begin(small_job());
+  std::ofstream(run / audit::kLogName, std::ios::app) << "x";  // another program
+  CHECK_THROWS_WITH(job.save(1), ContainsSubstring("another program changes it"));
+  CHECK_FALSE(fs::exists(checkpoint_of(run, 1)));
+}
+
+TEST_CASE("audit: evaluations recorded while checkpoints are saved keep the chain whole") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "checkpoints");
+  AuditedJob job(run);
+  job.begin(small_job());
+  std::thread other([&] {
+    for (int step = 1; step <= 500; ++step) job.log().evaluated(step, {{"validation_loss", 1.0 / step}});
+  });
+  for (int64_t step = 1; step <= 20; ++step) job.save(step);
+  other.join();
+  job.log().end("stopped", 20);
+  const audit::Verification found = audit::verify_run(run, {});
+  CHECK(found.records == 3 + 500 + 20 + 1);
+  CHECK(found.checkpoints.size() == 20);
+}
+
+TEST_CASE("audit: a run that gets a log at a resume says so, and checkpoints from before stay what they were") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  make_audited_run(run);
+  fs::remove(run / audit::kReceiptName);
+  fs::remove(run / audit::kLogName);
+  for (const int64_t step : {2, 4, 6}) {  // as if they were saved without a log
+    const fs::path path = fs::path(checkpoint_of(run, step)) / kManifestName;
+    write(path, text_without_anchor(slurp(path.string()), "manifest"));
+  }
+  {
+    AuditedJob job(run);
+    job.begin(small_job(checkpoint_of(run, 6)));
+    job.save(8);
+    job.log().end("done", 8);
+  }
+  const audit::Verification found = audit::verify_run(run, {});
+  CHECK(found.unaudited == std::vector<int64_t>{2, 4, 6});
+  CHECK(found.checkpoints == std::vector<int64_t>{8});
+  const audit::Record start = audit::read_log(run / audit::kLogName).records.front();
+  CHECK(start.event() == "start");
+  CHECK(start.member("step") == 6);
+  CHECK(start.member("from")["unaudited"] == true);
+  const fs::path path = fs::path(checkpoint_of(run, 4)) / kManifestName;
+  Manifest manifest = parse_manifest(slurp(path.string()), "manifest");
+  manifest.description.tokens += 1;
+  write(path, manifest_text(manifest));
+  CHECK_THAT(verdict(run), ContainsSubstring("no job of the run has found it like this"));
+}
+
+TEST_CASE("audit: what a kill at the very end has left out is written by the next job") {
+  const Scratch scratch;
+  const bool ended = GENERATE(false, true);
+  std::optional<std::string> key_file;
+  if (ended) crypto::write_new_key_pair(*(key_file = scratch / "key"));
+  const fs::path run = scratch / "run", log = run / audit::kLogName;
+  make_audited_run(run, key_file);
+  const std::string receipt = slurp((run / audit::kReceiptName).string());
+  fs::remove(run / audit::kReceiptName);
+  if (!ended) {
+    auto lines = lines_of(slurp(log.string()));
+    lines.pop_back();
+    write(log, joined(lines));
+  }
+  {
+    audit::RunAudit audit(run, audited(key_file), [] {});
+    REQUIRE(audit.is_incomplete());
+    audit.set_summary({"test", {{"architecture", "llama"}}, 12});
+    audit.complete(small_job(checkpoint_of(run, 6)), 6, 4.75);
+  }
+  const audit::Verification found = audit::verify_run(run, {});
+  CHECK(found.has_receipt);
+  CHECK(found.status == "done");
+  if (ended) CHECK(slurp((run / audit::kReceiptName).string()) == receipt);
+  CHECK_FALSE(audit::RunAudit(run, audited(key_file), [] {}).is_incomplete());
+}
+
+TEST_CASE("audit: another layout is recorded as a change of members") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  make_audited_run(run);
+  audit::Job job = small_job(checkpoint_of(run, 6));
+  job.world_size = 2;
+  job.layout = {{"tensor", 1}, {"data", 2}};
+  audit::RunAudit(run, audited(), [] {}).begin(job);
+  const audit::Record last = audit::read_log(run / audit::kLogName).records.back();
+  CHECK(last.event() == "membership");
+  CHECK(last.member("before")["world_size"] == 1);
+  CHECK(last.member("now")["layout"]["data"] == 2);
+}

@@ -1,0 +1,37 @@
+#pragma once
+// `trireme audit verify`.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "parallel/crypto/sodium.h"
+
+namespace trireme::audit {
+
+/// What verify_run() has found in a run whose records are as they were written.
+struct Verification {
+  int64_t records = 0;
+  std::string head;                  ///< hash of the last record, in hexadecimal
+  int64_t jobs = 0;                  ///< starts of the run
+  std::vector<int64_t> checkpoints;  ///< steps of those that the log has a record of
+  std::vector<int64_t> unaudited;    ///< steps of those that were saved before the log began, or while it was off
+  std::string status;                ///< of the end record, if it is the last record; else empty: the run has not ended, or the log was cut
+  bool has_receipt = false;
+  int64_t signatures = 0;          ///< of checkpoints and receipt
+  std::set<std::string> keys;      ///< public keys that made them, in hexadecimal
+  bool compared = false;           ///< the keys were compared with the expected one
+  std::vector<std::string> notes;  ///< what a reader should know
+};
+
+/// Checks the chain of the log, and against it every checkpoint with all its files, config.yaml and the receipt. With `key`, only its signatures count.
+/// Errors: MissingFileError if there is no run or no log; DataError naming the file and what is wrong in it.
+Verification verify_run(const std::filesystem::path& run_directory, const std::optional<crypto::PublicKey>& key);
+
+nlohmann::ordered_json to_json(const Verification& verification);
+/// For people: several lines.
+std::string text_of(const Verification& verification);
+
+}  // namespace trireme::audit
