@@ -87,7 +87,7 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   const std::string log = read_file(directory / "run/audit.jsonl");
   write_file(directory / "run/audit.jsonl", log.substr(0, log.rfind('\n', log.size() - 2) + 1));
   check_error(verify(directory), 65, "receipt.json: names run/audit.jsonl: record " + std::to_string(records.size() - 1));
-  check_error(run(directory, kTrain + arguments + Arguments{"--max-steps", "400"}), 0, "nothing to do");
+  check_error(run(directory, kTrain + arguments), 65, "receipt.json: names record " + std::to_string(records.size() - 1));
   write_file(directory / "run/audit.jsonl", log.substr(0, log.size() / 2));
   const Outcome refused =
       run(directory, kTrain + arguments + sets({"training.steps=410", "training.schedule.name=constant"}) + Arguments{"--change", "training"});

@@ -121,6 +121,7 @@ void RunAudit::open() {
 void RunAudit::begin(const Job& job) {
   const bool resumes = !job.checkpoint.empty();
   if (resumes && job.own_checkpoint) check_anchor(job.checkpoint);
+  check_receipt();
   ordered_json record = new_record(before_.records.empty() ? "start" : "resume");
   record["step"] = 0;
   if (resumes) {
@@ -244,20 +245,27 @@ void RunAudit::write_receipt(const nlohmann::json& end_record) {
   sync_directory(directory_);
 }
 
-/// True if the receipt is that of an earlier end, or there is none.
-bool RunAudit::lacks_receipt() const {
+/// The place that the receipt of an earlier job names; nullopt if there is none. Errors: DataError if it is damaged.
+std::optional<AuditAnchor> RunAudit::receipt_anchor() const {
   const fs::path path = directory_ / kReceiptName;
-  if (!fs::exists(fs::symlink_status(path))) return true;
-  const std::string text = read_text(path, kMaxInteger, Links::kRefuse);
-  const nlohmann::json receipt = nlohmann::json::parse(text, nullptr, false);
-  if (!receipt.is_object() || !receipt.contains("audit")) return false;  // it was changed, which is not to be hidden
-  const AuditAnchor anchor = parse_anchor(receipt["audit"], path.string());
-  return anchor.records < before_.head.records && before_.at(anchor) != nullptr;
+  if (!fs::exists(fs::symlink_status(path))) return std::nullopt;
+  const nlohmann::json receipt = parse_object(read_text(path, kMaxInteger, Links::kRefuse), path.string());
+  return parse_anchor(object_member(receipt, "audit", path.string()), path.string());
+}
+
+/// A log that ends before the receipt of an earlier job must not be continued, because the next receipt replaces what shows that.
+void RunAudit::check_receipt() const {
+  const std::optional<AuditAnchor> anchor = receipt_anchor();
+  if (anchor && before_.at(*anchor) == nullptr)
+    throw DataError(concat((directory_ / kReceiptName).string(), ": names record ", anchor->records - 1, " of the audit log, which ", path().string(),
+                           ", of ", before_.head.records, " records, does not contain: it was shortened, changed or removed"));
 }
 
 bool RunAudit::is_incomplete() const {
   if (before_.records.empty()) return false;  // the run was trained without an audit log
-  return !ends_with_receipt() || lacks_receipt();
+  if (!ends_with_receipt()) return true;
+  const std::optional<AuditAnchor> anchor = receipt_anchor();
+  return !anchor || anchor->records < before_.head.records;  // that of an earlier end
 }
 
 bool RunAudit::ends_with_receipt() const { return before_.torn.empty() && before_.records.back().value.contains("receipt"); }
@@ -265,6 +273,7 @@ bool RunAudit::ends_with_receipt() const { return before_.torn.empty() && before
 void RunAudit::complete(const Job& job, int64_t step, std::optional<double> validation_loss) {
   if (!is_incomplete()) return;
   if (ends_with_receipt() && before_.key_at(before_.head.records - 1) == public_key()) {
+    check_receipt();
     open();
     return write_receipt(before_.records.back().value);
   }

@@ -47,7 +47,7 @@ class RunAudit {
   RunAudit(std::filesystem::path run_directory, const SecurityConfig& config, std::function<void()> may_write);
 
   /// Records the start of a job, durably. A record that a crash cut off at the end of the log is removed first, which is recorded too.
-  /// Errors: DataError, before anything is written, if the log does not have what the checkpoint names in it; IoError.
+  /// Errors: DataError, before anything is written, if the log does not have what the checkpoint or a receipt names in it; IoError.
   void begin(const Job& job);
   /// CheckpointOptions::anchor. Errors: IoError.
   AuditAnchor anchor(const CheckpointDescription& about, const std::string& manifest);
@@ -68,7 +68,8 @@ class RunAudit {
  private:
   void check_anchor(const std::string& checkpoint) const;
   nlohmann::ordered_json unaudited_checkpoints() const;
-  bool lacks_receipt() const;
+  std::optional<AuditAnchor> receipt_anchor() const;
+  void check_receipt() const;
   bool ends_with_receipt() const;
   std::string public_key() const;
   void open();

@@ -129,6 +129,7 @@ class Verifier {
     std::vector<std::pair<size_t, std::string>> recorded;
     for (size_t i = 0; i < log_.records.size(); ++i)
       if (log_.records[i].event() == "configuration") recorded.emplace_back(i, log_.records[i].text("configuration"));
+    if (recorded.empty() && std::ranges::all_of(log_.records, is_start)) return;  // a job was killed while it started
     if (recorded.empty()) throw DataError(concat(log_path(), ": has no record of a configuration"));
     const std::string path = (run_ / "config.yaml").string();
     const bool may_be_missing = recorded.size() == 1 && !has_begun(recorded.back().first);

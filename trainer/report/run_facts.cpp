@@ -153,6 +153,8 @@ std::vector<Fact> facts_of(const RunView& view) {
   facts.push_back({"anomalous steps", std::to_string(events_of_kind(run, "anomaly"))});
   const std::vector<Suspect> suspects = suspects_of(run);
   facts.push_back({"suspected data ranks", std::to_string(suspects.size()), suspects_text(suspects, std::ssize(run.steps.step))});
+  const bool audited = run.value("security.audit.enabled") == "true";
+  facts.push_back({"audit log", audited ? "yes" : "no", audited ? "trireme audit verify checks it" : ""});
   return facts;
 }
 
