@@ -8,6 +8,7 @@
 #include "tests/e2e/live_job.h"
 #include "tests/e2e/save_trials.h"
 #include "tests/support/catch.h"
+#include "trainer/audit/chain.h"
 #include "trainer/audit/verify.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 
