@@ -32,7 +32,9 @@ std::vector<nlohmann::json> records_of(const fs::path& run, const std::string& e
   return found;
 }
 
-Outcome verify(const TemporaryDirectory& directory, const Arguments& more = {}) { return run(directory, Arguments{"audit", "verify", "run"} + more); }
+Outcome verify_audit(const TemporaryDirectory& directory, const Arguments& more = {}) {
+  return run(directory, Arguments{"audit", "verify", "run"} + more);
+}
 
 }  // namespace
 
@@ -48,12 +50,12 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   for (const auto& [rank, process] : job.ranks(2)) ::kill(process, SIGKILL);
   job.signal(SIGKILL);
   job.wait();
-  const Outcome between = verify(directory);
+  const Outcome between = verify_audit(directory);
   CAPTURE(between.err);
   CHECK((between.code == 0 || says(between, "is incomplete")));
   CHECK((between.code != 0 || between.out.find("the log does not end with the end of a job") != std::string::npos));
   must(directory, kTrain + arguments);
-  const Outcome whole = must(verify(directory, {"--public-key", "key.pub", "--json"}));
+  const Outcome whole = must(verify_audit(directory, {"--public-key", "key.pub", "--json"}));
   const auto found = nlohmann::json::parse(whole.out);
   CHECK(found["whole"] == true);
   CHECK(found["jobs"] == 2);
@@ -62,7 +64,7 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   CHECK(found["receipt"] == true);
   CHECK(found["signatures"] == 4);
   CHECK(found["compared"] == true);
-  check(verify(directory), 0, "the key that signed was not compared");
+  check(verify_audit(directory), 0, "the key that signed was not compared");
 
   const auto records = audit_records(directory / "run");
   CHECK(records.front()["event"] == "start");
@@ -87,7 +89,7 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   // A log that was shortened, a checkpoint that was changed, another key.
   const std::string log = read_file(directory / "run/audit.jsonl");
   write_file(directory / "run/audit.jsonl", log.substr(0, log.rfind('\n', log.size() - 2) + 1));
-  check_error(verify(directory), 65, "receipt.json: names run/audit.jsonl: record " + std::to_string(records.size() - 1));
+  check_error(verify_audit(directory), 65, "receipt.json: names run/audit.jsonl: record " + std::to_string(records.size() - 1));
   check_error(run(directory, kTrain + arguments), 65, "receipt.json: names record " + std::to_string(records.size() - 1));
   write_file(directory / "run/audit.jsonl", log.substr(0, log.size() / 2));
   const Outcome refused =
@@ -95,12 +97,12 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   check_error(refused, 65, "it was shortened or changed");
   write_file(directory / "run/audit.jsonl", log);
   must(directory, {"audit", "keygen", "--output", "other"});
-  check_error(verify(directory, {"--public-key", "other.pub"}), 65, "is signed by another key");
+  check_error(verify_audit(directory, {"--public-key", "other.pub"}), 65, "is signed by another key");
   const fs::path weights = directory / "run/checkpoints/step-00000398/rank-00000.safetensors";
   std::string bytes = read_file(weights);
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 1);
   write_file(weights, bytes);
-  const Outcome changed = verify(directory, {"--json"});
+  const Outcome changed = verify_audit(directory, {"--json"});
   check_error(changed, 65, "step-00000398/rank-00000.safetensors: was changed");
   CHECK(nlohmann::json::parse(changed.out)["whole"] == false);
 }
@@ -133,9 +135,9 @@ TEST_CASE("audit: a stopped and resumed run records both jobs, and the log chang
   prepare_run(directory);
   must(directory, kTrain + in("plain"));
   must(directory, kTrain + kAudit + in("run") + Arguments{"--max-steps", "4"});
-  check(verify(directory), 0, "ended: done");
+  check(verify_audit(directory), 0, "ended: done");
   must(directory, kTrain + kAudit + in("run") + layout(1, 1, 2, 0));
-  check(verify(directory), 0, "3 checkpoints, the receipt, ended: done");
+  check(verify_audit(directory), 0, "3 checkpoints, the receipt, ended: done");
   CHECK(records_of(directory / "run", "end").size() == 2);
   CHECK(records_of(directory / "run", "membership").size() == 1);
   must(directory, kTrain + kAudit + in("same"));
@@ -149,7 +151,7 @@ TEST_CASE("audit: a stopped and resumed run records both jobs, and the log chang
   // A job without the log says that what follows has none; verification finds its checkpoints.
   const Arguments longer = sets({"training.steps=8"}) + Arguments{"--change", "training.steps"};
   check_error(run(directory, kTrain + in("run") + layout(1, 1, 2, 0) + longer), 0, "warning: security.audit.enabled=false");
-  check_error(verify(directory), 65, "step-00000008/manifest.json: names no record of the audit log");
+  check_error(verify_audit(directory), 65, "step-00000008/manifest.json: names no record of the audit log");
 }
 
 TEST_CASE("audit: a run that gets a log at a resume starts a chain that says so") {
@@ -157,7 +159,7 @@ TEST_CASE("audit: a run that gets a log at a resume starts a chain that says so"
   prepare_run(directory);
   must(directory, kTrain + in("run") + Arguments{"--max-steps", "4"});
   must(directory, kTrain + kAudit + in("run"));
-  const Outcome whole = verify(directory);
+  const Outcome whole = verify_audit(directory);
   check(whole, 0, "checkpoint of step 4: saved without an audit log");
   CHECK(whole.out.find("1 checkpoint, the receipt") != std::string::npos);
   CHECK(audit_records(directory / "run").front()["from"]["unaudited"] == true);
@@ -177,7 +179,7 @@ TEST_CASE("audit: suspects are recorded as metrics.jsonl has them") {
     if (line.contains("suspects") && line.contains("loss") && !line["suspects"].empty()) expected.push_back({line["step"], line["suspects"]});
   for (const nlohmann::json& record : records_of(directory / "run", "suspicion")) found.push_back({record["step"], record["suspects"]});
   CHECK(found == expected);
-  check(verify(directory), 0, "ended: done");
+  check(verify_audit(directory), 0, "ended: done");
 }
 
 TEST_CASE("audit: killed at a call of a save, the log has what every checkpoint names, and the resumed run is whole") {

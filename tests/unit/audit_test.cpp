@@ -25,23 +25,23 @@ namespace {
 
 constexpr std::array kKnownRecords = {R"({"ev":"start","step":0})", R"({"ev":"ckpt","step":10})", R"({"ev":"stop","step":20})"};
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> whole_lines(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t begin = 0, end; begin < text.size(); begin = end)
     lines.push_back(text.substr(begin, (end = std::min(text.find('\n', begin), text.size() - 1) + 1) - begin));
   return lines;
 }
 
-std::string joined(const std::vector<std::string>& lines) {
+std::string joined_lines(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += line;
   return text;
 }
 
-void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary | std::ios::trunc) << text; }
+void overwrite(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary | std::ios::trunc) << text; }
 
 /// What verification says: "whole", or the message of its refusal.
-std::string verdict(const fs::path& run, const std::optional<crypto::PublicKey>& key = {}) {
+std::string said_by_verify(const fs::path& run, const std::optional<crypto::PublicKey>& key = {}) {
   try {
     audit::verify_run(run, key);
   } catch (const DataError& error) {
@@ -53,7 +53,7 @@ std::string verdict(const fs::path& run, const std::optional<crypto::PublicKey>&
 }
 
 /// What a job says that resumes from the checkpoint after `step`.
-std::string resume_verdict(const fs::path& run, int64_t step) {
+std::string said_by_resume(const fs::path& run, int64_t step) {
   try {
     audit::RunAudit log(run, audited(), [] {});
     log.begin(small_job(checkpoint_of(run, step)));
@@ -64,11 +64,11 @@ std::string resume_verdict(const fs::path& run, int64_t step) {
 }
 
 /// The log with record `index` replaced and all later hashes made to fit.
-std::string forged(const std::string& log, size_t index, const std::function<void(nlohmann::ordered_json&)>& edit) {
+std::string forged_log(const std::string& log, size_t index, const std::function<void(nlohmann::ordered_json&)>& edit) {
   audit::Head head;
   std::string text;
   size_t i = 0;
-  for (const std::string& line : lines_of(log)) {
+  for (const std::string& line : whole_lines(log)) {
     nlohmann::ordered_json record = nlohmann::ordered_json::parse(line)["record"];
     if (i++ == index) edit(record);
     const std::string record_text = audit::text_of(record);
@@ -78,7 +78,7 @@ std::string forged(const std::string& log, size_t index, const std::function<voi
   return text;
 }
 
-size_t index_of(const fs::path& run, const std::string& event) {
+size_t first_record(const fs::path& run, const std::string& event) {
   const audit::Log log = audit::read_log(run / audit::kLogName);
   for (size_t i = 0; i < log.records.size(); ++i)
     if (log.records[i].event() == event) return i;
@@ -204,7 +204,7 @@ TEST_CASE("audit: a run whose log, checkpoints and receipt were not changed is w
   CHECK(CheckpointReader(checkpoint_of(run, 2)).audit()->records == 5);
   if (with_key) {
     const crypto::PublicKey other = crypto::write_new_key_pair(scratch / "other");
-    CHECK_THAT(verdict(run, other), Contains("is signed by another key"));
+    CHECK_THAT(said_by_verify(run, other), Contains("is signed by another key"));
     for (const auto& file : fs::recursive_directory_iterator(run)) {
       if (!file.is_regular_file()) continue;
       const std::string secret = slurp(*key_file).substr(15, 64), text = slurp(file.path().string());
@@ -214,15 +214,15 @@ TEST_CASE("audit: a run whose log, checkpoints and receipt were not changed is w
       CHECK(text.find(std::string(seed.begin(), seed.end())) == text.npos);
     }
   } else {
-    CHECK_THAT(verdict(run, crypto::write_new_key_pair(scratch / "other")), Contains("is not signed"));
+    CHECK_THAT(said_by_verify(run, crypto::write_new_key_pair(scratch / "other")), Contains("is not signed"));
   }
 }
 
 /// One random edit of the text; equal to it if the edit happens to change nothing.
-static std::string edited(const std::string& text, std::mt19937_64& random) {
+static std::string random_edit(const std::string& text, std::mt19937_64& random) {
   const auto below = [&](size_t limit) { return std::uniform_int_distribution<size_t>(0, limit - 1)(random); };
   std::string result = text;
-  std::vector<std::string> lines = lines_of(text);
+  std::vector<std::string> lines = whole_lines(text);
   const size_t one = below(lines.size()), other = below(lines.size()), at = below(text.size());
   switch (below(9)) {
     case 0:
@@ -230,10 +230,10 @@ static std::string edited(const std::string& text, std::mt19937_64& random) {
     case 2: result[at] = static_cast<char>(below(256)); return result;
     case 3: return result.erase(at, 1 + below(3));
     case 4: return result.insert(at, 1, static_cast<char>(below(256)));
-    case 5: lines.erase(lines.begin() + static_cast<ptrdiff_t>(one)); return joined(lines);
-    case 6: lines.insert(lines.begin() + static_cast<ptrdiff_t>(other), lines[one]); return joined(lines);
-    case 7: std::swap(lines[one], lines[other]); return joined(lines);
-    default: return text.substr(0, below(2) == 0 ? at : joined({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(one)}).size());
+    case 5: lines.erase(lines.begin() + static_cast<ptrdiff_t>(one)); return joined_lines(lines);
+    case 6: lines.insert(lines.begin() + static_cast<ptrdiff_t>(other), lines[one]); return joined_lines(lines);
+    case 7: std::swap(lines[one], lines[other]); return joined_lines(lines);
+    default: return text.substr(0, below(2) == 0 ? at : joined_lines({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(one)}).size());
   }
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("audit: of 1,000 random edits of log, manifests, receipt, data and con
   if (with_key) crypto::write_new_key_pair(*(key_file = scratch / "key"));
   const fs::path run = scratch / "run";
   make_audited_run(run, key_file);
-  REQUIRE(verdict(run) == "whole");
+  REQUIRE(said_by_verify(run) == "whole");
   std::vector<fs::path> files = {run / audit::kLogName, run / audit::kLogName, run / audit::kReceiptName, run / "config.yaml"};
   for (const int64_t step : {2, 4, 6}) {
     files.push_back(fs::path(checkpoint_of(run, step)) / kManifestName);
@@ -254,18 +254,18 @@ TEST_CASE("audit: of 1,000 random edits of log, manifests, receipt, data and con
   int edits = 0, missed = 0;
   while (edits < 1000) {
     const fs::path& file = files[std::uniform_int_distribution<size_t>(0, files.size() - 1)(random)];
-    const std::string before = slurp(file.string()), after = edited(before, random);
+    const std::string before = slurp(file.string()), after = random_edit(before, random);
     if (after == before) continue;
     ++edits;
-    write(file, after);
-    if (verdict(run) == "whole") {
+    overwrite(file, after);
+    if (said_by_verify(run) == "whole") {
       ++missed;
       FAIL_CHECK(file << " after edit " << edits << ":\n" << after);
     }
-    write(file, before);
+    overwrite(file, before);
   }
   CHECK(missed == 0);
-  CHECK(verdict(run) == "whole");
+  CHECK(said_by_verify(run) == "whole");
 }
 
 TEST_CASE("audit: manifests whose digests were made to fit are found") {
@@ -281,9 +281,9 @@ TEST_CASE("audit: manifests whose digests were made to fit are found") {
   };
   CHECK(rewritten([](Manifest&) {}) == before);
   const auto says = [&](const std::string& text, const std::string& words) {
-    write(path, text);
-    CHECK_THAT(verdict(run), Contains(words));
-    CHECK(resume_verdict(run, 4) != "resumed");
+    overwrite(path, text);
+    CHECK_THAT(said_by_verify(run), Contains(words));
+    CHECK(said_by_resume(run, 4) != "resumed");
   };
   says(rewritten([](Manifest& m) { m.description.tokens += 1; }), "is not the manifest that");
   says(rewritten([](Manifest& m) { m.description.training_data[0] = 'f'; }), "is not the manifest that");
@@ -292,9 +292,9 @@ TEST_CASE("audit: manifests whose digests were made to fit are found") {
   says(rewritten([](Manifest& m) { m.audit.reset(); }), "names no record of the audit log");
   const AuditAnchor of_two = *CheckpointReader(checkpoint_of(run, 2)).audit();
   says(rewritten([&](Manifest& m) { m.audit = of_two; }), "is not the manifest that");
-  write(path, rewritten([](Manifest& m) { m.description.tokens += 1, m.audit.reset(); }));
-  CHECK_THAT(verdict(run), Contains("names no record of the audit log"));
-  CHECK_THAT(resume_verdict(run, 4), Contains("and the manifest does not name it"));
+  overwrite(path, rewritten([](Manifest& m) { m.description.tokens += 1, m.audit.reset(); }));
+  CHECK_THAT(said_by_verify(run), Contains("names no record of the audit log"));
+  CHECK_THAT(said_by_resume(run, 4), Contains("and the manifest does not name it"));
 }
 
 TEST_CASE("audit: a shortened log is found, with and without its receipt") {
@@ -302,31 +302,31 @@ TEST_CASE("audit: a shortened log is found, with and without its receipt") {
   const fs::path run = scratch / "run";
   make_audited_run(run);
   const std::string log = slurp((run / audit::kLogName).string());
-  const std::vector<std::string> lines = lines_of(log);
+  const std::vector<std::string> lines = whole_lines(log);
   for (size_t kept = 0; kept < lines.size(); ++kept) {
-    write(run / audit::kLogName, joined({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(kept)}));
+    overwrite(run / audit::kLogName, joined_lines({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(kept)}));
     INFO(kept);
-    CHECK_THAT(verdict(run), Contains("it was shortened"));
+    CHECK_THAT(said_by_verify(run), Contains("it was shortened"));
   }
-  write(run / audit::kLogName, log.substr(0, log.size() - 1));
-  CHECK_THAT(verdict(run), Contains("is incomplete"));
+  overwrite(run / audit::kLogName, log.substr(0, log.size() - 1));
+  CHECK_THAT(said_by_verify(run), Contains("is incomplete"));
   // Without the receipt only the missing end tells of records behind the last checkpoint.
-  write(run / audit::kLogName, log);
+  overwrite(run / audit::kLogName, log);
   fs::remove(run / audit::kReceiptName);
-  CHECK_THAT(verdict(run), Contains("receipt.json does not exist"));
+  CHECK_THAT(said_by_verify(run), Contains("receipt.json does not exist"));
   const size_t last_checkpoint = lines.size() - 3;
   for (size_t kept = 1; kept < lines.size(); ++kept) {
-    write(run / audit::kLogName, joined({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(kept)}));
+    overwrite(run / audit::kLogName, joined_lines({lines.begin(), lines.begin() + static_cast<ptrdiff_t>(kept)}));
     INFO(kept);
     if (kept <= last_checkpoint) {
-      CHECK_THAT(verdict(run), Contains("it was shortened"));
+      CHECK_THAT(said_by_verify(run), Contains("it was shortened"));
     } else {
       CHECK(audit::verify_run(run, {}).status.empty());
     }
   }
   fs::remove(run / audit::kLogName);
-  CHECK_THAT(verdict(run), Contains("missing: "));
-  CHECK_THAT(verdict(scratch / "none"), Contains("missing: "));
+  CHECK_THAT(said_by_verify(run), Contains("missing: "));
+  CHECK_THAT(said_by_verify(scratch / "none"), Contains("missing: "));
 }
 
 TEST_CASE("audit: a log made anew is found by what the checkpoints name, and by the key that does not sign it") {
@@ -336,8 +336,8 @@ TEST_CASE("audit: a log made anew is found by what the checkpoints name, and by 
   const fs::path run = scratch / "run";
   make_audited_run(run, key_file);
   const std::string log = slurp((run / audit::kLogName).string());
-  write(run / audit::kLogName, forged(log, index_of(run, "evaluation"), [](auto& record) { record["validation_loss"] = 1.0; }));
-  CHECK_THAT(verdict(run), Contains("is another one than in the log"));
+  overwrite(run / audit::kLogName, forged_log(log, first_record(run, "evaluation"), [](auto& record) { record["validation_loss"] = 1.0; }));
+  CHECK_THAT(said_by_verify(run), Contains("is another one than in the log"));
   // Manifests made to fit as well: now only signatures tell.
   const auto forge_anchors = [&](bool sign_by_other) {
     const audit::Log now = audit::read_log(run / audit::kLogName);
@@ -350,26 +350,26 @@ TEST_CASE("audit: a log made anew is found by what the checkpoints name, and by 
       REQUIRE(crypto::from_hex(now.records[static_cast<size_t>(records - 1)].hash, head.hash));
       const std::string before = manifest.audit->signature;
       manifest.audit = audit::make_anchor(head, step, audit::Anchored::kCheckpoint, sign_by_other ? &other : nullptr);
-      write(path, manifest_text(manifest));
+      overwrite(path, manifest_text(manifest));
     }
   };
   forge_anchors(false);
-  CHECK_THAT(verdict(run), Contains("is not signed"));
+  CHECK_THAT(said_by_verify(run), Contains("is not signed"));
   forge_anchors(true);
-  CHECK_THAT(verdict(run), Contains("is signed by the key"));
+  CHECK_THAT(said_by_verify(run), Contains("is signed by the key"));
   const std::string second = slurp((run / audit::kLogName).string());
-  write(run / audit::kLogName, forged(second, 0, [](auto& record) { record.erase("public_key"); }));
-  write(run / audit::kLogName,
-        forged(slurp((run / audit::kLogName).string()), index_of(run, "resume"), [](auto& record) { record.erase("public_key"); }));
+  overwrite(run / audit::kLogName, forged_log(second, 0, [](auto& record) { record.erase("public_key"); }));
+  overwrite(run / audit::kLogName,
+            forged_log(slurp((run / audit::kLogName).string()), first_record(run, "resume"), [](auto& record) { record.erase("public_key"); }));
   forge_anchors(false);
   fs::remove(run / audit::kReceiptName);
-  write(run / audit::kLogName, joined([&] {
-          auto lines = lines_of(slurp((run / audit::kLogName).string()));
-          lines.pop_back();
-          return lines;
-        }()));
-  CHECK(verdict(run) == "whole");  // to somebody who does not know the key
-  CHECK_THAT(verdict(run, key), Contains("is not signed"));
+  overwrite(run / audit::kLogName, joined_lines([&] {
+              auto lines = whole_lines(slurp((run / audit::kLogName).string()));
+              lines.pop_back();
+              return lines;
+            }()));
+  CHECK(said_by_verify(run) == "whole");  // to somebody who does not know the key
+  CHECK_THAT(said_by_verify(run, key), Contains("is not signed"));
 }
 
 TEST_CASE("audit: a signature stands for one place, one step and one kind of file") {
@@ -396,29 +396,29 @@ TEST_CASE("audit: a job resumes only from a checkpoint that the log has a record
   const fs::path run = scratch / "run", log = run / audit::kLogName;
   make_audited_run(run);
   const std::string before = slurp(log.string());
-  const std::vector<std::string> lines = lines_of(before);
+  const std::vector<std::string> lines = whole_lines(before);
   fs::remove(log);
-  CHECK_THAT(resume_verdict(run, 6), Contains("audit.jsonl does not exist"));
+  CHECK_THAT(said_by_resume(run, 6), Contains("audit.jsonl does not exist"));
   CHECK_FALSE(fs::exists(log));
-  write(log, joined({lines.begin(), lines.begin() + 9}));
-  CHECK_THAT(resume_verdict(run, 6), Contains("does not contain: it was shortened or changed"));
-  CHECK(lines_of(slurp(log.string())).size() == 9);
-  CHECK_THAT(resume_verdict(run, 4), Contains("receipt.json: names record 13 of the audit log"));
+  overwrite(log, joined_lines({lines.begin(), lines.begin() + 9}));
+  CHECK_THAT(said_by_resume(run, 6), Contains("does not contain: it was shortened or changed"));
+  CHECK(whole_lines(slurp(log.string())).size() == 9);
+  CHECK_THAT(said_by_resume(run, 4), Contains("receipt.json: names record 13 of the audit log"));
   const std::string receipt = slurp((run / audit::kReceiptName).string());
   fs::remove(run / audit::kReceiptName);
-  CHECK(resume_verdict(run, 4) == "resumed");  // rolled back to a checkpoint that the log has
-  write(log, forged(before, 3, [](auto& record) { record["step"] = 0; }));
-  CHECK_THAT(resume_verdict(run, 6), Contains("does not contain: it was shortened or changed"));
+  CHECK(said_by_resume(run, 4) == "resumed");  // rolled back to a checkpoint that the log has
+  overwrite(log, forged_log(before, 3, [](auto& record) { record["step"] = 0; }));
+  CHECK_THAT(said_by_resume(run, 6), Contains("does not contain: it was shortened or changed"));
   std::string damaged = before;
   damaged[200] = damaged[200] == 'x' ? 'y' : 'x';
-  write(log, damaged);
-  CHECK_THAT(resume_verdict(run, 6), Contains("record 0: "));
+  overwrite(log, damaged);
+  CHECK_THAT(said_by_resume(run, 6), Contains("record 0: "));
   CHECK(slurp(log.string()) == damaged);
-  write(log, before);
-  write(run / audit::kReceiptName, receipt);
-  CHECK(resume_verdict(run, 6) == "resumed");
+  overwrite(log, before);
+  overwrite(run / audit::kReceiptName, receipt);
+  CHECK(said_by_resume(run, 6) == "resumed");
   CHECK(slurp(log.string()).starts_with(before));
-  CHECK(verdict(run) == "whole");
+  CHECK(said_by_verify(run) == "whole");
 }
 
 TEST_CASE("audit: a record that a crash cut off is removed by the next job, which records that") {
@@ -426,20 +426,20 @@ TEST_CASE("audit: a record that a crash cut off is removed by the next job, whic
   const fs::path run = scratch / "run", log = run / audit::kLogName;
   make_audited_run(run);
   const std::string before = slurp(log.string());
-  const std::vector<std::string> lines = lines_of(before);
-  const std::string torn = lines.back().substr(0, 40), kept = joined({lines.begin(), lines.end() - 1});
+  const std::vector<std::string> lines = whole_lines(before);
+  const std::string torn = lines.back().substr(0, 40), kept = joined_lines({lines.begin(), lines.end() - 1});
   fs::remove(run / audit::kReceiptName);
-  write(log, kept + torn);
-  CHECK_THAT(verdict(run), Contains("record 13 is incomplete"));
-  CHECK(resume_verdict(run, 6) == "resumed");
+  overwrite(log, kept + torn);
+  CHECK_THAT(said_by_verify(run), Contains("record 13 is incomplete"));
+  CHECK(said_by_resume(run, 6) == "resumed");
   CHECK(slurp(log.string()).starts_with(kept));
-  CHECK(verdict(run) == "whole");
+  CHECK(said_by_verify(run) == "whole");
   const audit::Record record = audit::read_log(log).records.at(13);
   CHECK(record.event() == "resume");
   CHECK(record.member("torn") == nlohmann::json{{"bytes", 40}, {"sha256", crypto::hex(crypto::sha256(torn))}});
   // A record that a checkpoint names was complete before the checkpoint existed, so that it cannot have been cut off by a crash.
-  write(log, joined({lines.begin(), lines.begin() + 11}) + lines[11].substr(0, 50));
-  CHECK_THAT(resume_verdict(run, 6), Contains("it was shortened or changed"));
+  overwrite(log, joined_lines({lines.begin(), lines.begin() + 11}) + lines[11].substr(0, 50));
+  CHECK_THAT(said_by_resume(run, 6), Contains("it was shortened or changed"));
 }
 
 TEST_CASE("audit: the record of a checkpoint is in the log before its manifest exists") {
@@ -457,7 +457,7 @@ TEST_CASE("audit: the record of a checkpoint is in the log before its manifest e
   job.begin(small_job());
   job.save(1);
   CHECK(observed == 1);
-  CHECK(verdict(run) == "whole");
+  CHECK(said_by_verify(run) == "whole");
 }
 
 TEST_CASE("audit: no checkpoint is published while its record cannot be written") {
@@ -496,7 +496,7 @@ TEST_CASE("audit: a run that gets a log at a resume says so, and checkpoints fro
   fs::remove(run / audit::kLogName);
   for (const int64_t step : {2, 4, 6}) {  // as if they were saved without a log
     const fs::path path = fs::path(checkpoint_of(run, step)) / kManifestName;
-    write(path, text_without_anchor(slurp(path.string()), "manifest"));
+    overwrite(path, text_without_anchor(slurp(path.string()), "manifest"));
   }
   {
     AuditedJob job(run);
@@ -514,8 +514,8 @@ TEST_CASE("audit: a run that gets a log at a resume says so, and checkpoints fro
   const fs::path path = fs::path(checkpoint_of(run, 4)) / kManifestName;
   Manifest manifest = parse_manifest(slurp(path.string()), "manifest");
   manifest.description.tokens += 1;
-  write(path, manifest_text(manifest));
-  CHECK_THAT(verdict(run), Contains("no job of the run has found it like this"));
+  overwrite(path, manifest_text(manifest));
+  CHECK_THAT(said_by_verify(run), Contains("no job of the run has found it like this"));
 }
 
 TEST_CASE("audit: what a kill at the very end has left out is written by the next job") {
@@ -528,9 +528,9 @@ TEST_CASE("audit: what a kill at the very end has left out is written by the nex
   const std::string receipt = slurp((run / audit::kReceiptName).string());
   fs::remove(run / audit::kReceiptName);
   if (!ended) {
-    auto lines = lines_of(slurp(log.string()));
+    auto lines = whole_lines(slurp(log.string()));
     lines.pop_back();
-    write(log, joined(lines));
+    overwrite(log, joined_lines(lines));
   }
   {
     audit::RunAudit audit(run, audited(key_file), [] {});
