@@ -216,6 +216,7 @@ ordered_json RunAudit::receipt(const std::string& status, int64_t step) const {
           {"model", summary_.model},
           {"parameters", summary_.parameters},
           {"steps", step},
+          {"planned_steps", summary_.planned_steps},
           {"tokens", saved_.is_object() ? saved_["tokens"] : ordered_json()},
           {"seed", of_start("seed")},
           {"layout", of_start("layout")},

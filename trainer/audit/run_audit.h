@@ -37,6 +37,7 @@ struct RunSummary {
   std::string name;
   nlohmann::json model;
   int64_t parameters = 0;
+  int64_t planned_steps = 0;  ///< of the complete run: a job with --max-steps ends before
 };
 
 /// The log of a run, opened by a job that holds the lock on the run directory. Thread-safe, because checkpoints are saved from a thread.

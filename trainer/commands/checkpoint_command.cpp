@@ -59,6 +59,7 @@ ordered_json facts_of(const CheckpointReader& reader) {
   if (!about.island_rejections.empty()) facts["island_rejections"] = about.island_rejections;
   if (!about.branch.empty()) facts["branch"] = to_json(about.branch);
   if (const NonFinite found = reader.recorded_non_finite(); !found.empty()) facts["non_finite"] = found;
+  if (reader.audit()) facts["audit"] = ordered_json(to_json(*reader.audit()));
   if (about.loss_scale) facts["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   facts["files"] = facts["tensors"] = ordered_json::array();
   for (const auto& [name, file] : reader.files()) facts["files"].push_back({{"file", name}, {"bytes", file.bytes}, {"digest", file.digest}});

@@ -30,13 +30,15 @@ audit::Job Run::audit_job(const Resumed& resumed) const {
   return job;
 }
 
-static audit::RunSummary summary_of(const Config& config) { return {config.run.name, describe_model(config.model), parameter_count(config.model)}; }
+static audit::RunSummary summary_of(const Config& config, int64_t steps) {
+  return {config.run.name, describe_model(config.model), parameter_count(config.model), steps};
+}
 
 /// On rank 0, which holds the lock, before anything of this job is written.
 void Run::open_audit(const Resumed& resumed) {
   if (!config_.security.audit.enabled) return;
   audit_ = std::make_unique<audit::RunAudit>(directory(), config_.security, [this] { lock_->check(); });
-  audit_->set_summary(summary_of(config_));
+  audit_->set_summary(summary_of(config_, total_));
   audit_->begin(audit_job(resumed));
 }
 
@@ -54,7 +56,7 @@ void Run::complete_audit(const Resumed& resumed) {
     }
   }
   audit::RunAudit log(directory(), config_.security, check);
-  log.set_summary(summary_of(config_));
+  log.set_summary(summary_of(config_, total_));
   audit::Job job = audit_job(resumed);
   job.configuration = read_text(directory() / "config.yaml");  // which a finished run keeps
   log.complete(job, done_, recalled_loss_);
