@@ -1,5 +1,5 @@
 // The audit log: known hashes and signatures; no edit of a log, a manifest, a receipt or a checkpoint's data passes; a checkpoint is published only after
-// its record; a run is not resumed from a checkpoint that its log does not have; keys are read from files that nobody else can read.
+// its record; a run is not resumed from a checkpoint that its log does not have; keys are read from private files only.
 #include "trainer/audit/run_audit.h"
 
 #include <sys/stat.h>

@@ -44,7 +44,7 @@ void Run::open_audit(const Resumed& resumed) {
 
 /// Writes what a job that was killed at its very end has left out. On rank 0.
 void Run::complete_audit(const Resumed& resumed) {
-  if (!reports() || !config_.security.audit.enabled) return;
+  if (!reports()) return;
   std::unique_ptr<RunLock> own_lock;
   const auto check = [&] { (lock_ ? lock_ : own_lock)->check(); };
   if (!audit::RunAudit(directory(), config_.security, check).is_incomplete()) return;

@@ -199,7 +199,7 @@ void Run::open_record() {
 /// Does not change a finished run, except that it removes unpublished leftovers of a kill at its very end and completes its audit log.
 void Run::sweep_finished(const Resumed& resumed) {
   const fs::path checkpoints = directory() / "checkpoints";
-  collectively(world_, [&] { complete_audit(resumed); });
+  if (config_.security.audit.enabled) collectively(world_, [&] { complete_audit(resumed); });
   if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
   try {
     const RunLock lock(directory());
@@ -239,11 +239,11 @@ void Run::open_directory(const Resumed& resumed) {
   fs::create_directories(checkpoints);
   sync_directory(directory());
   sync_directory(fs::absolute(directory()).parent_path());
+  open_audit(resumed);  // first, because it may refuse the checkpoint
   // Rolled back with --resume DIR: from now on the newer checkpoints belong to a different history.
   std::error_code other_run;
   if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
     point_latest(checkpoints, checkpoint_name(done_), session_);
-  open_audit(resumed);
   write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
