@@ -13,8 +13,8 @@ using Catch::Matchers::StartsWith;
 namespace {
 
 /// Sections whose keys do not affect what is trained.
-const std::vector<std::string> kNeutralSections = {"run.",  "parallel.", "checkpoint.",        "resilience.",   "kernels.",
-                                                   "plan.", "observe.",  "training.evaluate.", "training.stop."};
+const std::vector<std::string> kNeutralSections = {"run.",  "parallel.", "checkpoint.",        "resilience.",    "kernels.",
+                                                   "plan.", "observe.",  "training.evaluate.", "training.stop.", "security.audit."};
 const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "training.recompute",
                                         "training.recompute_every",
