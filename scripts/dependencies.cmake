@@ -122,7 +122,7 @@ set(SODIUM_FOUND OFF)
 if(SODIUM_LIBRARY AND SODIUM_INCLUDE)
   set(SODIUM_FOUND ON)
 endif()
-report("libsodium" SODIUM_FOUND "no audit log: security.audit.enabled is refused")
+report("libsodium" SODIUM_FOUND "no audit log and no encryption between hosts: security.audit.enabled and security.encryption required are refused")
 
 if(TRIREME_FAST_CPU)
   find_package(OpenMP COMPONENTS CXX)

@@ -24,7 +24,7 @@ packages=(
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libxxhash-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev  # tokenizers
   libdw-dev                    # stacks of threads
-  libsodium-dev                # hashes and signatures of the audit log
+  libsodium-dev                # encryption between hosts, hashes and signatures of the audit log
   python3                      # unpacks the corpus of the quickstart
 )
 [ -z "$tests" ] || packages+=(catch2 libboost-context-dev)  # Boost: the threads of the simulated GPU

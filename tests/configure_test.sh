@@ -30,7 +30,7 @@ says missing 'apt-get install libcli11-dev lib'
 configure parts 0 -DSODIUM_INCLUDE= -DSODIUM_LIBRARY= -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON -DFETCHCONTENT_SOURCE_DIR_CLI11="$scratch/cli11"
 says parts 'CLI11 2.1 or newer is needed: the sources of version 2.4.1 become part of this build'
 says parts 'MPI: not found; one process'
-says parts 'libsodium: not found; no audit log: security.audit.enabled is refused'
+says parts 'libsodium: not found; no audit log and no encryption between hosts: security.audit.enabled and security.encryption required are refused'
 for stub in comm/mpi_stub crypto/sodium_stub; do
   cmake --build "$scratch/parts" --target "CMakeFiles/trireme_parallel.dir/parallel/$stub.cpp.o" >"$scratch/stub.txt" 2>&1 ||
     { echo "the build without a library:"; cat "$scratch/stub.txt"; status=1; }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -261,6 +262,15 @@ MpiEnvironment::MpiEnvironment() {
   MPI_Comm_size(host, &local_size_);
   host_ = rank_;
   MPI_Bcast(&host_, 1, MPI_INT, 0, host);
+  MPI_Group all, of_host;
+  std::vector<int> places(static_cast<size_t>(local_size_));
+  std::iota(places.begin(), places.end(), 0);
+  host_ranks_.resize(places.size());
+  MPI_Comm_group(MPI_COMM_WORLD, &all);
+  MPI_Comm_group(host, &of_host);
+  MPI_Group_translate_ranks(of_host, local_size_, places.data(), all, host_ranks_.data());
+  MPI_Group_free(&of_host);
+  MPI_Group_free(&all);
   MPI_Comm_free(&host);
 }
 

@@ -43,6 +43,8 @@ class MpiEnvironment {
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  ///< among the ranks of this host
   int local_size() const { return local_size_; }  ///< ranks of this host
+  /// World ranks of this host, in order, as the local daemon of the launcher knows them.
+  const std::vector<int>& host_ranks() const { return host_ranks_; }
   /// Ends every rank of the job.
   [[noreturn]] void abort(int code) const;
 
@@ -56,6 +58,7 @@ class MpiEnvironment {
   int local_rank_ = 0;
   int local_size_ = 1;
   int host_ = 0;  ///< lowest rank on this host
+  std::vector<int> host_ranks_;
 };
 
 /// Errors: ConfigError in a build without MPI, where MpiEnvironment does not exist either.

@@ -104,18 +104,105 @@ Link connect_to(const Endpoint& endpoint, int rank, int own_rank, LinkClock::tim
       concat("cannot connect to the parameter server of rank ", rank, " of the islands at ", text_of(endpoint).substr(endpoint.token.size())));
 }
 
+constexpr size_t kLongestFrame = 256 * 1024;  ///< without its tag
+using LinkSecret = std::array<uint8_t, 32>;
+using FrameLength = std::array<uint8_t, 4>;
+
+std::string text_of_secret(const LinkSecret& secret) { return {reinterpret_cast<const char*>(secret.data()), secret.size()}; }
+
+/// What a rank tells the others: a new secret, and behind it the best cipher of its CPU.
+std::string new_secret() {
+  LinkSecret secret;
+  crypto::draw(secret);
+  const bool fast = crypto::is_available(crypto::Cipher::kAes256Gcm);
+  return text_of_secret(secret) + static_cast<char>(fast ? crypto::Cipher::kAes256Gcm : crypto::Cipher::kChaCha20Poly1305);
+}
+
+/// The keys of the connection that `client` has opened, as `own` uses them. `secrets`: by rank. `fresh`: of the server, for this connection.
+crypto::Channel link_keys(const std::vector<std::string>& secrets, int client, int server, const LinkSecret& fresh, bool as_client) {
+  crypto::Key key;
+  const std::string &of_client = secrets[static_cast<size_t>(client)], &of_server = secrets[static_cast<size_t>(server)];
+  const std::string all = of_client + of_server + text_of_secret(fresh);
+  crypto::digest({reinterpret_cast<const uint8_t*>(all.data()), all.size()}, key);
+  const auto cipher = static_cast<crypto::Cipher>(std::min(of_client.back(), of_server.back()));
+  const auto from = [&](const char* sender) {
+    return crypto::Aead(cipher, crypto::derive(key, concat("connection of client ", client, " to server ", server, ", from the ", sender)));
+  };
+  return {from(as_client ? "client" : "server"), from(as_client ? "server" : "client")};
+}
+
 }  // namespace
 
-Link::Link(Link&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+struct Link::Seal {
+  crypto::Channel keys;
+  std::string peer;
+  std::vector<std::byte> out = {}, in = {}, text = {};  ///< frames, and what the last received one contained
+  size_t taken = 0;                                     ///< of `text`
+  uint64_t sent = 0, received = 0;                      ///< frames
+};
+
+Link::Link(int file) : file_(file) {}
+Link::Link(Link&& other) noexcept : file_(std::exchange(other.file_, -1)), seal_(std::move(other.seal_)) {}
 Link& Link::operator=(Link&& other) noexcept {
   std::swap(file_, other.file_);
+  std::swap(seal_, other.seal_);
   return *this;
 }
 Link::~Link() {
   if (file_ >= 0) ::close(file_);
 }
 
+void Link::encrypt(crypto::Channel keys, std::string peer) { seal_ = std::make_unique<Seal>(Seal{std::move(keys), std::move(peer)}); }
+
 void Link::send(std::span<const std::byte> bytes) const {
+  if (!seal_) return send_plain(bytes);
+  while (!bytes.empty()) {
+    const std::span<const std::byte> text = bytes.first(std::min(bytes.size(), kLongestFrame));
+    FrameLength length;
+    crypto::put_little_endian(text.size() + crypto::kTagBytes, std::span(length));
+    seal_->out.resize(length.size() + text.size() + crypto::kTagBytes);
+    std::ranges::copy(std::as_bytes(std::span(length)), seal_->out.begin());
+    seal_->keys.sends.seal(crypto::nonce_of(0, seal_->sent++), length, text, std::span(seal_->out).subspan(length.size()));
+    send_plain(seal_->out);
+    bytes = bytes.subspan(text.size());
+  }
+}
+
+bool Link::receive(std::span<std::byte> bytes) const {
+  if (!seal_) return receive_plain(bytes);
+  for (size_t done = 0; done < bytes.size();) {
+    if (seal_->taken == seal_->text.size() && !receive_frame()) {
+      if (done == 0) return false;
+      throw IoError("another island has closed its connection within a message");
+    }
+    const size_t count = std::min(bytes.size() - done, seal_->text.size() - seal_->taken);
+    std::copy_n(seal_->text.begin() + static_cast<std::ptrdiff_t>(seal_->taken), count, bytes.begin() + static_cast<std::ptrdiff_t>(done));
+    seal_->taken += count;
+    done += count;
+  }
+  return true;
+}
+
+/// Fills seal_->text. False if the other end has closed the connection.
+bool Link::receive_frame() const {
+  FrameLength length;
+  if (!receive_plain(std::as_writable_bytes(std::span(length)))) return false;
+  size_t bytes = 0;
+  for (size_t i = length.size(); i-- > 0;) bytes = bytes << 8 | length[i];
+  const bool possible = bytes > crypto::kTagBytes && bytes <= kLongestFrame + crypto::kTagBytes;
+  if (possible) {
+    seal_->in.resize(bytes);
+    seal_->text.resize(bytes - crypto::kTagBytes);
+    seal_->taken = 0;
+    if (!receive_plain(seal_->in)) throw IoError("another island has closed its connection within a message");
+    if (seal_->keys.receives.open(crypto::nonce_of(0, seal_->received++), length, seal_->in, seal_->text)) return true;
+  }
+  throw InternalError(
+      concat("a message of the connection with ", seal_->peer,
+             " is not authentic (security.encryption): it was changed on its way, replayed, out of order, or comes from another run"));
+}
+
+void Link::send_plain(std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(file_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -124,7 +211,7 @@ void Link::send(std::span<const std::byte> bytes) const {
   }
 }
 
-bool Link::receive(std::span<std::byte> bytes) const {
+bool Link::receive_plain(std::span<std::byte> bytes) const {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t received = ::recv(file_, bytes.data() + done, bytes.size() - done, 0);
     if (received < 0 && errno == EINTR) continue;
@@ -140,11 +227,14 @@ void Link::shut_down() const {
   if (file_ >= 0) ::shutdown(file_, SHUT_RDWR);
 }
 
-RankLinks::RankLinks(Communicator& group) {
+RankLinks::RankLinks(Communicator& group, bool encrypted) {
   const auto ranks = static_cast<size_t>(group.size());
   const std::vector<std::string> hosts = all_gather_strings(group, host_of_this_process());
   const bool others = std::ranges::any_of(hosts, [&](const std::string& host) { return host != hosts.front(); });
   const ListeningSocket listener(others);
+  std::vector<std::string> secrets;
+  if (encrypted) secrets = all_gather_strings(group, new_secret());
+  const auto peer_text = [&](int rank) { return concat("rank ", rank, " of group '", group.name(), "' on host ", hosts[static_cast<size_t>(rank)]); };
   Endpoint own{random_token(), own_addresses(others)};
   for (std::string& address : own.addresses) address += concat(":", listener.port());
   const std::vector<std::string> endpoints = all_gather_strings(group, text_of(own));
@@ -170,8 +260,21 @@ RankLinks::RankLinks(Communicator& group) {
     const bool known = std::equal(greeting.token.begin(), greeting.token.end(), own.token.begin(), own.token.end());
     if (!known || greeting.rank < 0 || greeting.rank >= group.size() || greeting.rank == group.rank()) continue;
     make_blocking(file, true);
+    if (encrypted) {
+      LinkSecret fresh;
+      crypto::draw(fresh);
+      link.send(std::as_bytes(std::span(fresh)));
+      link.encrypt(link_keys(secrets, greeting.rank, group.rank(), fresh, false), peer_text(greeting.rank));
+    }
     from_clients_[static_cast<size_t>(greeting.rank)] = std::move(link);
     --left;
+  }
+  for (int rank = 0; encrypted && rank < group.size(); ++rank) {
+    if (rank == group.rank()) continue;
+    Link& link = to_servers_[static_cast<size_t>(rank)];
+    LinkSecret fresh;
+    if (!link.receive(std::as_writable_bytes(std::span(fresh)))) throw IoError(concat(peer_text(rank), " has closed its connection"));
+    link.encrypt(link_keys(secrets, group.rank(), rank, fresh, true), peer_text(rank));
   }
 }
 

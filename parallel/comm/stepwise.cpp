@@ -152,15 +152,18 @@ class StepwiseCommunicator final : public ForwardingCommunicator {
 
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
     if (ctx.device == Device::kMeta) return inner().all_reduce(ctx, buffer, op);
+    if (uses_inner()) return ForwardingCommunicator::all_reduce(ctx, buffer, op);
     return start(CollectiveVerb::kAllReduce, {.data = buffer.flat(0, buffer.numel())}, op);
   }
   Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override {
     if (ctx.device == Device::kMeta) return inner().all_gather(ctx, in, out);
+    if (uses_inner()) return ForwardingCommunicator::all_gather(ctx, in, out);
     if (!is_own_part(*this, "all_gather", in, out)) copy_elements(in, own_part(*this, out));
     return start(CollectiveVerb::kAllGather, {.data = out.flat(0, out.numel())}, ReduceOp::kSum);
   }
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override {
     if (ctx.device == Device::kMeta) return inner().reduce_scatter(ctx, in, out, op);
+    if (uses_inner()) return ForwardingCommunicator::reduce_scatter(ctx, in, out, op);
     if (is_own_part(*this, "reduce_scatter", out, in)) return start(CollectiveVerb::kReduceScatter, {.data = in.flat(0, in.numel())}, op);
     const Tensor copy = scratch(in.numel(), in.dtype());
     copy_elements(in, copy);
@@ -210,6 +213,7 @@ class StepwiseCommunicator final : public ForwardingCommunicator {
   bool on_one_host() const {
     return std::ranges::all_of(hosts_, [&](int host) { return host == hosts_.front(); });
   }
+  bool uses_inner() const { return options_.only_between_hosts && on_one_host(); }
 
   /// The list for a buffer. A training step repeats its sizes, so lists are kept.
   std::shared_ptr<const CollectiveSteps> steps_for(CollectiveVerb verb, const Tensor& data) {

@@ -22,6 +22,7 @@ struct StepwiseOptions {
   std::optional<CollectiveAlgorithm> algorithm = {};  ///< not given: the fastest by `within` or `between`, for each operation
   MessageCosts within = {}, between = {};             ///< between ranks of a host, and for groups on several hosts
   std::vector<int> hosts = {};                        ///< by world rank, any numbers that differ between hosts; empty: all ranks are on one host
+  bool only_between_hosts = false;                    ///< groups on one host use the collectives of `inner`
 };
 
 /// Wraps `inner`, a world, and every group of more than one rank made from it. Other verbs are those of `inner`; a barrier is an all_reduce. Sums have

@@ -49,16 +49,21 @@ void refuse_unopened(int file, const std::string& at, int error) {
   throw IoError(concat(at, " cannot be read: ", std::strerror(error)));
 }
 
-/// Reads a line of kLineBytes into `line`. False if the file is longer or shorter.
-bool read_line(int file, std::span<uint8_t> line) {
+/// Reads until `bytes` are full or the file ends; returns how many bytes were read.
+size_t read_some(int file, std::span<uint8_t> bytes) {
   size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t count = ::read(file, line.data() + done, line.size() - done);
+  while (done < bytes.size()) {
+    const ssize_t count = ::read(file, bytes.data() + done, bytes.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     done += static_cast<size_t>(count);
   }
-  return done == kLineBytes && line[kLineBytes - 1] == '\n';  // `line` has room for one byte more
+  return done;
+}
+
+/// Reads a line of kLineBytes into `line`. False if the file is longer or shorter.
+bool read_line(int file, std::span<uint8_t> line) {
+  return read_some(file, line) == kLineBytes && line[kLineBytes - 1] == '\n';  // `line` has room for one byte more
 }
 
 /// The key that follows `name` in `line`; false if the line is another one.
@@ -75,11 +80,10 @@ void write_line(int file, std::string_view name, std::span<const uint8_t> digits
     throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
 }
 
-}  // namespace
+/// Flags for a file of secrets, which refuse_public() then checks.
+constexpr int kSecretFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
 
-SigningKey read_signing_key(const fs::path& path, const std::string& what) {
-  const std::string at = concat(what, ": ", path.string());
-  const OpenFile file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+void refuse_public(int file, const fs::path& path, const std::string& at) {
   refuse_unopened(file, at, errno);
   struct stat status {};
   if (::fstat(file, &status) != 0) throw IoError(concat(at, " cannot be read: ", std::strerror(errno)));
@@ -89,10 +93,35 @@ SigningKey read_signing_key(const fs::path& path, const std::string& what) {
   const mode_t mode = status.st_mode & 07777;
   if (mode != 0600 && mode != 0400)
     throw ConfigError(concat(at, " has mode ", octal(mode), ", so others may read or change the key; allowed 0600: chmod 600 ", path.string()));
+}
+
+}  // namespace
+
+SigningKey read_signing_key(const fs::path& path, const std::string& what) {
+  const std::string at = concat(what, ": ", path.string());
+  const OpenFile file(path, kSecretFile);
+  refuse_public(file, path, at);
   SecretBytes line(kLineBytes + 1), seed(kSeedBytes);
   if (!read_line(file, line.span()) || !parse_line(line.span(), kSecretName, seed.span()))
     throw DataError(at + " does not contain a secret key as trireme audit keygen writes it");
   return SigningKey::from_seed(seed.span());
+}
+
+Key read_shared_key(const fs::path& path, const std::string& what) {
+  constexpr size_t kShortest = 32, kLongest = 4096;
+  const std::string at = concat(what, ": ", path.string());
+  const OpenFile file(path, kSecretFile);
+  refuse_public(file, path, at);
+  SecretBytes text(kLongest + 1);
+  size_t length = read_some(file, text.span());
+  const bool whole = length <= kLongest;
+  while (length > 0 && std::strchr(" \t\r\n", text.data()[length - 1]) != nullptr) --length;
+  if (!whole || length < kShortest)
+    throw ConfigError(concat(at, " contains ", whole ? concat(length, " bytes") : "more", "; allowed ", kShortest, " to ", kLongest,
+                             " bytes drawn at random: head -c 32 /dev/urandom | base64 > ", path.string()));
+  Key whole_text;
+  digest(text.span().first(length), whole_text);
+  return whole_text;
 }
 
 PublicKey read_public_key(const fs::path& path, const std::string& what) {

@@ -7,8 +7,7 @@ namespace trireme::crypto {
 bool has_sodium() { return false; }
 
 void require_sodium(const std::string& what) {
-  throw ConfigError(what +
-                    ": this build has no libsodium, which computes its hashes and signatures; install libsodium-dev, then configure and build again");
+  throw ConfigError(what + ": this build has no libsodium, which does its cryptography; install libsodium-dev, then configure and build again");
 }
 
 struct Sha256::State {};

@@ -13,6 +13,7 @@
 
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/poison.h"
+#include "parallel/comm/sealed.h"
 #include "parallel/comm/self.h"
 #include "parallel/comm/staged.h"
 #include "parallel/comm/stepwise.h"
@@ -219,6 +220,8 @@ void check_without_memory(const MpiEnvironment& mpi) {
   check_crossing(*world);
 }
 
+void check_pieces(Communicator& world);
+
 /// Collectives by lists of steps: each algorithm, and the choice of the fastest.
 void check_own_collectives(const MpiEnvironment& mpi, const MpiOptions& small_calls) {
   std::vector<std::optional<CollectiveAlgorithm>> choices(kCollectiveAlgorithms.begin(), kCollectiveAlgorithms.end());
@@ -236,6 +239,25 @@ void check_own_collectives(const MpiEnvironment& mpi, const MpiOptions& small_ca
     check_crossing(*world, kFewTurns);
     PoisonCommunicator poison(stepwise(mpi.world({.synchronous_sends = true}), by));
     check_crossing(poison, kFewTurns);
+  }
+}
+
+/// Sealed messages between pretended hosts, two ranks of which are never neighbours, and between real ones.
+void check_sealed(const MpiEnvironment& mpi) {
+  const MessageCosts costs{.ranges = {{0, 2e-6, 4e9}}, .sums = {}};
+  for (const MpiOptions& options : {MpiOptions{}, MpiOptions{.synchronous_sends = true, .max_count = 500, .shared_from = kNever}}) {
+    SealOptions hosts;
+    for (int rank = 0; rank < mpi.size(); ++rank) {
+      hosts.hosts.push_back(rank % 2);
+      hosts.names.push_back(rank % 2 == 0 ? "even" : "odd");
+    }
+    auto world = mpi.world(options);
+    auto keys = agree_on_keys(*world, crypto::Key(), hosts);
+    const auto comm =
+        stepwise(sealed(std::move(world), std::move(keys)), {.within = costs, .between = costs, .hosts = hosts.hosts, .only_between_hosts = true});
+    check_communicator(*comm);
+    check_crossing(*comm);
+    check_pieces(*comm);
   }
 }
 
@@ -286,6 +308,7 @@ void check_everything(const MpiEnvironment& mpi) {
   const auto world = mpi.world();
   if (world->size() == 1) return;
   check_pieces(*world);
+  check_sealed(mpi);
   check_message_length(*world, 2, 3);
   check_message_length(*world, 3, 2);
   for (const int64_t expected : {0, 1, 4}) {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "parallel/comm/poison.h"
+#include "parallel/comm/sealed.h"
 #include "parallel/comm/thread.h"
 
 namespace trireme {
@@ -30,6 +31,18 @@ class FirstError {
   bool is_cause_ = false;
 };
 
+/// Hosts are named "a", "b", ...
+std::unique_ptr<Communicator> sealed_world(std::unique_ptr<Communicator> world, const RankOptions& options) {
+  const MessageCosts costs{.ranges = {{0, 2e-6, 4e9}}, .sums = {}};
+  StepwiseOptions sums = options.collectives.value_or(StepwiseOptions{.within = costs, .between = costs, .only_between_hosts = true});
+  sums.hosts = options.hosts;
+  SealOptions seal{.hosts = options.hosts, .names = {}};
+  for (const int host : options.hosts) seal.names.push_back(std::string(1, static_cast<char>('a' + host)));
+  const crypto::Key key = crypto::derive({}, options.key ? options.key(world->rank()) : "the same");
+  auto keys = agree_on_keys(*world, key, seal);
+  return stepwise(sealed(std::move(world), std::move(keys)), sums);
+}
+
 }  // namespace
 
 void run_ranks(int n, const std::function<void(Communicator& world)>& body, const RankOptions& options) {
@@ -40,7 +53,11 @@ void run_ranks(int n, const std::function<void(Communicator& world)>& body, cons
   const auto run_rank = [&](int rank) {
     try {
       std::unique_ptr<Communicator> world = shared.communicator(rank);
-      if (options.collectives) world = stepwise(std::move(world), *options.collectives);
+      if (options.wire) world = options.wire(std::move(world));
+      if (!options.hosts.empty())
+        world = sealed_world(std::move(world), options);
+      else if (options.collectives)
+        world = stepwise(std::move(world), *options.collectives);
       if (options.poison) world = std::make_unique<PoisonCommunicator>(std::move(world));
       if (options.records) world = std::make_unique<RecordingCommunicator>(std::move(world), (*options.records)[static_cast<size_t>(rank)]);
       body(*world);

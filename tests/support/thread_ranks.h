@@ -9,9 +9,12 @@
 namespace trireme {
 
 struct RankOptions {
-  bool poison = false;                                  ///< wrap every communicator in a PoisonCommunicator
-  std::optional<StepwiseOptions> collectives = {};      ///< collectives by lists of steps instead of those of the threads
-  std::vector<CommunicationRecord>* records = nullptr;  ///< if not null: resized to one for each rank, and filled
+  bool poison = false;                              ///< wrap every communicator in a PoisonCommunicator
+  std::optional<StepwiseOptions> collectives = {};  ///< collectives by lists of steps instead of those of the threads
+  std::vector<int> hosts = {};                      ///< by rank; if given, messages between hosts are sealed, and collectives too
+  std::function<std::string(int rank)> key = {};    ///< text that the key of a rank follows from; by default equal for all
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wire = {};  ///< wraps the threads' communicators
+  std::vector<CommunicationRecord>* records = nullptr;                                    ///< if not null: resized to one for each rank, and filled
 };
 
 /// Runs `body` on n rank threads with a world communicator each, and joins them. An exception on one rank aborts the others. Rethrows the

@@ -22,7 +22,7 @@ const ProjectRule kProjectRules[] = {
     {"kernels/cpu/", {"kernels/core/", "kernels/ops/", "kernels/cpu/"}},
     {"kernels/cuda/", {"kernels/core/", "kernels/ops/", "kernels/cuda/"}},
     {"kernels/", {"kernels/"}},
-    {"parallel/comm/", {"kernels/", "parallel/comm/"}},
+    {"parallel/comm/", {"kernels/", "parallel/comm/", "parallel/crypto/"}},
     {"parallel/tensor/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/tensor/"}},
     {"parallel/pipeline/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/pipeline/"}},
     {"parallel/sharding/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/sharding/"}},

@@ -1,6 +1,7 @@
 #include "trainer/commands/train_command.h"
 
 #include <functional>
+#include <iostream>
 
 #include "parallel/comm/watched.h"
 #include "trainer/audit/run_audit.h"
@@ -13,6 +14,7 @@
 #include "trainer/job/stop_signals.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
+#include "trainer/loop/encryption.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
 #include "trainer/run/change.h"
@@ -44,6 +46,11 @@ void refuse_restarts(const TrainArguments& arguments, const LaunchEnvironment& e
                            "can restart only ranks that it started; allowed 0, with restarts by that launcher (Slurm: sbatch --requeue)"));
 }
 
+/// The key of security.key_file; null without encryption.
+std::shared_ptr<const crypto::Key> link_key(const Config& config) {
+  return is_encrypted(config.security) ? std::make_shared<const crypto::Key>(read_link_key(config.security)) : nullptr;
+}
+
 /// Trains, and records how this rank ends.
 ExitCode train_recorded(RankRecord& record, const std::function<ExitCode()>& train) {
   try {
@@ -60,16 +67,20 @@ ExitCode train_recorded(RankRecord& record, const std::function<ExitCode()>& tra
 ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded) {
   return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     Config config;
+    std::shared_ptr<const crypto::Key> key;
     collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
       if (!loaded) loaded = load_config(arguments.config, arguments.sets);
       config = resolve(*loaded, world->size());
       refuse_restarts(arguments, environment, config);
       if (world->rank() == 0) audit::check_audit(config.security);
+      key = link_key(config);
     });
     const bool one_host = place.local_size == world->size();
+    if (key && one_host && world->rank() == 0)
+      std::cerr << "note: security.encryption=required: all ranks are on one host, so no message leaves it\n";
     // The machine outlives the watch, but is constructed under it, because opening GPUs may hang.
-    Watch watch(*world, one_host, hang_seconds(config, may_use_gpus(config.run.device), one_host), environment.hub_address);
+    Watch watch(*world, one_host, hang_seconds(config, may_use_gpus(config.run.device), one_host), environment.hub_address, key);
     const StackRequest stacks([&] { watch.record().request_stacks("requested by SIGQUIT"); });
     machine.emplace(std::move(world), place, config);
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
@@ -109,6 +120,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       return launch(environment, ranks, words,
                     {.hosts_file = arguments.hosts,
                      .silence_seconds = hang_seconds(config, may_use_gpus(config.run.device), one_host),
+                     .hub_key = link_key(config),
                      .run_directory = config.run.directory,
                      .output_is_log = true,
                      .restarts = restarts,

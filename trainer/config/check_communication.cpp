@@ -260,6 +260,12 @@ void check_aggregation(Rules& rules, const Config& c) {
       most > 0 ? std::to_string(most) : concat("parallel.data ", least));
 }
 
+void check_encryption(Rules& rules, const Config& c) {
+  if (!is_encrypted(c.security) || c.security.key_file || !rules.apply({"security.encryption", "security.key_file"})) return;
+  rules.broken("security.key_file", "security.encryption required needs a key that all hosts share",
+               "the path of a file, or security.encryption none", "security.encryption none");
+}
+
 /// Micro-batches that move between data ranks, and what does not go with them.
 void check_rebalance(Rules& rules, const Config& c) {
   const ParallelConfig& p = c.parallel;
@@ -293,6 +299,7 @@ void check_communication(Rules& rules, const Config& c) {
   check_backup_replicas(rules, c);
   check_rebalance(rules, c);
   check_aggregation(rules, c);
+  check_encryption(rules, c);
 }
 
 }  // namespace trireme

@@ -378,8 +378,14 @@ struct AuditConfig {
   bool operator==(const AuditConfig&) const = default;
 };
 
+enum class Encryption : uint8_t { kNone, kRequired };
+template <>
+inline constexpr std::array kNames<Encryption>{"none", "required"};
+
 struct SecurityConfig {
   AggregationConfig aggregation;
+  OneOf<Encryption> encryption = Encryption::kNone;  ///< of everything that ranks on different hosts send each other
+  std::optional<std::string> key_file;               ///< path of the pre-shared key of all hosts
   AuditConfig audit;
   bool operator==(const SecurityConfig&) const = default;
 };
@@ -401,6 +407,7 @@ struct Config {
 
 /// True if gradients of data ranks are not summed but aggregated by a robust rule.
 inline bool is_robust(const SecurityConfig& security) { return security.aggregation.rule != AggregationRule::kMean; }
+inline bool is_encrypted(const SecurityConfig& security) { return security.encryption == Encryption::kRequired; }
 /// True if islands train by training.asynchronous.
 inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }
 /// True if a step is an update of the only weights, by gradients of any islands. Otherwise each island has its own steps, weights and optimizer state.

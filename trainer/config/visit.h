@@ -447,6 +447,19 @@ void visit(V& v, AuditConfig& c) {
 template <class V>
 void visit(V& v, SecurityConfig& c) {
   v.section("aggregation", "Aggregation of gradients over data ranks of which some may be faulty.", c.aggregation);
+  v(operation_key(
+        {.key = "encryption",
+         .doc = "required: what ranks on different hosts send each other is encrypted and authenticated by the key of key_file. That covers messages "
+                "between CPU ranks, messages of GPU ranks that go through host memory, parameter servers, and the detection of lost ranks; NCCL "
+                "between hosts is refused. Between hosts, parallel.collectives library then means auto. Needs a build with libsodium."}),
+    c.encryption);
+  v(operation_key({.key = "key_file",
+                   .doc =
+                       "File with the key that all hosts of the job share: 32 to 4096 bytes, drawn at random. It must belong to the user of the run "
+                       "and be readable by no one else.",
+                   .without_effect = c.encryption == Encryption::kRequired ? nullptr : "encryption is none",
+                   .or_null = true}),
+    c.key_file);
   v.section("audit", "A record of the run that shows later changes.", c.audit);
 }
 

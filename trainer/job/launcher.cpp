@@ -53,7 +53,7 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
   if (options.silence_seconds) {
-    hub.emplace(HubOptions{.ranks = ranks, .one_host = one_host, .silence_seconds = *options.silence_seconds},
+    hub.emplace(HubOptions{.ranks = ranks, .one_host = one_host, .silence_seconds = *options.silence_seconds, .key = options.hub_key},
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }

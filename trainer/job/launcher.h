@@ -2,10 +2,12 @@
 // Starts the ranks of a run from one command, restarts them after a failure, and stops them on request.
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "parallel/crypto/aead.h"
 #include "trainer/job/launch_environment.h"
 
 namespace trireme {
@@ -23,6 +25,7 @@ struct LaunchOptions {
   std::optional<std::string> hosts_file = {};  ///< an mpirun hostfile; without it all ranks run on this host, or in the Slurm allocation
   /// If set, every rank creates a Watch, and a hub in the launcher detects ranks that die, hang, or are silent for this many seconds.
   std::optional<double> silence_seconds = {};
+  std::shared_ptr<const crypto::Key> hub_key = {};          ///< HubOptions::key
   std::optional<std::filesystem::path> run_directory = {};  ///< whose logs get the verdict about ranks that died or hang
   /// True: the output of the ranks is a log, of which lines may be dropped, so an unread log never blocks the job. False: the output is kept until it
   /// is read; if it cannot be written, the job ends.

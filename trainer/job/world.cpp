@@ -51,6 +51,7 @@ World make_world(const LaunchEnvironment& environment) {
   world.mpi_ = std::make_unique<MpiEnvironment>();
   world.place_.local_rank = world.mpi_->local_rank();
   world.place_.local_size = world.mpi_->local_size();
+  world.place_.host_ranks = world.mpi_->host_ranks();
   try {
     check_srun_tasks(environment, world.mpi_->size());
     announce_start(environment, world.mpi_->rank(), world.mpi_->size());

@@ -27,22 +27,26 @@ StepwiseOptions stepwise_options(Collectives collectives, const ClusterConfig& c
           .between = message_costs(cluster.network, cluster)};
 }
 
-std::unique_ptr<Communicator> with_collectives(std::unique_ptr<Communicator> world, const Config& config) {
-  const Collectives collectives = config.parallel.collectives.value();
-  if (collectives == Collectives::kLibrary || world->size() == 1) return world;
+StepwiseOptions agreed_stepwise_options(Communicator& world, const Config& config) {
   // All ranks must choose alike, so rank 0's figures count, even if files differ between hosts.
   std::string figures;
-  collectively(*world, [&] {
-    if (world->rank() == 0) figures = figures_of(config.plan.cluster);
+  collectively(world, [&] {
+    if (world.rank() == 0) figures = figures_of(config.plan.cluster);
   });
-  figures = all_gather_strings(*world, figures).front();
-  StepwiseOptions options = stepwise_options(collectives, parse_cluster(figures, "plan.cluster of rank 0"));
+  figures = all_gather_strings(world, figures).front();
+  StepwiseOptions options = stepwise_options(config.parallel.collectives.value(), parse_cluster(figures, "plan.cluster of rank 0"));
   std::vector<std::string> seen;
-  for (const std::string& host : all_gather_strings(*world, host_name())) {
+  for (const std::string& host : all_gather_strings(world, host_name())) {
     const auto known = std::ranges::find(seen, host);
     options.hosts.push_back(static_cast<int>(known - seen.begin()));
     if (known == seen.end()) seen.push_back(host);
   }
+  return options;
+}
+
+std::unique_ptr<Communicator> with_collectives(std::unique_ptr<Communicator> world, const Config& config) {
+  if (config.parallel.collectives == Collectives::kLibrary || world->size() == 1) return world;
+  const StepwiseOptions options = agreed_stepwise_options(*world, config);
   return stepwise(std::move(world), options);
 }
 

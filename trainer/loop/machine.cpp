@@ -13,6 +13,7 @@
 #include "parallel/comm/staged.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/collectives.h"
+#include "trainer/loop/encryption.h"
 #include "trainer/loop/environment.h"
 
 namespace trireme {
@@ -106,7 +107,8 @@ NcclOptions nccl_options(const Config& config) {
 bool may_use_gpus(const std::string& device) { return device == "cuda" || (device == "auto" && has_gpu_files()); }
 
 Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options)
-    : world_(std::move(host)) {
+    : world_(with_encryption(std::move(host), place, config)) {
+  const bool encrypted = is_encrypted(config.security) && place.has_other_hosts(world_->size());
   const bool reports = world_->rank() == 0;
   const int found = config.run.device == "cpu" ? 0 : usable_gpus();
   const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
@@ -136,9 +138,15 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
     if (!missing.empty() && reports) std::cerr << "warning: ranks communicate through host memory, which is slow: " << missing << "\n";
     if (shared || !missing.empty()) {
-      world_ = make_staged_world(with_collectives(std::move(world_), config), *gpu_);
+      world_ = make_staged_world(encrypted ? std::move(world_) : with_collectives(std::move(world_), config), *gpu_);
       return;
     }
+    if (encrypted)
+      throw AgreedError(
+          ExitCode::kUsage,
+          "security.encryption=required: GPUs of several hosts communicate through NCCL, which encrypts nothing, by sockets or by RDMA; allowed "
+          "run.ranks_per_gpu from 2, where messages go through host memory, run.device cpu, or none with a network that encrypts (WireGuard, IPsec)",
+          reports);
     if (config.parallel.collectives != Collectives::kLibrary)
       throw AgreedError(ExitCode::kUsage,
                         concat("parallel.collectives=", config.parallel.collectives,
@@ -152,7 +160,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     arena_ = std::make_unique<Arena>(device);
     ctx_ = {device, arena_.get(), threads_per_rank(place.local_size, place.threads), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
     limit_gemm_library(ctx_);
-    world_ = with_collectives(std::move(world_), config);
+    if (!encrypted) world_ = with_collectives(std::move(world_), config);
   }
 }
 

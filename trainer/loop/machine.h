@@ -1,7 +1,9 @@
 #pragma once
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/context.h"
 #include "kernels/core/gpu.h"
@@ -14,7 +16,10 @@ namespace trireme {
 struct RankPlace {
   int local_rank = 0;
   int local_size = 1;
-  int threads = 0;  ///< CPU threads of the rank (OMP_NUM_THREADS); 0: its share of the host's cores
+  int threads = 0;                   ///< CPU threads of the rank (OMP_NUM_THREADS); 0: its share of the host's cores
+  std::vector<int> host_ranks = {};  ///< world ranks on this host, in order; empty: all ranks
+
+  bool has_other_hosts(int world_size) const { return !host_ranks.empty() && std::ssize(host_ranks) < world_size; }
 };
 
 /// Number of GPUs this process can use; 0 without a driver or without CUDA in this build.
@@ -35,7 +40,9 @@ class Machine {
  public:
   /// Collective. Resolves run.device in `config`: auto becomes cuda if every rank has a GPU, and cpu if no host of the job has one. GPU of a rank:
   /// local_rank / ranks_per_gpu, or the only visible one if the launcher shows each rank a different GPU or MIG instance.
-  /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build; with auto also if a host has GPUs.
+  /// With security.encryption required and ranks on several hosts, everything after the first agreement is encrypted.
+  /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build; with auto also if a host has GPUs; those of
+  /// with_encryption().
   Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options = {});
   ~Machine();
 

@@ -36,7 +36,7 @@ ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const std:
   if (ctx.device == Device::kMeta) return;
   fill(ctx, std::numeric_limits<double>::infinity(), scalars_.flat(kNormLimit, kStepScalars - kNormLimit));
   fill(ctx, 1, scalars_.flat(kLossScale, 1));
-  if (workers_ > 1) links_ = std::make_unique<RankLinks>(islands);
+  if (workers_ > 1) links_ = std::make_unique<RankLinks>(islands, options.encrypted);
   threads_.emplace_back([this] { serve(); });
   for (int worker = 0; worker < workers_; ++worker)
     if (worker != own_) threads_.emplace_back([this, worker] { receive_from(worker); });

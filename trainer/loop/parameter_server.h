@@ -40,6 +40,7 @@ struct ServerOptions {
   bool scales_learning_rate = false;  ///< by staleness_factor(); of an update of several gradients, by their mean
   double delay_compensation = 0;      ///< lambda of compensate_delay(); 0: none
   double gradient_clip = 0;           ///< of each gradient; 0: off
+  bool encrypted = false;             ///< connections between islands
   OptimizerOptions optimizer;
   Precision precision;
 };

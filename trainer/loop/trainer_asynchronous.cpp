@@ -26,6 +26,7 @@ void Trainer::make_parameter_server() {
   ServerOptions options;
   options.precision = precision_;
   options.rules = update_rules(config_);
+  options.encrypted = is_encrypted(config_.security);
   if (averages_elastically(training)) {
     options.centre = shared_.get();
     options.moving_rate = asynchronous.moving_rate.value();

@@ -205,8 +205,12 @@ class Hub::Impl {
     connection.socket.flush();
     std::vector<std::string> lines;
     const bool open = connection.socket.receive(lines, connection.rank < 0 ? kLongestHello : kLongestReport);
+    const bool unsealed = options_.key && !connection.socket.encrypted();
     for (const std::string& line : lines) {
-      if (!connection.over) take(connection, parse_line(line));
+      if (unsealed)
+        connection.over = connection.over || lines.size() > 1 || !seal(connection, parse_line(line));
+      else if (!connection.over)
+        take(connection, parse_line(line));
     }
     if (open || connection.over) return;
     connection.over = true;
@@ -214,6 +218,18 @@ class Hub::Impl {
     end(connection.rank, RankState::Life::kDead);
     date_death(connection);
     ask_until_ = now_ + 0.2;  // the other ranks will wait for it soon, and may be killed by mpirun
+  }
+
+  /// Answers the line that begins encryption. False: it is another one.
+  bool seal(Connection& connection, const json& line) {
+    const std::optional<crypto::Hello> hello = parse_seal(line);
+    if (!hello) return false;
+    const crypto::Handshake handshake;
+    std::optional<crypto::Channel> keys = seal_keys(handshake, *options_.key, *hello, crypto::Side::kSecond);
+    if (!keys) return false;
+    connection.socket.send(seal_line(handshake.hello()));
+    connection.socket.encrypt(std::move(*keys));
+    return true;
   }
 
   void take(Connection& connection, const json& line) {

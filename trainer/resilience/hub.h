@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "parallel/crypto/aead.h"
 #include "trainer/resilience/verdict.h"
 
 namespace trireme {
@@ -17,6 +18,7 @@ struct HubOptions {
   double join_seconds = 600;    ///< timeout for all ranks to join, from the start of the hub
   double failed_seconds = 60;   ///< grace period after a rank has reported an error: mpirun ends the others with its exit code
   int own_rank = -1;            ///< rank of this process, if it is one: `on_verdict` must end it
+  std::shared_ptr<const crypto::Key> key = {};  ///< pre-shared with the monitors, whose connections are then encrypted (wire.h)
 };
 
 /// Runs a thread from construction to destruction. A connection that closes without a goodbye means a dead rank; silence means a stopped or

@@ -79,7 +79,8 @@ void end_with_link(int file, double seconds) {
 
 class Monitor::Impl {
  public:
-  Impl(const std::string& hub_address, int rank, RankRecord& record) : rank_(rank), record_(record), socket_(join(hub_address)) {
+  Impl(const std::string& hub_address, int rank, RankRecord& record, std::shared_ptr<const crypto::Key> key)
+      : rank_(rank), record_(record), key_(std::move(key)), socket_(join(hub_address)) {
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_ < 0) throw IoError(concat("rank ", rank_, ": cannot create an eventfd for the job monitor: ", std::strerror(errno)));
     report({});  // immediately, because the hub counts a rank as joined from its first report on
@@ -109,6 +110,10 @@ class Monitor::Impl {
         continue;
       }
       LineSocket socket(file);
+      if (key_ && !encrypt(socket, Clock::now() + std::chrono::seconds(is_last ? 10 : 3))) {
+        why = concat(address, ": the monitor does not encrypt (security.encryption)");
+        continue;
+      }
       socket.send(hello);
       const json welcome = parse_line(await_line(socket, Clock::now() + std::chrono::seconds(is_last ? 10 : 3)));
       if (welcome.contains("leave")) leave(welcome);
@@ -119,10 +124,21 @@ class Monitor::Impl {
         end_with_link(file, silence_seconds_);
         return socket;
       }
-      why = concat(address, ": connection refused, the monitor belongs to another job");
+      why = concat(address, ": connection refused, the monitor belongs to another job", key_ ? " or has another key (security.key_file)" : "");
     }
     throw IoError(concat("rank ", rank_, " on host ", host_name(), " cannot connect to the job monitor at ", joined(hub.addresses, ","), " (", why,
                          "): the hosts of a job must be able to connect to each other"));
+  }
+
+  /// False if the hub does not answer in time.
+  bool encrypt(LineSocket& socket, Clock::time_point deadline) const {
+    const crypto::Handshake handshake;
+    socket.send(seal_line(handshake.hello()));
+    const std::optional<crypto::Hello> answer = parse_seal(parse_line(await_line(socket, deadline)));
+    if (!answer) return false;
+    std::optional<crypto::Channel> keys = seal_keys(handshake, *key_, *answer, crypto::Side::kFirst);
+    if (keys) socket.encrypt(std::move(*keys));
+    return keys.has_value();
   }
 
   void run() {
@@ -210,6 +226,7 @@ class Monitor::Impl {
 
   int rank_;
   RankRecord& record_;
+  std::shared_ptr<const crypto::Key> key_;
   double silence_seconds_ = 10;
   std::string keeper_;
   bool keeper_is_rank_ = false;
@@ -224,7 +241,8 @@ class Monitor::Impl {
   std::thread thread_;
 };
 
-Monitor::Monitor(const std::string& hub_address, int rank, RankRecord& record) : impl_(std::make_unique<Impl>(hub_address, rank, record)) {}
+Monitor::Monitor(const std::string& hub_address, int rank, RankRecord& record, std::shared_ptr<const crypto::Key> key)
+    : impl_(std::make_unique<Impl>(hub_address, rank, record, std::move(key))) {}
 Monitor::~Monitor() = default;
 
 }  // namespace trireme

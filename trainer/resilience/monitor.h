@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "parallel/crypto/aead.h"
 #include "trainer/resilience/rank_record.h"
 
 namespace trireme {
@@ -14,8 +15,8 @@ namespace trireme {
 /// The destructor says goodbye: the rank exits normally or, during stack unwinding, has an error to report.
 class Monitor {
  public:
-  /// Errors: IoError if the hub cannot be reached. `record` must outlive it.
-  Monitor(const std::string& hub_address, int rank, RankRecord& record);
+  /// `key`: HubOptions::key of the hub. Errors: IoError if the hub cannot be reached, or has another key. `record` must outlive it.
+  Monitor(const std::string& hub_address, int rank, RankRecord& record, std::shared_ptr<const crypto::Key> key = {});
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;

@@ -28,16 +28,17 @@ void report_and_leave(const Verdict& verdict, RankRecord& record) {
 
 }  // namespace
 
-Watch::Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub) {
+Watch::Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub,
+             const std::shared_ptr<const crypto::Key>& key) {
   if (!launchers_hub && world.size() == 1) return;
   // With the launcher's hub no communication is needed here, so a rank that hangs earlier does not block the others and is reported as absent.
   std::string address = launchers_hub.value_or("");
   if (!launchers_hub) {
-    const HubOptions options{.ranks = world.size(), .one_host = one_host, .silence_seconds = silence_seconds, .own_rank = 0};
+    const HubOptions options{.ranks = world.size(), .one_host = one_host, .silence_seconds = silence_seconds, .own_rank = 0, .key = key};
     if (world.rank() == 0) hub_ = std::make_unique<Hub>(options, [this](const Verdict& verdict) { report_and_leave(verdict, record_); });
     address = all_gather_strings(world, hub_ ? hub_->address() : "")[0];
   }
-  monitor_ = std::make_unique<Monitor>(address, world.rank(), record_);
+  monitor_ = std::make_unique<Monitor>(address, world.rank(), record_, key);
 }
 
 void die_with_parent() {

@@ -14,8 +14,9 @@ namespace trireme {
 class Watch {
  public:
   /// Collective over `world`. `one_host`: all ranks are on this host. `silence_seconds`: HubOptions::silence_seconds of rank 0's hub.
-  /// `launchers_hub`: address of the launcher's hub, on every rank, if there is one. Errors: IoError.
-  Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub);
+  /// `launchers_hub`: address of the launcher's hub, on every rank, if there is one. `key`: HubOptions::key, for either hub. Errors: IoError.
+  Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub,
+        const std::shared_ptr<const crypto::Key>& key = {});
 
   RankRecord& record() { return record_; }
   Progress& progress() { return record_.progress(); }

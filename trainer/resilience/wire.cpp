@@ -10,29 +10,62 @@
 #include <cstring>
 #include <utility>
 
+#include "parallel/crypto/sodium.h"
+
 namespace trireme {
 
 using nlohmann::json;
+
+struct LineSocket::Seal {
+  crypto::Channel keys;
+  uint64_t sent = 0, received = 0;
+};
+
+LineSocket::LineSocket(int file) : file_(file) {}
 
 LineSocket::~LineSocket() {
   if (file_ >= 0) ::close(file_);
 }
 
 LineSocket::LineSocket(LineSocket&& other) noexcept
-    : file_(std::exchange(other.file_, -1)), error_(other.error_), in_(std::move(other.in_)), out_(std::move(other.out_)) {}
+    : file_(std::exchange(other.file_, -1)),
+      error_(other.error_),
+      in_(std::move(other.in_)),
+      out_(std::move(other.out_)),
+      seal_(std::move(other.seal_)) {}
 
 LineSocket& LineSocket::operator=(LineSocket&& other) noexcept {
   std::swap(file_, other.file_);
   std::swap(error_, other.error_);
   std::swap(in_, other.in_);
   std::swap(out_, other.out_);
+  std::swap(seal_, other.seal_);
   return *this;
+}
+
+void LineSocket::encrypt(crypto::Channel keys) { seal_ = std::make_unique<Seal>(Seal{std::move(keys)}); }
+
+std::string LineSocket::sealed(const std::string& line) const {
+  std::vector<uint8_t> frame(line.size() + crypto::kTagBytes);
+  seal_->keys.sends.seal(crypto::nonce_of(0, seal_->sent++), {}, std::as_bytes(std::span(line)), std::as_writable_bytes(std::span(frame)));
+  return crypto::hex(frame);
+}
+
+std::optional<std::string> LineSocket::opened(const std::string& line) const {
+  std::vector<uint8_t> frame(line.size() / 2);
+  if (frame.size() < crypto::kTagBytes || !crypto::from_hex(line, frame)) return std::nullopt;
+  std::string text(frame.size() - crypto::kTagBytes, '\0');
+  if (!seal_->keys.receives.open(crypto::nonce_of(0, seal_->received++), {}, std::as_bytes(std::span(frame)),
+                                 std::as_writable_bytes(std::span(text))))
+    return std::nullopt;
+  return text;
 }
 
 bool LineSocket::send(const json& line) {
   constexpr size_t kMostUnsent = size_t{4} << 20;
   if (out_.size() > kMostUnsent) return false;
-  out_ += line.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace);
+  out_ += seal_ ? sealed(text) : text;
   out_ += '\n';
   flush();
   return true;
@@ -55,6 +88,7 @@ void LineSocket::finish() {
 
 bool LineSocket::receive(std::vector<std::string>& lines, size_t longest) {
   std::array<char, 16384> bytes;
+  if (seal_) longest = 2 * (longest + crypto::kTagBytes);
   // Bounded, so that a peer that sends continuously cannot block the caller.
   for (int rounds = 0; rounds < 64; ++rounds) {
     const ssize_t count = ::recv(file_, bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -66,12 +100,34 @@ bool LineSocket::receive(std::vector<std::string>& lines, size_t longest) {
     size_t begin = 0;
     for (size_t end = in_.find('\n'); end != in_.npos; begin = end + 1, end = in_.find('\n', begin)) {
       if (end - begin > longest) return false;
-      lines.push_back(in_.substr(begin, end - begin));
+      std::string line = in_.substr(begin, end - begin);
+      if (seal_) {
+        std::optional<std::string> text = opened(line);
+        if (!text) error_ = EBADMSG;
+        if (!text) return false;
+        line = std::move(*text);
+      }
+      lines.push_back(std::move(line));
     }
     in_.erase(0, begin);
     if (in_.size() > longest) return false;
   }
   return true;
+}
+
+json seal_line(const crypto::Hello& hello) { return {{"seal", crypto::hex(hello)}}; }
+
+std::optional<crypto::Hello> parse_seal(const json& line) {
+  crypto::Hello hello;
+  if (!line.contains("seal") || !line["seal"].is_string() || !crypto::from_hex(line["seal"].get<std::string>(), hello)) return std::nullopt;
+  return hello;
+}
+
+std::optional<crypto::Channel> seal_keys(const crypto::Handshake& handshake, const crypto::Key& shared, const crypto::Hello& other,
+                                         crypto::Side side) {
+  const std::optional<crypto::Agreement> agreement = handshake.agree(shared, other, side, "job monitor");
+  if (!agreement) return std::nullopt;
+  return agreement->channel("lines");
 }
 
 json parse_line(std::string_view line) {
