@@ -30,8 +30,7 @@ class TwoHosts {
              ip({"link", "add", link('a'), "netns", name('a'), "type", "veth", "peer", "name", link('b'), "netns", name('b')}) && set_up('a') &&
              set_up('b');
     write_file(directory / "hosts", address('a') + " slots=2\n" + address('b') + " slots=" + std::to_string(second) + "\n");
-    write_file(directory / "agent.sh", "#!/bin/sh\nshift  # the address of the other host: there is one\nexec " + on('b') + "\n");
-    fs::permissions(directory / "agent.sh", fs::perms::owner_all);
+    write_agent("");
   }
   ~TwoHosts() {
     for (const char host : {'a', 'b'}) {
@@ -54,6 +53,12 @@ class TwoHosts {
     return done;
   }
   bool set_link(const std::string& state) { return ip({"-n", name('b'), "link", "set", link('b'), state}); }
+
+  /// From now on `file` is another file, with the contents of `other`, for what runs on the second host.
+  void replace_on_second(const fs::path& file, const fs::path& other) { write_agent("mount --bind " + other.string() + " " + file.string() + "; "); }
+  /// Starts a program beside the job on the second host. interface(): of the link there.
+  Arguments beside(const Arguments& words) const { return Arguments{"ip", "netns", "exec", name('b')} + words; }
+  std::string interface() const { return link('b'); }
 
   /// `trireme train` on the first host.
   Arguments train(const Arguments& arguments, const Arguments& environment = {}) const {
@@ -79,10 +84,14 @@ class TwoHosts {
   std::string name(char host) const { return "trireme-" + tag_ + host; }
   std::string link(char host) const { return "tr" + tag_ + host; }  // at most 15 characters
   static std::string address(char host) { return std::string("10.231.7.") + (host == 'a' ? "1" : "2"); }
-  /// A shell command that runs its arguments on a host.
-  std::string on(char host) const {
+  void write_agent(const std::string& first) const {
+    write_file(directory_ / "agent.sh", "#!/bin/sh\nshift  # the address of the other host: there is one\nexec " + on('b', first) + "\n");
+    fs::permissions(directory_ / "agent.sh", fs::perms::owner_all);
+  }
+  /// A shell command that runs its arguments on a host, after `first`.
+  std::string on(char host, const std::string& first = "") const {
     const std::string words = host == 'a' ? "exec \"$@\"" : "exec sh -c \"$*\"";  // like ssh, which passes one string to a shell
-    return "ip netns exec " + name(host) + " unshare --uts sh -c 'hostname galley-" + host + "; " + words + "' shell \"$@\"";
+    return "ip netns exec " + name(host) + " unshare --uts --mount sh -c 'hostname galley-" + host + "; " + first + words + "' shell \"$@\"";
   }
   bool set_up(char host) {
     return ip({"-n", name(host), "addr", "add", address(host) + "/24", "dev", link(host)}) && ip({"-n", name(host), "link", "set", "lo", "up"}) &&
@@ -256,6 +265,97 @@ TEST_CASE("hosts: a collective uses both directions of a slow link at the same t
   std::cout << "hosts: an all-reduce of " << kBytes << " bytes takes " << seconds << " s, the link " << link << " s in each direction" << std::endl;
   CHECK(seconds > 0.7 * link);  // bursts are sent at once
   CHECK(seconds < 1.25 * link);
+}
+
+/// Keeps every packet of an interface until it is terminated.
+constexpr const char* kCapture = R"(
+import signal, socket, sys
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+packets.setsockopt(socket.SOL_SOCKET, 33, 256 << 20)  # SO_RCVBUFFORCE
+packets.bind((sys.argv[1], 0))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+with open(sys.argv[2], "wb", buffering=0) as out:
+    while True:
+        out.write(packets.recv(1 << 18))
+)";
+
+Arguments encrypted(const TemporaryDirectory& directory) {
+  write_file(directory / "key", "8uXk1Zp0m5Qw3nV7rT9yB2cD4eF6gH8jKlMnPqRsTuV\n");
+  fs::permissions(directory / "key", fs::perms::owner_read | fs::perms::owner_write);
+  return sets({"security.encryption=required", "security.key_file=" + (directory / "key").string()});
+}
+
+TEST_CASE("hosts: an encrypted run shows no byte of weights or reports on the link, and trains the same bits", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 2);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  write_file(directory / "capture.py", kCapture);
+  const Arguments about = layout(1, 1, 4, 3) + sets({"training.steps=5", "training.evaluate.every=0", "checkpoint.every=5"});
+  const auto captured = [&](const std::string& name, const Arguments& more) {
+    Process capture(hosts.beside({"python3", "capture.py", hosts.interface(), name + ".packets"}), directory.path());
+    REQUIRE(capture.wait_for("ready"));
+    const Outcome outcome = Process(hosts.train(about + more + in(name)), directory.path()).wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    capture.signal(SIGTERM);
+    capture.wait();
+    return read_file(directory / (name + ".packets"));
+  };
+  const Arguments ring = sets({"parallel.collectives=ring"});
+  const std::string plain = captured("plain", ring), ring_sealed = captured("sealed", ring + encrypted(directory)),
+                    sealed = captured("library", encrypted(directory));
+  std::string ones;  // weights of norms before the first update
+  for (int i = 0; i < 8; ++i) ones += std::string("\x00\x00\x80\x3f", 4);
+  std::cout << "hosts: " << plain.size() << " bytes on the link in clear, with " << count(plain, ones) << " markers and "
+            << count(plain, "\"started\"") << " reports; " << ring_sealed.size() << " bytes encrypted, with " << count(ring_sealed, ones) << " and "
+            << count(ring_sealed, "\"started\"") << std::endl;
+  CHECK(count(plain, ones) > 0);
+  CHECK(count(plain, "\"started\"") > 0);
+  for (const std::string& packets : {ring_sealed, sealed}) {
+    CHECK(packets.size() > plain.size() / 2);
+    CHECK(count(packets, ones) == 0);
+    CHECK(count(packets, "\"started\"") == 0);
+  }
+  const Fingerprint expected = fingerprint_of(directory / "plain", 5), found = fingerprint_of(directory / "sealed", 5);
+  CHECK(found.state == expected.state);
+  CHECK(found.steps == expected.steps);
+  const std::vector<double> losses_in_clear = losses(directory / "plain", 5), other = losses(directory / "library", 5);
+  for (size_t step = 0; step < other.size(); ++step) CHECK(other[step] == Approx(losses_in_clear[step]).epsilon(1e-5));
+}
+
+TEST_CASE("hosts: another key, or none, on one host is named, and nothing is trained", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 2);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  const Arguments about = layout(1, 1, 4, 1) + sets({"training.steps=2", "training.evaluate.every=0"}) + encrypted(directory) + in("run");
+  write_file(directory / "other", "1uXk1Zp0m5Qw3nV7rT9yB2cD4eF6gH8jKlMnPqRsTuV\n");
+  fs::permissions(directory / "other", fs::perms::owner_read | fs::perms::owner_write);
+  hosts.replace_on_second(directory / "key", directory / "other");
+  const Outcome another = Process(hosts.train(about), directory.path()).wait();
+  check_error(another, 64, "rank 0 on host galley-a and rank 2 on host galley-b, rank 3 on host galley-b do not have the same key");
+  fs::permissions(directory / "other", fs::perms::others_read, fs::perm_options::add);
+  const Outcome open = Process(hosts.train(about), directory.path()).wait();
+  check_error(open, 64, "has mode 0604, so others may read or change the key");
+  CHECK_FALSE(fs::exists(directory / "run" / "metrics.jsonl"));
+}
+
+TEST_CASE("hosts: parameter servers on two hosts are encrypted and train", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 1);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  write_file(directory / "hosts", "10.231.7.1 slots=1\n10.231.7.2 slots=1\n");
+  const Arguments about = sets({"training.steps=6", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0", "parallel.islands=2",
+                                "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=3", "training.asynchronous.staleness=2",
+                                "training.schedule.warmup_steps=0"});
+  const Outcome outcome = Process(hosts.train(about + encrypted(directory) + in("run")), directory.path()).wait();
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(losses(directory / "run", 6).size() == 6);
 }
 
 TEST_CASE("hosts: doctor asks both hosts and names a slow link with the remedy", "[slow]") {

@@ -79,11 +79,24 @@ TEST_CASE("doctor: a healthy job has one good line for each check") {
     CHECK(findings.size() == checks().size());
     for (const Finding& finding : findings) {
       INFO(finding.check << ": " << finding.text);
-      const bool clear = finding.check == "encryption" && hosts > 1;  // nothing encrypts yet
+      const bool clear = finding.check == "encryption" && hosts > 1;  // without security.encryption
       CHECK(finding.grade == (clear ? Grade::kWeak : Grade::kGood));
       CHECK(finding.ranks.size() == 2 * static_cast<size_t>(hosts));
       CHECK(finding.text != "");
     }
+  }
+}
+
+TEST_CASE("doctor: required encryption is good between CPU ranks of several hosts and bad where NCCL would carry the messages") {
+  for (const int hosts : {1, 3}) {
+    JobFacts job = job_on(hosts);
+    job.needs->encrypted = true;
+    CHECK(line_of(job, "encryption").grade == Grade::kGood);
+    CHECK(contains(line_of(job, "encryption").text, hosts == 1 ? "no message leaves it" : "messages between hosts are encrypted"));
+    job.needs->gpu = true;
+    CHECK(line_of(job, "encryption").grade == (hosts == 1 ? Grade::kGood : Grade::kBad));
+    job.needs->ranks_per_gpu = 2;
+    CHECK(line_of(job, "encryption").grade == Grade::kGood);
   }
 }
 

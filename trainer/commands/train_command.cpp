@@ -79,10 +79,11 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
     const bool one_host = place.local_size == world->size();
     if (key && one_host && world->rank() == 0)
       std::cerr << "note: security.encryption=required: all ranks are on one host, so no message leaves it\n";
+    world = with_encryption(std::move(world), place, config);
     // The machine outlives the watch, but is constructed under it, because opening GPUs may hang.
     Watch watch(*world, one_host, hang_seconds(config, may_use_gpus(config.run.device), one_host), environment.hub_address, key);
     const StackRequest stacks([&] { watch.record().request_stacks("requested by SIGQUIT"); });
-    machine.emplace(std::move(world), place, config);
+    machine.emplace(std::move(world), place, config, MachineOptions{.world_is_encrypted = true});
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
     RunOptions options = arguments.options;
     options.ranks_per_host = place.local_size;

@@ -123,8 +123,9 @@ struct Needs {
   int ranks_per_gpu = 1;
   std::string isa = "auto";  ///< kernels.cpu_isa
   std::string precision = "fp32";
-  double checkpoint = 0;  ///< bytes of a checkpoint
-  double storage = 0;     ///< most bytes of checkpoints on disk
+  double checkpoint = 0;   ///< bytes of a checkpoint
+  double storage = 0;      ///< most bytes of checkpoints on disk
+  bool encrypted = false;  ///< security.encryption is required
 };
 
 struct JobFacts {

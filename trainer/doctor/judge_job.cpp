@@ -155,9 +155,19 @@ Finding judge_slurm(const JobFacts& job, const RankFacts& rank) {
 }
 
 Finding judge_encryption(const JobFacts& job, const RankFacts&) {
+  if (job.needs && job.needs->encrypted) {
+    if (hosts_of(job) == 1) return {.text = "security.encryption is required; all ranks are on one host, so no message leaves it"};
+    if (job.needs->gpu && job.needs->ranks_per_gpu == 1)
+      return {.grade = Grade::kBad,
+              .text = "security.encryption is required, and GPUs of several hosts communicate through NCCL, which encrypts nothing",
+              .remedy = "set run.device: cpu or run.ranks_per_gpu from 2, or encrypt the network (wg-quick up) and set security.encryption: none"};
+    return {.text = "messages between hosts are encrypted (security.encryption); mpirun's own channel, with command lines and output, is not"};
+  }
   const char* const what = "no link is encrypted: MPI, NCCL and the detection of lost ranks send in clear text";
   if (hosts_of(job) == 1) return {.text = concat(what, "; all ranks are on one host")};
-  return {.grade = Grade::kWeak, .text = what, .remedy = "use a network that only this job's hosts can reach, or a VPN between them (wg-quick up)"};
+  return {.grade = Grade::kWeak,
+          .text = what,
+          .remedy = "set security.encryption: required for CPU ranks, use a network that only this job's hosts can reach, or a VPN (wg-quick up)"};
 }
 
 }  // namespace trireme::doctor

@@ -18,7 +18,8 @@ Needs needs_of(const Config& config) {
           .isa = config.kernels.cpu_isa,
           .precision = config.training.precision,
           .checkpoint = saving.bytes,
-          .storage = saving.storage};
+          .storage = saving.storage,
+          .encrypted = is_encrypted(config.security)};
 }
 
 double forecast_bytes(const Config& config, int rank) {

@@ -107,7 +107,7 @@ NcclOptions nccl_options(const Config& config) {
 bool may_use_gpus(const std::string& device) { return device == "cuda" || (device == "auto" && has_gpu_files()); }
 
 Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options)
-    : world_(with_encryption(std::move(host), place, config)) {
+    : world_(options.world_is_encrypted ? std::move(host) : with_encryption(std::move(host), place, config)) {
   const bool encrypted = is_encrypted(config.security) && place.has_other_hosts(world_->size());
   const bool reports = world_->rank() == 0;
   const int found = config.run.device == "cpu" ? 0 : usable_gpus();

@@ -32,6 +32,7 @@ bool may_use_gpus(const std::string& device);
 
 struct MachineOptions {
   std::filesystem::path device_files = "/dev";  ///< where the NVIDIA driver makes the files of its GPUs
+  bool world_is_encrypted = false;              ///< with_encryption() has wrapped the world
   bool may_ignore_gpus = false;                 ///< for commands without run.device: auto takes CPUs where GPUs exist that not every rank can use
 };
 
@@ -40,7 +41,7 @@ class Machine {
  public:
   /// Collective. Resolves run.device in `config`: auto becomes cuda if every rank has a GPU, and cpu if no host of the job has one. GPU of a rank:
   /// local_rank / ranks_per_gpu, or the only visible one if the launcher shows each rank a different GPU or MIG instance.
-  /// With security.encryption required and ranks on several hosts, everything after the first agreement is encrypted.
+  /// Encrypts as with_encryption() does.
   /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build; with auto also if a host has GPUs; those of
   /// with_encryption().
   Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options = {});

@@ -46,11 +46,17 @@ double measured_ring_seconds(const LinkRanges& ranges, const GroupPlacement& gro
   return measured_seconds(ranges, bytes, passes * (group.size - 1), passes * (group.size - 1) / group.size * bytes * group.oversubscription);
 }
 
+/// AES-256-GCM of libsodium 1.0.18 on a core of a Xeon with AVX-512 (`bench_seal`). Newer ones are faster, ChaCha20-Poly1305 is slower by a third.
+constexpr double kSealedBytesPerSecond = 1.3e9;
+
 /// Time of a verb by an algorithm of our own; nullopt for library.
 std::optional<double> own_seconds(CollectiveVerb verb, const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
   if (group.collectives == Collectives::kLibrary) return std::nullopt;
   MessageCosts costs = message_costs(link_of(group, cluster), cluster);
-  for (MessageCosts::Range& range : costs.ranges) range.bandwidth /= group.oversubscription;
+  for (MessageCosts::Range& range : costs.ranges) {
+    range.bandwidth /= group.oversubscription;
+    if (group.encrypted) range.bandwidth = 1 / (1 / range.bandwidth + 2 / kSealedBytesPerSecond);  // at the sender and at the receiver
+  }
   const auto n = static_cast<int64_t>(group.size);
   return collective_seconds(algorithm_of(group.collectives).value_or(fastest_algorithm(verb, n, bytes, costs)), verb, n, bytes, costs);
 }
@@ -101,7 +107,12 @@ bool leaves_block(int64_t from, int64_t to, int64_t ranks, int64_t block) {
 
 }  // namespace
 
-GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster, Collectives collectives) {
+CollectiveChoice::CollectiveChoice(const Config& config) : CollectiveChoice(config.parallel.collectives.value()) {
+  encrypted = is_encrypted(config.security);
+  if (encrypted && between == Collectives::kLibrary) between = Collectives::kAuto;
+}
+
+GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster, const CollectiveChoice& choice) {
   const Groups groups{size, stride};
   const int64_t devices = cluster.devices_per_node;
   const int64_t nodes = cluster.nodes == 1 ? 1 : std::min(size, groups.worst_span(devices));
@@ -113,7 +124,8 @@ GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& clust
                              const bool leaves = groups.worst_span(under * devices) > 1;
                              return leaves ? static_cast<double>(groups.fewest_on_node(under * devices)) / static_cast<double>(per_node) : 0;
                            }),
-          oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; }), collectives};
+          oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; }),
+          nodes > 1 ? choice.between : choice.within, nodes > 1 && choice.encrypted};
 }
 
 bool depends_on_size(const GroupPlacement& group, const ClusterConfig& cluster) {

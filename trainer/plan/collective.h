@@ -4,8 +4,19 @@
 // reduce_scatter take the time of parallel/comm/collective_costs.h, by the costs of messages over the link that limits the group.
 #include "parallel/mesh.h"
 #include "trainer/config/cluster.h"
+#include "trainer/config/config.h"
 
 namespace trireme {
+
+/// How the groups of a run reduce and gather.
+struct CollectiveChoice {
+  CollectiveChoice(Collectives all = Collectives::kLibrary) : within(all), between(all) {}
+  /// parallel.collectives; with security.encryption auto between nodes for library.
+  explicit CollectiveChoice(const Config& config);
+
+  Collectives within, between;  ///< of groups on one node, and on several
+  bool encrypted = false;       ///< messages between nodes
+};
 
 /// Placement of a group on the nodes. World rank r is device r mod devices_per_node of node r / devices_per_node.
 struct GroupPlacement {
@@ -15,11 +26,12 @@ struct GroupPlacement {
   double oversubscription = 1;         ///< highest over the switches crossed, for a ring, which leaves each switch once
   double spread_oversubscription = 1;  ///< the same if every member sends out of each switch at once
   Collectives collectives = Collectives::kLibrary;
+  bool encrypted = false;  ///< each byte of reductions and gathers is encrypted and decrypted on its way
 };
 
 /// Placement of the worst-placed group of a mesh axis, whose groups have `size` ranks that are `stride` apart. All other groups wait for it. It may
 /// straddle two nodes where another group of the same size fits within one.
-GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster, Collectives collectives = Collectives::kLibrary);
+GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster, const CollectiveChoice& choice = {});
 
 /// Whether the time of the group's collectives bends with the size: their ranges are measured, or messages are sent one by one.
 bool depends_on_size(const GroupPlacement& group, const ClusterConfig& cluster);

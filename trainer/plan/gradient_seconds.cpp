@@ -53,7 +53,7 @@ double gather_seconds(const Config& config, const GroupPlacement& shard, double 
   const double primary = primary_gather_seconds(config, shard, elements, cluster);
   if (config.parallel.secondary_shards == 0) return primary;
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute)), gathers = 2.0 * microbatches_of(config);
-  const GroupPlacement near = place_of(config.parallel.secondary_shards, config.parallel.tensor, cluster, config.parallel.collectives.value());
+  const GroupPlacement near = place_of(config.parallel.secondary_shards, config.parallel.tensor, cluster, CollectiveChoice(config));
   // The first of them also copies this rank's part.
   const double once = primary + traffic_seconds(2 * element * elements / near.size, 1, cluster);
   return (once + (gathers - 1) * all_gather_seconds(near, element * elements, cluster)) / gathers;
@@ -62,7 +62,7 @@ double gather_seconds(const Config& config, const GroupPlacement& shard, double 
 GradientSeconds::GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster)
     : cluster_(cluster),
       data_(place_of(degree_of(mesh_shape(config.parallel), MeshAxis::kData), stride_of(mesh_shape(config.parallel), MeshAxis::kData), cluster,
-                     config.parallel.collectives.value())),
+                     CollectiveChoice(config))),
       factors_(config.training.compression.method == CompressionMethod::kPowerSgd),
       robust_(is_robust(config.security)),
       all_products_(needs_all_products(config.security.aggregation.rule.value())),

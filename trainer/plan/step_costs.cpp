@@ -36,7 +36,7 @@ class OperationCosts {
   OperationCosts(const Config& config, const ClusterConfig& cluster)
       : cluster_(cluster),
         stack_(effective_stack(cluster, config)),
-        tensor_(place_of(config.parallel.tensor, 1, cluster, config.parallel.collectives.value())) {}
+        tensor_(place_of(config.parallel.tensor, 1, cluster, CollectiveChoice(config))) {}
   const Stack& stack() const { return stack_; }
 
   OperationSeconds of(const std::vector<OperationRecord>& operations) const {
@@ -166,7 +166,7 @@ class Model {
   /// Adds the communication of ZeRO-2 and 3 per micro-batch for a part of `elements` weights.
   void move(const Part& of, PartSeconds& part, double elements) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
-    const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_, config_.parallel.collectives.value());
+    const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_, CollectiveChoice(config_));
     const double factor = stack_.data_factor;
     const double gathered = policy.unshard_each_use ? factor * gather_seconds(config_, shard, elements, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
@@ -195,7 +195,7 @@ class Model {
 double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double units, double first_forward,
                       double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
-  const Collectives collectives = config.parallel.collectives.value();
+  const CollectiveChoice collectives(config);
   const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster, collectives);
   const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster, collectives);
   // A link without ranges has one bandwidth, and its latency is nothing beside a step. Where it has ranges, the size of a unit decides.
@@ -223,7 +223,7 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
 double server_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
   if (!is_asynchronous(config.training) || shares_weights(config.training)) return 0;
   const MeshShape mesh = mesh_shape(config.parallel);
-  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
+  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, CollectiveChoice(config));
   const Precision precision = precision_of(config.training);
   const double weights = all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.master)), cluster);
   if (averages_elastically(config.training)) return 2 * weights / static_cast<double>(config.training.asynchronous.every);
@@ -240,7 +240,7 @@ OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, d
   const LocalConfig& local = config.training.local;
   if (!local.steps) return {};
   const MeshShape mesh = mesh_shape(config.parallel);
-  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, config.parallel.collectives.value());
+  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, CollectiveChoice(config));
   const double bytes = owned * static_cast<double>(size_of(precision_of(config.training).master));
   const auto round = static_cast<double>(*local.steps), fragments = static_cast<double>(local.fragments);
   const double hidden = config.parallel.overlap ? static_cast<double>(local.delay) * compute : 0;
@@ -368,7 +368,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   const int64_t apart = int64_t{stride_of(mesh, MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
   double tied = 0;
   if (config.model.tied_embeddings && apart > 0)
-    tied = GradientSeconds(config, stack, cluster).tied(place_of(2, apart, cluster, config.parallel.collectives.value()), table);
+    tied = GradientSeconds(config, stack, cluster).tied(place_of(2, apart, cluster, CollectiveChoice(config)), table);
   std::vector<double> compute(elements.size());  // of a micro-batch
   for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
   for (size_t rank = 0; rank < elements.size(); ++rank) {

@@ -82,7 +82,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const Stack stack = effective_stack(cluster, config);
   const ZeroPolicy policy = zero_policy(config.parallel);
   const double factor = stack.data_factor;
-  const Collectives collectives = config.parallel.collectives.value();
+  const CollectiveChoice collectives(config);
   const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, collectives); };
   const GroupPlacement shard = place(MeshAxis::kShard), replicate = place(MeshAxis::kReplicate);
   const MeshGroup embedding = group_of(mesh, MeshAxis::kEmbedding, 0, mesh.tensor);
