@@ -217,7 +217,7 @@ TEST_CASE("bad configuration: keys and values") {
       {"an unknown packing", {"data.packing=bfd"}, {"data.packing=bfd", "allowed none | best_fit"}},
       {"encryption without a key",
        {"security.encryption=required"},
-       {"security.key_file=null: security.encryption required needs a key that all hosts share; allowed the path of a file"}},
+       {"security.key_file: security.encryption required needs a key that all hosts share; allowed the path of a file"}},
       {"a key without encryption", {"security.key_file=key"}, {"security.key_file=key: has no effect: encryption is none; remove the key"}},
       {"an unknown encryption", {"security.encryption=tls"}, {"security.encryption=tls", "allowed none | required"}},
       {"a window without packing", {"data.packing_window=64"}, {"data.packing_window=64: has no effect: data.packing is none"}},
