@@ -26,6 +26,8 @@ const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "training.asynchronous.replay",
                                         "data.validation",
                                         "data.balance",
+                                        "security.encryption",
+                                        "security.key_file",
                                         "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {
