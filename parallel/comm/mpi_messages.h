@@ -33,7 +33,7 @@ class MpiMessages {
     const int64_t most = to_other_host ? std::min(options_.max_count, MpiOptions::kPieceBytes / size_of(message.buffer.dtype())) : options_.max_count;
     for_each_chunk(message.buffer.numel(), most, [&](int64_t begin, int count) {
       start(operation, message, at(message.buffer, begin), count, type, tag_of(message));
-      if (message.kind == PointToPoint::Kind::kRecv) operation.expect(count, type);
+      if (message.kind == PointToPoint::Kind::kRecv) operation.expect(count, type, message.peer);
     });
   }
 

@@ -62,8 +62,8 @@ class MpiOperation final : public Work::Operation {
     requests_.clear();
     for (const Receive& receive : receives_) {
       const int64_t count = count_of(statuses_[receive.request], receive);
-      TRIREME_CHECK(count == receive.count, "a message is shorter than its receive: ", count, " elements instead of ", receive.count, " (", place_,
-                    ")");
+      TRIREME_CHECK(count == receive.count, "a message from rank ", receive.source, " is shorter than its receive: ", count, " elements instead of ",
+                    receive.count, " (", place_, ")");
     }
     if (copy_from_.defined()) copy_elements(copy_from_, copy_to_);
   }
@@ -75,8 +75,8 @@ class MpiOperation final : public Work::Operation {
     check_mpi(call(&request), name, place_);
     requests_.push_back(request);
   }
-  /// Declares that the request started last is a receive of exactly `count` elements of `type`, a predefined MPI type.
-  void expect(int64_t count, MPI_Datatype type) { receives_.push_back({requests_.size() - 1, count, type, -1, -1}); }
+  /// Declares that the request started last is a receive of exactly `count` elements of `type`, a predefined MPI type, from `source`.
+  void expect(int64_t count, MPI_Datatype type, int source) { receives_.push_back({requests_.size() - 1, count, type, source, -1}); }
   /// The same for the part of an all_to_all that `source` sends to `destination`, this rank.
   void expect_part(int64_t count, MPI_Datatype type, int source, int destination) {
     receives_.push_back({requests_.size() - 1, count, type, source, destination});
@@ -102,7 +102,7 @@ class MpiOperation final : public Work::Operation {
     size_t request;
     int64_t count;
     MPI_Datatype type;
-    int source, destination;  ///< ranks of an all_to_all part; -1 for a message
+    int source, destination;  ///< `destination`: -1 for a message that is not a part of an all_to_all
   };
 
   static int64_t count_of(const MPI_Status& status, const Receive& receive) {
@@ -114,11 +114,16 @@ class MpiOperation final : public Work::Operation {
   /// Throws if a part is longer or shorter than expected. Open MPI reports the original length of a truncated message.
   void check_parts(size_t request, int code, const MPI_Status& status) const {
     const auto receive = std::ranges::find(receives_, request, &Receive::request);
-    if (receive == receives_.end() || receive->source < 0) return;
+    if (receive == receives_.end()) return;
     int error = code;
     if (code != MPI_SUCCESS) MPI_Error_class(code, &error);
     if (error != MPI_SUCCESS && error != MPI_ERR_TRUNCATE) return;
     const int64_t count = count_of(status, *receive);
+    if (receive->destination < 0) {
+      TRIREME_CHECK(error == MPI_SUCCESS, "a message from rank ", receive->source, " is longer than its receive: ", count, " elements instead of ",
+                    receive->count, " (", place_, ")");
+      return;
+    }
     TRIREME_CHECK(error == MPI_SUCCESS || count > receive->count, verb_, ": rank ", receive->source, " sends more elements to rank ",
                   receive->destination, " than the ", receive->count, " it expects (", place_, ")");
     TRIREME_CHECK(count == receive->count, count_mismatch(receive->source, count, receive->destination, receive->count), " (", place_, ")");

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -134,9 +135,11 @@ crypto::Channel link_keys(const std::vector<std::string>& secrets, int client, i
 }  // namespace
 
 struct Link::Seal {
+  Seal(crypto::Channel of_link, std::string with) : keys(std::move(of_link)), peer(std::move(with)) {}
   crypto::Channel keys;
   std::string peer;
   std::vector<std::byte> out = {}, in = {}, text = {};  ///< frames, and what the last received one contained
+  std::mutex sending;                                   ///< of `sent` and `out`
   size_t taken = 0;                                     ///< of `text`
   uint64_t sent = 0, received = 0;                      ///< frames
 };
@@ -152,10 +155,11 @@ Link::~Link() {
   if (file_ >= 0) ::close(file_);
 }
 
-void Link::encrypt(crypto::Channel keys, std::string peer) { seal_ = std::make_unique<Seal>(Seal{std::move(keys), std::move(peer)}); }
+void Link::encrypt(crypto::Channel keys, std::string peer) { seal_ = std::make_unique<Seal>(std::move(keys), std::move(peer)); }
 
 void Link::send(std::span<const std::byte> bytes) const {
   if (!seal_) return send_plain(bytes);
+  const std::lock_guard lock(seal_->sending);
   while (!bytes.empty()) {
     const std::span<const std::byte> text = bytes.first(std::min(bytes.size(), kLongestFrame));
     FrameLength length;
@@ -259,6 +263,7 @@ RankLinks::RankLinks(Communicator& group, bool encrypted) {
     }
     const bool known = std::equal(greeting.token.begin(), greeting.token.end(), own.token.begin(), own.token.end());
     if (!known || greeting.rank < 0 || greeting.rank >= group.size() || greeting.rank == group.rank()) continue;
+    if (from_clients_[static_cast<size_t>(greeting.rank)].is_open()) continue;  // a second one that repeats a greeting
     make_blocking(file, true);
     if (encrypted) {
       LinkSecret fresh;

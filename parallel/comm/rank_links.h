@@ -34,6 +34,7 @@ class Link {
   bool receive(std::span<std::byte> bytes) const;
   /// Ends the connection in both directions: blocked calls return or throw. Thread-safe.
   void shut_down() const;
+  bool is_open() const { return file_ >= 0; }
 
  private:
   struct Seal;
@@ -42,7 +43,7 @@ class Link {
   void send_plain(std::span<const std::byte> bytes) const;
 
   int file_;
-  std::unique_ptr<Seal> seal_;  ///< null: not encrypted. One half is of the sending thread, the other of the receiving one
+  std::unique_ptr<Seal> seal_;  ///< null: not encrypted
 };
 
 /// Two connections of this rank with each other rank of a group: one that this rank has opened, as a client, and one that the other rank has opened,

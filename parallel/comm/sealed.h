@@ -3,9 +3,9 @@
 // hosts. Ranks of one host share their memory anyway, and what they exchange stays as it is.
 //
 // Keys. agree_on_keys() runs one handshake (crypto/handshake.h) for each pair of ranks on different hosts. Its context binds the secret of a pair to
-// both ranks, the number of ranks and the division of ranks into hosts. From that secret each group derives, for each direction of the pair, a key of its own: from
-// the name of the group, its ranks, and how many groups of the pair were made before it. So a frame of another run, group, pair or direction never
-// opens.
+// both ranks, the number of ranks, the division of ranks into hosts and whatever the ranks have agreed on before in clear text. From that secret each
+// group derives a key of its own for each direction of the pair: from the name of the group, its ranks, and how many groups of the pair were made
+// before it. So a frame of another run, group, pair or direction never opens.
 //
 // Frames. A message of n bytes becomes n + 16 bytes: encrypted, and the tag. The nonce is the channel (4 bytes) and the number of the message among
 // those of its channel and direction (8 bytes), both little endian; neither is sent, because sender and receiver count alike. So a frame that is
@@ -32,6 +32,7 @@ namespace trireme {
 struct SealOptions {
   std::vector<int> hosts;          ///< by world rank, numbers that differ between hosts
   std::vector<std::string> names;  ///< of the host of each world rank, for messages
+  std::string agreed;              ///< what else all ranks have agreed on in clear text: keys agree only if it is the same everywhere
 };
 
 /// The secrets of this rank with the ranks on other hosts.

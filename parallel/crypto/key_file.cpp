@@ -49,13 +49,14 @@ void refuse_unopened(int file, const std::string& at, int error) {
   throw IoError(concat(at, " cannot be read: ", std::strerror(error)));
 }
 
-/// Reads until `bytes` are full or the file ends; returns how many bytes were read.
+/// Reads until `bytes` are full or the file ends; returns how many bytes were read. Errors: IoError.
 size_t read_some(int file, std::span<uint8_t> bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t count = ::read(file, bytes.data() + done, bytes.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
+    if (count < 0) throw IoError(concat("a key file cannot be read: ", std::strerror(errno)));
+    if (count == 0) break;
     done += static_cast<size_t>(count);
   }
   return done;
@@ -115,7 +116,7 @@ Key read_shared_key(const fs::path& path, const std::string& what) {
   SecretBytes text(kLongest + 1);
   size_t length = read_some(file, text.span());
   const bool whole = length <= kLongest;
-  while (length > 0 && std::strchr(" \t\r\n", text.data()[length - 1]) != nullptr) --length;
+  while (length > 0 && std::string_view(" \t\r\n").find(static_cast<char>(text.data()[length - 1])) != std::string_view::npos) --length;
   if (!whole || length < kShortest)
     throw ConfigError(concat(at, " contains ", whole ? concat(length, " bytes") : "more", "; allowed ", kShortest, " to ", kLongest,
                              " bytes drawn at random: head -c 32 /dev/urandom | base64 > ", path.string()));

@@ -261,6 +261,10 @@ void check_aggregation(Rules& rules, const Config& c) {
 }
 
 void check_encryption(Rules& rules, const Config& c) {
+  if (is_encrypted(c.security) && c.observe.prometheus.port && rules.apply({"security.encryption", "observe.prometheus.address"}) &&
+      c.observe.prometheus.address != "127.0.0.1" && c.observe.prometheus.address != "::1" && c.observe.prometheus.address != "localhost")
+    rules.broken("observe.prometheus.address", "figures of the run would leave the host in clear text, which security.encryption required rules out",
+                 "127.0.0.1, or security.encryption none", "127.0.0.1");
   if (!is_encrypted(c.security) || c.security.key_file || !rules.apply({"security.encryption", "security.key_file"})) return;
   rules.broken("security.key_file", "security.encryption required needs a key that all hosts share",
                "the path of a file, or security.encryption none", "security.encryption none");

@@ -34,7 +34,10 @@ void collectively(Communicator& world, const std::function<void()>& body) {
   }
   if (first.empty()) return;
   const size_t space = first.find(' ');
-  const auto code = static_cast<ExitCode>(std::stoi(first.substr(0, space)));
+  // Only codes of failures: what other ranks say may arrive in clear text, and must not make this rank end as if all was well.
+  auto code = static_cast<ExitCode>(std::atoi(first.substr(0, space).c_str()));
+  const auto failures = {ExitCode::kUsage, ExitCode::kData, ExitCode::kMissingFile, ExitCode::kInternal, ExitCode::kIo};
+  if (std::ranges::find(failures, code) == failures.end()) code = ExitCode::kInternal;
   const std::string message = first.substr(space + 1) + (failed < world.size() ? " (on rank " + ranks + ")" : "");
   throw AgreedError(code, message, world.rank() == 0);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "parallel/comm/sealed.h"
@@ -40,6 +41,18 @@ SealOptions seal_options(Communicator& world, const RankPlace& place) {
   return options;
 }
 
+/// What decides on the order of sums, as text.
+std::string text_of(const StepwiseOptions& options) {
+  std::ostringstream text;
+  text << std::hexfloat << (options.algorithm ? static_cast<int>(*options.algorithm) : -1);
+  for (const MessageCosts* const costs : {&options.within, &options.between}) {
+    text << " costs " << costs->start;
+    for (const auto* const ranges : {&costs->ranges, &costs->sums})
+      for (const MessageCosts::Range& range : *ranges) text << " from " << range.from << " " << range.latency << " " << range.bandwidth;
+  }
+  return text.str();
+}
+
 }  // namespace
 
 crypto::Key read_link_key(const SecurityConfig& security) {
@@ -53,8 +66,9 @@ std::unique_ptr<Communicator> with_encryption(std::unique_ptr<Communicator> worl
   if (!is_encrypted(config.security)) return world;
   std::optional<crypto::Key> key;
   collectively(*world, [&] { key = read_link_key(config.security); });
-  const SealOptions hosts = seal_options(*world, place);
+  SealOptions hosts = seal_options(*world, place);
   StepwiseOptions sums = agreed_stepwise_options(*world, config);
+  hosts.agreed = text_of(sums);
   sums.hosts = hosts.hosts;
   sums.only_between_hosts = config.parallel.collectives == Collectives::kLibrary;
   std::shared_ptr<SealKeys> keys;
