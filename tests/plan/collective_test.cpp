@@ -172,4 +172,24 @@ TEST_CASE("collective: a group that straddles the boundary of a level crosses it
 }
 
 }  // namespace
+
+TEST_CASE("collective: encryption takes auto between nodes, where every byte costs time at both ends, and changes nothing on a node") {
+  Config config;
+  const CollectiveChoice plain(config);
+  config.security.encryption = Encryption::kRequired;
+  const CollectiveChoice encrypted(config);
+  CHECK(encrypted.within == Collectives::kLibrary);
+  CHECK(encrypted.between == Collectives::kAuto);
+  ClusterConfig cluster;
+  cluster.device.type = "cpu";
+  cluster.nodes = 2;
+  cluster.devices_per_node = 2;
+  cluster = resolve_cluster(cluster);
+  const auto seconds = [&](int64_t size, const CollectiveChoice& choice) {
+    return all_gather_seconds(place_of(size, 1, cluster, choice), 1e9, cluster);
+  };
+  CHECK(seconds(2, encrypted) == seconds(2, plain));
+  CHECK(seconds(4, encrypted) > seconds(4, Collectives::kAuto) + 0.75 * 1e9 * 2 / 2e9);
+}
+
 }  // namespace trireme
