@@ -67,7 +67,7 @@ bool read_line(int file, std::span<uint8_t> line) {
   return read_some(file, line) == kLineBytes && line[kLineBytes - 1] == '\n';  // `line` has room for one byte more
 }
 
-/// The key that follows `name` in `line`; false if the line is another one.
+/// Reads the key that follows `name` in `line`; false if the line does not have this form.
 bool parse_line(std::span<const uint8_t> line, std::string_view name, std::span<uint8_t> key) {
   return std::equal(name.begin(), name.end(), line.begin()) && from_hex({reinterpret_cast<const char*>(line.data()) + name.size(), kDigits}, key);
 }
@@ -153,8 +153,13 @@ PublicKey write_new_key_pair(const fs::path& path) {
     write_line(secret_file, kSecretName, digits.span().first(kDigits), path);
     const OpenFile public_file(public_path, kNew, 0644);
     if (public_file < 0) throw IoError(concat("cannot write ", public_path.string(), ": ", std::strerror(errno)));
-    const std::string public_digits = hex(key.public_key());
-    write_line(public_file, kPublicName, {reinterpret_cast<const uint8_t*>(public_digits.data()), public_digits.size()}, public_path);
+    try {
+      const std::string public_digits = hex(key.public_key());
+      write_line(public_file, kPublicName, {reinterpret_cast<const uint8_t*>(public_digits.data()), public_digits.size()}, public_path);
+    } catch (...) {
+      ::unlink(public_path.c_str());
+      throw;
+    }
   } catch (...) {
     ::unlink(path.c_str());
     throw;

@@ -14,7 +14,7 @@ namespace trireme::crypto {
 using Hash = std::array<uint8_t, 32>;       ///< SHA-256
 using PublicKey = std::array<uint8_t, 32>;  ///< Ed25519
 using Signature = std::array<uint8_t, 64>;  ///< Ed25519
-inline constexpr size_t kSeedBytes = 32;    ///< of an Ed25519 key pair
+inline constexpr size_t kSeedBytes = 32;    ///< size of the seed of an Ed25519 key pair
 
 bool has_sodium();
 /// `what`: the beginning of the message, such as a key of the configuration. Errors: ConfigError if this build has no libsodium.
