@@ -70,7 +70,10 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
 
 bool is_own(const std::string& checkpoint, const Config& config) {
   std::error_code ignored;
-  return fs::equivalent(fs::absolute(checkpoint).parent_path().parent_path(), config.run.directory, ignored);
+  const fs::path checkpoints = fs::path(config.run.directory) / "checkpoints", absolute = fs::absolute(checkpoint).lexically_normal();
+  const fs::path named = absolute.has_filename() ? absolute : absolute.parent_path();
+  return fs::equivalent(named.parent_path(), checkpoints, ignored) ||
+         fs::equivalent(fs::canonical(named, ignored).parent_path(), checkpoints, ignored);  // given as a link to it
 }
 
 ConfigChange check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data,
