@@ -38,7 +38,7 @@ Outcome verify_audit(const TemporaryDirectory& directory, const Arguments& more 
 
 }  // namespace
 
-TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is whole, signed, and without its key in any file") {
+TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is valid, signed, and without its key in any file") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check(run(directory, {"audit", "keygen", "--output", "key"}), 0, "public key in key.pub");
@@ -55,9 +55,9 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   CHECK((between.code == 0 || says(between, "is incomplete")));
   CHECK((between.code != 0 || between.out.find("the log does not end with the end of a job") != std::string::npos));
   must(directory, kTrain + arguments);
-  const Outcome whole = must(verify_audit(directory, {"--public-key", "key.pub", "--json"}));
-  const auto found = nlohmann::json::parse(whole.out);
-  CHECK(found["whole"] == true);
+  const Outcome valid = must(verify_audit(directory, {"--public-key", "key.pub", "--json"}));
+  const auto found = nlohmann::json::parse(valid.out);
+  CHECK(found["valid"] == true);
   CHECK(found["jobs"] == 2);
   CHECK(found["checkpoints"] == nlohmann::json{396, 398, 400});
   CHECK(found["status"] == "done");
@@ -97,14 +97,14 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   check_error(refused, 65, "it was shortened or changed");
   write_file(directory / "run/audit.jsonl", log);
   must(directory, {"audit", "keygen", "--output", "other"});
-  check_error(verify_audit(directory, {"--public-key", "other.pub"}), 65, "is signed by another key");
+  check_error(verify_audit(directory, {"--public-key", "other.pub"}), 65, "; expected ");
   const fs::path weights = directory / "run/checkpoints/step-00000398/rank-00000.safetensors";
   std::string bytes = read_file(weights);
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 1);
   write_file(weights, bytes);
   const Outcome changed = verify_audit(directory, {"--json"});
   check_error(changed, 65, "step-00000398/rank-00000.safetensors: was changed");
-  CHECK(nlohmann::json::parse(changed.out)["whole"] == false);
+  CHECK(nlohmann::json::parse(changed.out)["valid"] == false);
 }
 
 TEST_CASE("audit: what cannot be done is refused before anything is written") {
@@ -123,6 +123,8 @@ TEST_CASE("audit: what cannot be done is refused before anything is written") {
   check_error(run(directory, with_key("run.yaml")), 64, "run.yaml has mode");
   check_error(run(directory, kTrain + sets({"security.audit.signing_key_file=key"})), 64, "has no effect: audit.enabled is false");
   check_error(run(directory, {"audit", "verify", "run"}), 66, "run does not exist");
+  check_error(run(directory, {"audit", "verify", ".", "--json"}), 66, "audit.jsonl does not exist");
+  CHECK(nlohmann::json::parse(run(directory, {"audit", "verify", ".", "--json"}).out)["valid"] == false);
   check_error(run(directory, {"audit", "verify", "."}), 66, "audit.jsonl does not exist: this run has no audit log");
   check_error(run(directory, {"audit", "verify", ".", "--public-key", "none.pub"}), 66, "--public-key: none.pub does not exist");
   check_error(run(directory, {"audit", "verify", ".", "--public-key", "key"}), 65, "does not contain a public key");
@@ -159,13 +161,30 @@ TEST_CASE("audit: a run that gets a log at a resume starts a chain that says so"
   prepare_run(directory);
   must(directory, kTrain + in("run") + Arguments{"--max-steps", "4"});
   must(directory, kTrain + kAudit + in("run"));
-  const Outcome whole = verify_audit(directory);
-  check(whole, 0, "checkpoint of step 4: saved without an audit log");
-  CHECK(whole.out.find("1 checkpoint, the receipt") != std::string::npos);
+  const Outcome valid = verify_audit(directory);
+  check(valid, 0, "checkpoint of step 4: saved without an audit log");
+  CHECK(valid.out.find("1 checkpoint, the receipt") != std::string::npos);
   CHECK(audit_records(directory / "run").front()["from"]["unaudited"] == true);
   must(directory, kTrain + kAudit + in("other") + Arguments{"--resume", "run/checkpoints/step-00000004"});
   CHECK(audit_records(directory / "other").front()["from"]["unaudited"] == true);
   check(run(directory, {"audit", "verify", "other"}), 0, "1 checkpoint, the receipt");
+}
+
+TEST_CASE("audit: the check of a resume does not depend on how the checkpoint is named, and a refused one leaves latest as it was") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, kTrain + kAudit + in("run") + Arguments{"--max-steps", "4"});
+  fs::remove(directory / "run/receipt.json");
+  fs::remove(directory / "run/audit.jsonl");
+  fs::create_directory_symlink("run/checkpoints/step-00000002", directory / "link");
+  const fs::path latest = fs::read_symlink(directory / "run/checkpoints/latest");
+  REQUIRE(latest == "step-00000004");
+  for (const char* name : {"run/checkpoints/step-00000002", "run/checkpoints/step-00000002/", "run/checkpoints/./step-00000002//", "link", "link/"}) {
+    CAPTURE(name);
+    check_error(run(directory, kTrain + kAudit + in("run") + Arguments{"--resume", name}), 65, "audit.jsonl does not exist");
+    CHECK(fs::read_symlink(directory / "run/checkpoints/latest") == latest);
+    CHECK_FALSE(fs::exists(directory / "run/audit.jsonl"));
+  }
 }
 
 TEST_CASE("audit: suspects are recorded as metrics.jsonl has them") {
@@ -182,7 +201,7 @@ TEST_CASE("audit: suspects are recorded as metrics.jsonl has them") {
   check(verify_audit(directory), 0, "ended: done");
 }
 
-TEST_CASE("audit: killed at a call of a save, the log has what every checkpoint names, and the resumed run is whole") {
+TEST_CASE("audit: killed at a call of a save, the log has what every checkpoint names, and the resumed run is valid") {
   const Trials trials(layout(1, 1, 1, 0) + kAudit);
   const int calls = trials.calls_of_a_save(0);
   std::set<int> at{1, calls / 2};

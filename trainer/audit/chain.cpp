@@ -69,7 +69,7 @@ Log read_log(const std::filesystem::path& path) {
     if (hash != crypto::hex(log.head.hash))
       throw DataError(where + ": its hash does not follow from its contents and the record before it: one of them was changed, removed or moved");
     Record& added = log.records.emplace_back();
-    added.value = parse_object(record, where);
+    added.value = parse_object(record, where, ControlCharacters::kInKeys);  // such as names of validation sets
     added.hash = hash;
     string_member(added.value, "event", where);
   }
@@ -87,6 +87,13 @@ const Record* Log::at(const AuditAnchor& anchor) const {
   if (anchor.records < 1 || anchor.records > std::ssize(records)) return nullptr;
   const Record& record = records[static_cast<size_t>(anchor.records - 1)];
   return record.hash == anchor.head ? &record : nullptr;
+}
+
+bool Log::lists_unaudited(const std::string& manifest) const {
+  if (records.empty()) return false;
+  const nlohmann::json list = records.front().member("unaudited");
+  return list.is_array() &&
+         std::ranges::any_of(list, [&](const nlohmann::json& one) { return one.is_object() && one.value("manifest", nlohmann::json()) == manifest; });
 }
 
 std::string Log::key_at(int64_t index) const {
@@ -110,10 +117,19 @@ bool is_signed(const AuditAnchor& anchor, int64_t step, Anchored what) {
          crypto::is_signed_by(key, signed_message(anchor, step, what), signature);
 }
 
+std::string signature_problem(const Log& log, const AuditAnchor& anchor, int64_t step, Anchored what, const std::string& key) {
+  const std::string signer = anchor.public_key.empty() ? "is not signed" : "is signed by the key " + anchor.public_key;
+  if (const std::string expected = log.key_at(anchor.records - 1); anchor.public_key != expected)
+    return concat(signer, ", and the job that wrote it ", expected.empty() ? "had no key" : "signed with " + expected);
+  if (!key.empty() && anchor.public_key != key) return concat(signer, "; expected ", key);
+  if (!anchor.public_key.empty() && !is_signed(anchor, step, what)) return "its signature is wrong";
+  return "";
+}
+
 bool is_start(const Record& record) { return record.event() == "start" || record.event() == "resume"; }
 
 std::string receipt_text(const nlohmann::json& end_record, const AuditAnchor& anchor) {
-  nlohmann::json receipt = end_record.at("receipt");
+  nlohmann::json receipt = object_member(end_record, "receipt", concat("record ", anchor.records - 1, " of the audit log"));
   receipt["audit"] = to_json(anchor);
   return receipt.dump(2, ' ', true) + "\n";
 }

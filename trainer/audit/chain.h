@@ -21,7 +21,7 @@ inline constexpr const char* kReceiptName = "receipt.json";
 /// The end of a chain; it continues from there.
 struct Head {
   int64_t records = 0;
-  crypto::Hash hash{};  ///< of the last record; zero if there is none
+  crypto::Hash hash{};  ///< hash of the last record; zero if there is none
 };
 
 /// The head behind one more record.
@@ -45,11 +45,13 @@ struct Record {
 struct Log {
   std::vector<Record> records;
   Head head;
-  int64_t bytes = 0;  ///< of whole lines
+  int64_t bytes = 0;  ///< size of the complete lines
   std::string torn;   ///< what follows the last newline: a record that a crash cut off
 
-  /// The record that an anchor names; null if it is not in the log, or is another one.
+  /// The record that an anchor names; null if the log has no record with this number and hash.
   const Record* at(const AuditAnchor& anchor) const;
+  /// True if the first record lists a checkpoint without an anchor whose manifest has this digest: it was saved before the log began.
+  bool lists_unaudited(const std::string& manifest) const;
   /// The public key that signs anchors at record `index`, in hexadecimal: that of the job that wrote it. Empty: none.
   std::string key_at(int64_t index) const;
 };
@@ -64,10 +66,14 @@ AuditAnchor make_anchor(const Head& head, int64_t step, Anchored what, const cry
 /// True if the signature of `anchor` is that of the owner of the public key in it.
 bool is_signed(const AuditAnchor& anchor, int64_t step, Anchored what);
 
+/// Why the signature of `anchor` is not accepted; empty if it is. `anchor` must name a record of the log. It must be signed by the key of the job that
+/// wrote the record, or not at all if that had none; with `key`, in hexadecimal, only by this key.
+std::string signature_problem(const Log& log, const AuditAnchor& anchor, int64_t step, Anchored what, const std::string& key);
+
 /// True if the record is that of a job's start, after which its configuration and data follow.
 bool is_start(const Record& record);
 
-/// receipt.json: the member "receipt" of an end record, and the anchor of that record.
+/// receipt.json: the member "receipt" of an end record, and the anchor of that record. Errors: DataError if it has no such object.
 std::string receipt_text(const nlohmann::json& end_record, const AuditAnchor& anchor);
 
 }  // namespace trireme::audit

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "trainer/audit/chain.h"
 #include "trainer/config/config.h"
@@ -18,7 +19,7 @@ void check_audit(const SecurityConfig& config);
 
 /// What a job records about itself at its start.
 struct Job {
-  std::string version;            ///< of the program, with its revision
+  std::string version;            ///< version of the program, with its revision
   std::string build;              ///< version_text()
   std::string binary;             ///< SHA-256 of the program's file, in hexadecimal
   nlohmann::ordered_json layout;  ///< degree of each axis
@@ -27,8 +28,8 @@ struct Job {
   std::string configuration;  ///< text of config.yaml
   std::string data;           ///< TokenDataset::identity of the training data
   int64_t seed = 0;
-  std::string checkpoint = {};          ///< that it resumes from; empty: none
-  bool own_checkpoint = true;           ///< it lies in the run directory
+  std::string checkpoint = {};          ///< the one it resumes from; empty: none
+  bool own_checkpoint = true;           ///< the checkpoint lies in the run directory
   nlohmann::ordered_json changes = {};  ///< made by this resume: ConfigChange::changes
 };
 
@@ -37,7 +38,7 @@ struct RunSummary {
   std::string name;
   nlohmann::json model;
   int64_t parameters = 0;
-  int64_t planned_steps = 0;  ///< of the complete run: a job with --max-steps ends before
+  int64_t planned_steps = 0;  ///< those of the complete run: a job with --max-steps ends before
 };
 
 /// The log of a run, opened by a job that holds the lock on the run directory. Thread-safe, because checkpoints are saved from a thread.
@@ -59,8 +60,9 @@ class RunAudit {
   void end(const std::string& status, int64_t step, const std::string& reason = "");
   /// Needed by end() with status done.
   void set_summary(RunSummary summary) { summary_ = std::move(summary); }
-  /// For a run that was killed at its very end: writes the end record or the receipt that is missing. Errors: those of begin() and end().
-  void complete(const Job& job, int64_t step, std::optional<double> validation_loss);
+  /// For a run that was killed at its very end: records a job that writes the end record and the receipt, made from the checkpoint and from what the
+  /// log has before it. Also writes config.yaml if it differs from that of the checkpoint. Errors: those of begin() and end().
+  void complete(Job job);
   /// True if complete() has something to do.
   bool is_incomplete() const;
   /// Why the last records could not be written; empty if all have been.
@@ -68,14 +70,17 @@ class RunAudit {
 
  private:
   void check_anchor(const std::string& checkpoint) const;
+  void check_unaudited(int64_t step, const std::string& manifest, const std::string& refusal) const;
+  bool is_unsigned() const;
+  void restore(const Job& job);
   nlohmann::ordered_json unaudited_checkpoints() const;
-  std::optional<AuditAnchor> receipt_anchor() const;
+  std::optional<std::pair<AuditAnchor, int64_t>> receipt_anchor() const;
   void check_receipt() const;
   bool ends_with_receipt() const;
   std::string public_key() const;
   void open();
   Head append(nlohmann::ordered_json record);
-  void write_receipt(const nlohmann::json& end_record);
+  void write_receipt(const nlohmann::ordered_json& end_record);
   nlohmann::ordered_json receipt(const std::string& status, int64_t step) const;
   std::filesystem::path path() const { return directory_ / kLogName; }
 
@@ -91,10 +96,11 @@ class RunAudit {
   nlohmann::ordered_json torn_;  ///< what was removed from the end of the log, until a record says so
   RunSummary summary_;
   nlohmann::json start_;          ///< the start record of this job, or of the last one
+  nlohmann::json trained_by_;     ///< the start record of the job that trained the last step; null: unknown
   std::string configuration_;     ///< digest in the last configuration record
   std::string data_;              ///< in the last data record
-  nlohmann::ordered_json saved_;  ///< step, tokens and digest of the last checkpoint; null: none
-  nlohmann::ordered_json loss_;   ///< of the last step; null: unknown
+  nlohmann::ordered_json saved_;  ///< step, tokens and digest of the last checkpoint saved or resumed from; null: none
+  nlohmann::ordered_json loss_;   ///< loss of the last step; null: unknown
   nlohmann::ordered_json validation_loss_;
 };
 

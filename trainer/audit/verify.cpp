@@ -1,8 +1,8 @@
 #include "trainer/audit/verify.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
@@ -17,27 +17,43 @@ namespace fs = std::filesystem;
 namespace trireme::audit {
 namespace {
 
-/// A checkpoint as it lies in the run directory.
-struct Found {
+struct StoredCheckpoint {
   std::unique_ptr<CheckpointReader> reader;
   std::string manifest;  ///< SHA-256 of the manifest without its anchor
-  std::string path;      ///< of the manifest
+  std::string path;      ///< path of the manifest
 
   int64_t step() const { return reader->description().step; }
 };
 
 /// All checkpoints are read before the log, so that the log of a run that is going on contains what they name.
-std::vector<Found> find_checkpoints(const fs::path& run_directory) {
-  std::vector<Found> found;
+std::vector<StoredCheckpoint> read_checkpoints(const fs::path& run_directory) {
+  std::vector<StoredCheckpoint> checkpoints;
   for (const fs::path& directory : checkpoints_of(run_directory)) {
-    Found& one = found.emplace_back();
+    if (fs::is_symlink(directory)) throw DataError(concat(directory.string(), ": is a symbolic link; expected the directory of a checkpoint"));
+    StoredCheckpoint& one = checkpoints.emplace_back();
     one.path = (directory / kManifestName).string();
     one.reader = std::make_unique<CheckpointReader>(directory);
     if (const std::string problem = one.reader->name_mismatch(); !problem.empty()) throw DataError(problem);
     one.manifest = crypto::hex(crypto::sha256(text_without_anchor(read_text(one.path, kMaxInteger, Links::kRefuse), one.path)));
   }
-  std::ranges::sort(found, {}, &Found::step);
-  return found;
+  std::ranges::sort(checkpoints, {}, &StoredCheckpoint::step);
+  return checkpoints;
+}
+
+/// The target of `latest`; empty if there is no such file. Errors: DataError if it is not a link.
+std::string target_of_latest(const fs::path& run_directory) {
+  const fs::path latest = run_directory / "checkpoints" / "latest";
+  if (!fs::exists(fs::symlink_status(latest))) return "";
+  std::error_code error;
+  const fs::path target = fs::read_symlink(latest, error);
+  if (error) throw DataError(concat(latest.string(), ": is not a symbolic link"));
+  return target.string();
+}
+
+/// True for records that a job writes at its start, before config.yaml, and for the end of a job that failed before it wrote that.
+bool precedes_configuration(const Record& record) {
+  const std::string event = record.event();
+  return event == "configuration" || event == "data" || event == "membership" || (event == "end" && record.text("status") == "failed");
 }
 
 class Verifier {
@@ -48,7 +64,10 @@ class Verifier {
   }
 
   Verification verify() {
-    const std::vector<Found> checkpoints = find_checkpoints(run_);
+    const std::string latest_before = target_of_latest(run_);
+    const std::vector<StoredCheckpoint> checkpoints = read_checkpoints(run_);
+    // A run that is going on may have moved the link meanwhile.
+    if (const std::string latest = target_of_latest(run_); latest == latest_before) check_latest(latest, checkpoints);
     const fs::path receipt = run_ / kReceiptName;
     std::optional<std::string> receipt_text;
     if (fs::exists(fs::symlink_status(receipt))) receipt_text = read_text(receipt, kMaxInteger, Links::kRefuse);
@@ -59,10 +78,14 @@ class Verifier {
                              " is incomplete: a crash has cut it off, or it was shortened; a job that resumes the run removes it"));
     if (log_.records.empty()) throw DataError(concat(log_path(), ": is empty: it was shortened"));
     if (log_.records.front().event() != "start") throw DataError(concat(record_name(0), " is not the start of a run: records before it are missing"));
-    for (const Record& record : log_.records) read(record);
-    for (const Found& checkpoint : checkpoints) check(checkpoint);
-    check_configuration();
+    for (const StoredCheckpoint& checkpoint : checkpoints)
+      if (checkpoint.reader->audit()) check(checkpoint);
     check_receipt(receipt.string(), receipt_text);
+    for (int64_t i = 0; i < log_.head.records; ++i)
+      if (is_start(record(i))) check_start(i);
+    for (const StoredCheckpoint& checkpoint : checkpoints)  // the list of these counts only below an anchor
+      if (!checkpoint.reader->audit()) check_unaudited(checkpoint);
+    check_configuration();
     conclude();
     return std::move(result_);
   }
@@ -71,14 +94,45 @@ class Verifier {
   std::string log_path() const { return (run_ / kLogName).string(); }
   std::string record_name(int64_t index) const { return concat(log_path(), ": record ", index); }
 
-  void read(const Record& record) {
-    if (!is_start(record)) return;
+  const Record& record(int64_t index) const { return log_.records[static_cast<size_t>(index)]; }
+
+  void check_latest(const std::string& target, const std::vector<StoredCheckpoint>& checkpoints) const {
+    const auto has_this_name = [&](const StoredCheckpoint& one) { return one.reader->directory().filename().string() == target; };
+    if (!target.empty() && std::ranges::none_of(checkpoints, has_this_name))
+      throw DataError(concat((run_ / "checkpoints" / "latest").string(), ": points to ", target, "; expected the name of a checkpoint beside it"));
+  }
+
+  /// True if records of the job that starts with record `index` count.
+  bool is_attested(int64_t index) const { return key_.empty() || log_.key_at(index) == key_; }
+
+  /// Checks the start of a job, and the checkpoint that it resumed from as the job has found it.
+  void check_start(int64_t index) {
     ++result_.jobs;
-    for (const auto& one : record.member("unaudited"))
-      if (one.is_object() && one.contains("manifest") && one["manifest"].is_string()) unaudited_.insert(one["manifest"].get<std::string>());
-    const nlohmann::json from = record.member("from");
-    if (from.is_object() && from.contains("unaudited"))
-      result_.notes.push_back(concat("step ", record.member("step").dump(), " was resumed from a checkpoint without a place in an audit log"));
+    if (!is_attested(index)) {
+      result_.unattested.push_back(index);
+      result_.notes.push_back(concat("the job that begins with record ", index, " did not sign with the expected key: nothing attests its records"));
+    }
+    const nlohmann::json from = record(index).member("from");
+    if (from.is_null()) return;
+    const std::string where = record_name(index) + ": \"from\"", manifest = string_member(from, "manifest", where);
+    const int64_t step = integer_member(record(index).value, "step", where);
+    if (from.contains("unaudited")) {
+      if (index > 0 && !log_.lists_unaudited(manifest))
+        throw DataError(concat(where, ": a checkpoint of step ", step, " that neither a record nor the list in record 0 has"));
+      result_.notes.push_back(concat("step ", step, " was resumed from a checkpoint without a place in an audit log"));
+      return;
+    }
+    if (index == 0) {
+      result_.notes.push_back(concat("step ", step, " was resumed from a checkpoint of another run, which has its own audit log"));
+      return;
+    }
+    const AuditAnchor anchor = parse_anchor(object_member(from, "audit", where), where + ": \"audit\"");
+    const Record* const named = anchor.records <= index ? log_.at(anchor) : nullptr;
+    if (named == nullptr || named->event() != "checkpoint" || named->member("step") != step || named->text("manifest") != manifest)
+      throw DataError(concat(where, ": is not a checkpoint that an earlier record has"));
+    const bool may_be_unsigned = !is_attested(index) || (record(index).value.contains("unsigned_before") && anchor.public_key.empty());
+    if (const std::string problem = signature_problem(log_, anchor, step, Anchored::kCheckpoint, may_be_unsigned ? "" : key_); !problem.empty())
+      throw DataError(concat(where, ": ", problem));
   }
 
   /// Returns the record that the anchor names, and counts its signature.
@@ -86,85 +140,90 @@ class Verifier {
     if (anchor.records > log_.head.records)
       throw DataError(concat(path, ": names ", record_name(anchor.records - 1), ", and the log has only ", counted(log_.head.records, "record"),
                              ": it was shortened"));
-    const Record* const record = log_.at(anchor);
-    if (record == nullptr) throw DataError(concat(path, ": the hash of ", record_name(anchor.records - 1), " is another one than in the log"));
-    const std::string expected = log_.key_at(anchor.records - 1);
-    if (anchor.public_key != expected)
-      throw DataError(concat(path, anchor.public_key.empty() ? ": is not signed" : concat(": is signed by the key ", anchor.public_key),
-                             ", and the job that wrote it ", expected.empty() ? "had no key" : "signed with " + expected));
-    if (!key_.empty() && anchor.public_key != key_)
-      throw DataError(
-          concat(path, anchor.public_key.empty() ? ": is not signed" : ": is signed by another key, " + anchor.public_key, "; expected ", key_));
-    if (anchor.public_key.empty()) return *record;
-    if (!is_signed(anchor, step, what)) throw DataError(concat(path, ": its signature is wrong"));
-    ++result_.signatures;
-    result_.keys.insert(anchor.public_key);
-    return *record;
+    const Record* const named = log_.at(anchor);
+    if (named == nullptr) throw DataError(concat(path, ": the hash of ", record_name(anchor.records - 1), " differs from the one in the log"));
+    if (const std::string problem = signature_problem(log_, anchor, step, what, key_); !problem.empty()) throw DataError(concat(path, ": ", problem));
+    if (!anchor.public_key.empty()) {
+      ++result_.signatures;
+      result_.keys.insert(anchor.public_key);
+    }
+    return *named;
   }
 
-  void check(const Found& checkpoint) {
-    const CheckpointReader& reader = *checkpoint.reader;
-    if (!reader.audit()) {
-      if (!unaudited_.contains(checkpoint.manifest))
-        throw DataError(
-            concat(checkpoint.path, ": names no record of the audit log, and no job of the run has found it like this: it was changed or put there"));
-      result_.unaudited.push_back(checkpoint.step());
-      return;
-    }
-    const AuditAnchor& anchor = *reader.audit();
-    const Record& record = anchored(anchor, checkpoint.step(), Anchored::kCheckpoint, checkpoint.path);
-    if (record.event() != "checkpoint" || record.member("step") != checkpoint.step() || record.text("manifest") != checkpoint.manifest)
+  void check(const StoredCheckpoint& checkpoint) {
+    const AuditAnchor& anchor = *checkpoint.reader->audit();
+    const Record& named = anchored(anchor, checkpoint.step(), Anchored::kCheckpoint, checkpoint.path);
+    if (named.event() != "checkpoint" || named.member("step") != checkpoint.step() || named.text("manifest") != checkpoint.manifest)
       throw DataError(concat(checkpoint.path, ": is not the manifest that ", record_name(anchor.records - 1), " has the digest of: it was changed"));
-    for (const auto& [name, file] : reader.files()) {
-      const std::string path = (reader.directory() / name).string();
+    for (const auto& [name, file] : checkpoint.reader->files())
       if (file.sha256.empty()) throw DataError(concat(checkpoint.path, ": has no SHA-256 of ", name));
-      if (const std::string digest = sha256_of_file(path); digest != file.sha256)
-        throw DataError(concat(path, ": was changed: its SHA-256 is ", digest, ", and the manifest has ", file.sha256));
-    }
+    check_files(checkpoint);
+    covered_ = std::max(covered_, anchor.records);
     result_.checkpoints.push_back(checkpoint.step());
   }
 
-  /// A job records its configuration, then writes config.yaml. One that was killed in between has left the file of the job before.
-  void check_configuration() const {
-    std::vector<std::pair<size_t, std::string>> recorded;
-    for (size_t i = 0; i < log_.records.size(); ++i)
-      if (log_.records[i].event() == "configuration") recorded.emplace_back(i, log_.records[i].text("configuration"));
-    if (recorded.empty() && std::ranges::all_of(log_.records, is_start)) return;  // a job was killed while it started
-    if (recorded.empty()) throw DataError(concat(log_path(), ": has no record of a configuration"));
-    const std::string path = (run_ / "config.yaml").string();
-    const bool may_be_missing = recorded.size() == 1 && !has_begun(recorded.back().first);
-    if (may_be_missing && !fs::exists(fs::symlink_status(path))) return;
-    const std::string digest = crypto::hex(crypto::sha256(read_text(path, kMaxInteger, Links::kRefuse)));
-    if (digest == recorded.back().second) return;
-    if (!has_begun(recorded.back().first) && recorded.size() > 1 && digest == recorded[recorded.size() - 2].second) return;
-    throw DataError(concat(path, ": is not the configuration that ", record_name(static_cast<int64_t>(recorded.back().first)),
-                           " has the digest of: it was changed"));
+  static void check_files(const StoredCheckpoint& checkpoint) {
+    for (const auto& [name, file] : checkpoint.reader->files()) {
+      if (file.sha256.empty()) continue;
+      const std::string path = (checkpoint.reader->directory() / name).string();
+      if (const std::string digest = sha256_of_file(path); digest != file.sha256)
+        throw DataError(concat(path, ": was changed: its SHA-256 is ", digest, ", and the manifest has ", file.sha256));
+    }
   }
 
-  /// True if a job has done anything after it recorded its configuration.
-  bool has_begun(size_t configuration) const {
-    return std::any_of(log_.records.begin() + static_cast<ptrdiff_t>(configuration) + 1, log_.records.end(),
-                       [](const Record& record) { return record.event() != "data" && record.event() != "membership"; });
+  void check_unaudited(const StoredCheckpoint& checkpoint) {
+    if (!log_.lists_unaudited(checkpoint.manifest))
+      throw DataError(concat(checkpoint.path, ": names no record of the audit log, and is not one of the checkpoints that are older than the log, ",
+                             "which record 0 lists: it was changed or added"));
+    if (covered_ < 1 || !is_attested(0))
+      throw DataError(concat(checkpoint.path, ": names no record of the audit log. Record 0 lists it, and no ", key_.empty() ? "" : "signed ",
+                             "checkpoint or receipt ", "attests that record"));
+    check_files(checkpoint);
+    checkpoint.reader->verify_digests();
+    result_.unaudited.push_back(checkpoint.step());
+  }
+
+  /// A job records its configuration, then writes config.yaml. One that was killed in between has left the file of the job before.
+  void check_configuration() {
+    const std::string path = (run_ / "config.yaml").string();
+    const bool exists = fs::exists(fs::symlink_status(path));
+    const std::string digest = exists ? crypto::hex(crypto::sha256(read_text(path, kMaxInteger, Links::kRefuse))) : "";
+    int64_t newest = -1;
+    bool begun = false;
+    for (int64_t i = log_.head.records - 1; i >= 0; --i) {
+      if (record(i).event() == "configuration") {
+        if (exists && record(i).text("configuration") == digest) return;
+        if (newest < 0) newest = i;
+      }
+      if (!is_start(record(i)) && !precedes_configuration(record(i))) begun = true;
+      if (is_start(record(i)) && begun) break;
+    }
+    if (!begun) {
+      if (exists) result_.notes.push_back("no job has done anything after its start, so that config.yaml was not compared");
+      return;
+    }
+    if (newest < 0) throw DataError(concat(log_path(), ": has no record of a configuration"));
+    throw DataError(concat(path, exists ? ": is not the configuration that " : ": does not exist, and is the configuration that ",
+                           record_name(newest), " has the digest of", exists ? ": it was changed" : ""));
   }
 
   void check_receipt(const std::string& path, const std::optional<std::string>& text) {
-    const auto ended =
-        std::ranges::find_if(log_.records.rbegin(), log_.records.rend(), [](const Record& record) { return record.value.contains("receipt"); });
+    int64_t newest = log_.head.records - 1;
+    while (newest >= 0 && !record(newest).value.contains("receipt")) --newest;
+    constexpr const char* kWritesItAgain = "; `trireme train` with its configuration writes it again";
     if (!text) {
-      if (ended != log_.records.rend())
-        throw DataError(concat(path, " does not exist, and ", record_name(log_.records.rend() - ended - 1),
-                               " says that the run has one; `trireme train` with its configuration writes it again"));
+      if (newest >= 0) throw DataError(concat(path, " does not exist, and ", record_name(newest), " says that the run has one", kWritesItAgain));
       return;
     }
-    const nlohmann::json object = parse_object(*text, path);
+    const nlohmann::json object = parse_object(*text, path, ControlCharacters::kInKeys);
     const AuditAnchor anchor = parse_anchor(object_member(object, "audit", path), path + ": \"audit\"");
-    if (anchor.records > log_.head.records)
-      throw DataError(concat(path, ": names ", record_name(anchor.records - 1), ", and the log has only ", counted(log_.head.records, "record"),
-                             ": it was shortened"));
-    const int64_t step = integer_member(object, "steps", path);
-    const Record& record = anchored(anchor, step, Anchored::kReceipt, path);
-    if (record.event() != "end" || !record.member("receipt").is_object() || &record != &*ended || audit::receipt_text(record.value, anchor) != *text)
+    const Record& named = anchored(anchor, integer_member(object, "steps", path), Anchored::kReceipt, path);
+    if (named.event() != "end" || !named.member("receipt").is_object() || audit::receipt_text(named.value, anchor) != *text)
       throw DataError(concat(path, ": is not the receipt that ", record_name(anchor.records - 1), " contains: it was changed"));
+    if (anchor.records - 1 != newest)
+      throw DataError(
+          concat(path, ": is the receipt in ", record_name(anchor.records - 1), ", and record ", newest, " has a later one", kWritesItAgain));
+    covered_ = std::max(covered_, anchor.records);
     result_.has_receipt = true;
   }
 
@@ -176,7 +235,12 @@ class Verifier {
     if (result_.status.empty())
       result_.notes.push_back(
           "the log does not end with the end of a job: the run is going on, was killed, or records behind the last checkpoint were removed");
-    if (result_.checkpoints.empty() && !result_.has_receipt)
+    result_.uncovered = log_.head.records - covered_;
+    if (result_.uncovered > 0 && covered_ > 0)
+      result_.notes.push_back(concat(counted(result_.uncovered, "record"), " at the end of the log ", result_.uncovered == 1 ? "follows" : "follow",
+                                     " the last one that a checkpoint or the receipt names: nothing attests ",
+                                     result_.uncovered == 1 ? "it" : "them"));
+    if (covered_ == 0)
       result_.notes.push_back("no checkpoint and no receipt names a record of the log, so that a log made anew would not be noticed");
     if (result_.signatures == 0) result_.notes.push_back("nothing is signed: whoever can write all files of the run can make them anew");
     if (result_.signatures > 0 && !result_.compared)
@@ -186,7 +250,7 @@ class Verifier {
   const fs::path run_;
   std::string key_;  ///< the expected one, in hexadecimal; empty: any
   Log log_;
-  std::set<std::string> unaudited_;  ///< digests of manifests without an anchor that a job has found at its start
+  int64_t covered_ = 0;  ///< number of records up to the last one that a checkpoint or the receipt names
   Verification result_;
 };
 
@@ -199,15 +263,25 @@ Verification verify_run(const fs::path& run_directory, const std::optional<crypt
 }
 
 nlohmann::ordered_json to_json(const Verification& v) {
-  return {{"whole", true},         {"records", v.records},         {"head", v.head},
-          {"jobs", v.jobs},        {"checkpoints", v.checkpoints}, {"unaudited", v.unaudited},
-          {"status", v.status},    {"receipt", v.has_receipt},     {"signatures", v.signatures},
-          {"public_keys", v.keys}, {"compared", v.compared},       {"notes", v.notes}};
+  return {{"valid", true},
+          {"records", v.records},
+          {"uncovered", v.uncovered},
+          {"head", v.head},
+          {"jobs", v.jobs},
+          {"unattested", v.unattested},
+          {"checkpoints", v.checkpoints},
+          {"unaudited", v.unaudited},
+          {"status", v.status},
+          {"receipt", v.has_receipt},
+          {"signatures", v.signatures},
+          {"public_keys", v.keys},
+          {"compared", v.compared},
+          {"notes", v.notes}};
 }
 
 std::string text_of(const Verification& v) {
   std::string text =
-      concat("whole: ", counted(v.records, "record"), " of ", counted(v.jobs, "job"), ", ", counted(v.checkpoints.size(), "checkpoint"),
+      concat("valid: ", counted(v.records, "record"), " of ", counted(v.jobs, "job"), ", ", counted(v.checkpoints.size(), "checkpoint"),
              v.has_receipt ? ", the receipt" : "", v.status.empty() ? "" : ", ended: " + v.status, "\nhead ", v.head, "\n");
   for (const int64_t step : v.unaudited) text += concat("checkpoint of step ", step, ": saved without an audit log\n");
   for (const std::string& key : v.keys) text += concat("signed by ", key, v.compared ? ", as expected" : "", "\n");

@@ -11,16 +11,18 @@
 
 namespace trireme::audit {
 
-/// What verify_run() has found in a run whose records are as they were written.
+/// What verify_run() finds in a run that agrees with its audit log.
 struct Verification {
   int64_t records = 0;
+  int64_t uncovered = 0;             ///< records at the end of the log that no checkpoint and no receipt covers
   std::string head;                  ///< hash of the last record, in hexadecimal
   int64_t jobs = 0;                  ///< starts of the run
-  std::vector<int64_t> checkpoints;  ///< steps of those that the log has a record of
-  std::vector<int64_t> unaudited;    ///< steps of those that were saved before the log began, or while it was off
-  std::string status;                ///< of the end record, if it is the last record; else empty: the run has not ended, or the log was cut
+  std::vector<int64_t> unattested;   ///< numbers of the start records of jobs that did not use the expected key
+  std::vector<int64_t> checkpoints;  ///< steps of the checkpoints that the log has a record of
+  std::vector<int64_t> unaudited;    ///< steps of the checkpoints that are older than the log
+  std::string status;                ///< status of the end record, if it is the last record; else empty: the run has not ended, or the log was cut
   bool has_receipt = false;
-  int64_t signatures = 0;          ///< of checkpoints and receipt
+  int64_t signatures = 0;          ///< number of signed checkpoints and receipts
   std::set<std::string> keys;      ///< public keys that made them, in hexadecimal
   bool compared = false;           ///< the keys were compared with the expected one
   std::vector<std::string> notes;  ///< what a reader should know

@@ -101,15 +101,15 @@ struct StoredTensor {
 struct StoredFile {
   int64_t bytes = 0;
   std::string digest;       ///< SafetensorsSummary::digest; for tokenizer files: over the bytes
-  std::string sha256 = {};  ///< of the bytes, in hexadecimal; empty in runs without an audit log
+  std::string sha256 = {};  ///< hash of the bytes, in hexadecimal; empty in runs without an audit log
 };
 
 /// The place in the audit log of its run that a checkpoint or a receipt names. A log that was shortened or changed before it no longer has it.
 struct AuditAnchor {
   int64_t records = 0;          ///< up to and with the record of the checkpoint
   std::string head;             ///< hash of that record, in hexadecimal
-  std::string public_key = {};  ///< of the key that signed, in hexadecimal; empty: not signed
-  std::string signature = {};   ///< likewise
+  std::string public_key = {};  ///< that of the key that signed, in hexadecimal; empty: not signed
+  std::string signature = {};   ///< in hexadecimal; empty: not signed
   bool operator==(const AuditAnchor&) const = default;
 };
 

@@ -26,9 +26,9 @@ ExitCode verify(const AuditArguments& arguments) {
   try {
     const audit::Verification verification = audit::verify_run(arguments.run, key);
     std::cout << (arguments.json ? audit::to_json(verification).dump(2) + "\n" : printable(audit::text_of(verification)));
-  } catch (const DataError& error) {
+  } catch (const Error& error) {  // changed or missing files
     if (arguments.json)
-      std::cout << nlohmann::ordered_json({{"whole", false}, {"problem", error.what()}}).dump(2, ' ', true, nlohmann::json::error_handler_t::replace)
+      std::cout << nlohmann::ordered_json({{"valid", false}, {"problem", error.what()}}).dump(2, ' ', true, nlohmann::json::error_handler_t::replace)
                 << "\n";
     throw;
   }
@@ -55,7 +55,7 @@ void add_audit_command(CLI::App& app, int& exit_code) {
                                                    "Compare a run with its audit log: the records, all files of the checkpoints, config.yaml, the "
                                                    "receipt and their signatures; exit code 65 if anything was changed");
   verify_command->add_option("RUN", arguments->run, "Run directory")->required();
-  verify_command->add_option("--public-key", arguments->public_key, "File of the only public key whose signatures count");
+  verify_command->add_option("--public-key", arguments->public_key, "File of the public key: no other signatures count");
   verify_command->add_flag("--json", arguments->json, "Print one JSON object");
   verify_command->callback([arguments, &exit_code] { exit_code = static_cast<int>(verify(*arguments)); });
   CLI::App* keygen_command = audit->add_subcommand("keygen", "Make a key for security.audit.signing_key_file");

@@ -25,6 +25,8 @@ class AppendFile {
   void sync_all() const;
   /// Errors: IoError if another program has made the file longer or shorter.
   void check_unchanged() const;
+  /// Size of the file as this object has found or left it.
+  int64_t bytes() const { return written_; }
 
  private:
   bool write_first();

@@ -1,8 +1,5 @@
 // The audit log of a run.
-#include <algorithm>
-
 #include "trainer/config/write.h"
-#include "trainer/files/durable_file.h"
 #include "trainer/files/sha256_file.h"
 #include "trainer/loop/build_info.h"
 #include "trainer/loop/environment.h"
@@ -57,9 +54,7 @@ void Run::complete_audit(const Resumed& resumed) {
   }
   audit::RunAudit log(directory(), config_.security, check);
   log.set_summary(summary_of(config_, total_));
-  audit::Job job = audit_job(resumed);
-  job.configuration = read_text(directory() / "config.yaml");  // which a finished run keeps
-  log.complete(job, done_, recalled_loss_);
+  log.complete(audit_job(resumed));
 }
 
 /// On rank 0; has no effect without an audit log.
