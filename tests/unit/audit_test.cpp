@@ -610,7 +610,11 @@ void complete(const fs::path& run, const std::optional<std::string>& key_file, i
 void make_unaudited(const fs::path& run) {
   fs::remove(run / audit::kReceiptName);
   fs::remove(run / audit::kLogName);
-  for (const int64_t step : {2, 4, 6}) rewrite_manifest(run, step, [](Manifest& m) { m.audit.reset(); });
+  for (const int64_t step : {2, 4, 6})
+    rewrite_manifest(run, step, [](Manifest& m) {
+      m.audit.reset();
+      for (auto& [name, file] : m.contents.files) file.sha256.clear();
+    });
 }
 
 }  // namespace
@@ -701,8 +705,13 @@ TEST_CASE("audit: a run that is signed from some job on says so, and nothing bef
   CHECK(found.unattested == std::vector<int64_t>{0, 8});
   CHECK(audit::read_log(run / audit::kLogName).records.at(14).member("unsigned_before") == true);
   // Verification checks the anchor that the record of the resume contains.
-  const std::string log = slurp((run / audit::kLogName).string());
-  overwrite(run / audit::kLogName, forged_log(log, 14, [](auto& record) { record["from"]["audit"]["records"] = 3; }));
+  auto lines = split_lines(slurp((run / audit::kLogName).string()));
+  lines.pop_back();
+  const std::string without_receipt = forged_log(joined_lines(lines), 13, [](auto& record) { record.erase("receipt"); });
+  overwrite(run / audit::kLogName, without_receipt);
+  for (const char* name : {"receipt.json", "checkpoints/step-00000008", "checkpoints/latest"}) fs::remove_all(run / name);
+  CHECK(verify_result(run) == "valid");
+  overwrite(run / audit::kLogName, forged_log(without_receipt, 14, [](auto& record) { record["from"]["audit"]["records"] = 3; }));
   CHECK_THAT(verify_result(run), Contains("is not a checkpoint that an earlier record has"));
 }
 
@@ -733,6 +742,29 @@ TEST_CASE("audit: checkpoints that are older than the log count only below an an
   CHECK_THAT(verify_result(run), Contains("step-00000004/manifest.json: names no record of the audit log"));
   for (size_t i = 1; i < audit::read_log(run / audit::kLogName).records.size(); ++i)
     CHECK(audit::read_log(run / audit::kLogName).records[i].member("unaudited").is_null());
+}
+
+TEST_CASE("audit: a list of older checkpoints that no job with the expected key has written does not count") {
+  const Scratch scratch;
+  const std::string key_file = scratch / "key";
+  const crypto::PublicKey key = crypto::write_new_key_pair(key_file);
+  const fs::path run = scratch / "run";
+  const bool began_with_key = GENERATE(true, false);
+  make_audited_run(run);
+  make_unaudited(run);
+  {
+    AuditedJob job(run, began_with_key ? std::optional(key_file) : std::nullopt);
+    job.begin(small_job(checkpoint_of(run, 6)));
+    job.save(8);
+  }
+  if (!began_with_key) {
+    AuditedJob job(run, key_file);
+    job.begin(small_job(checkpoint_of(run, 8)));
+    job.save(10);
+    fs::remove_all(checkpoint_of(run, 8));
+  }
+  CHECK(verify_result(run) == "valid");
+  CHECK_THAT(verify_result(run, key), began_with_key ? Contains("valid") : Contains("no signed checkpoint or receipt attests that record"));
 }
 
 TEST_CASE("audit: deleted, swapped and linked checkpoints and latest") {
