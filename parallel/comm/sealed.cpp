@@ -93,7 +93,7 @@ struct SealedReceive {
 
 /// What can be said of a frame that does not open. The messages that could have come in its place are tried.
 std::string why_not(const SealedPeer& peer, const SealedReceive& message) {
-  constexpr uint64_t kTried = 4;  // each takes as long as opening the message
+  constexpr uint64_t kTried = 8;  // each takes as long as opening the message
   const uint64_t first = message.number - std::min(message.number, kTried);
   for (uint64_t number = first; number <= message.number + kTried; ++number) {
     if (number == message.number || !peer.opens(message.channel, number, message.frame, message.text)) continue;
