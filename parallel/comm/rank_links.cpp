@@ -139,8 +139,8 @@ struct Link::Seal {
   crypto::Channel keys;
   std::string peer;
   std::vector<std::byte> out = {}, in = {}, text = {};  ///< frames, and what the last received one contained
-  std::mutex sending;                                   ///< of `sent` and `out`
-  size_t taken = 0;                                     ///< of `text`
+  std::mutex sending;                                   ///< guards `sent` and `out`
+  size_t taken = 0;                                     ///< bytes of `text` that receive() has returned
   uint64_t sent = 0, received = 0;                      ///< frames
 };
 

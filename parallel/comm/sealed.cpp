@@ -128,7 +128,6 @@ class SealedOperation final : public Work::Operation {
   void copy_when_done(const Tensor& from, const Tensor& to) { copies_.push_back({from, to}); }
   void launch(Work work) { work_ = std::move(work); }
 
-  Work& inner() { return work_; }
   bool ready() override { return work_.ready(); }
   void wait(Context& ctx) override {
     work_.wait(ctx);
@@ -213,18 +212,8 @@ class SealedCommunicator final : public ForwardingCommunicator {
     exchange_parts(host, nothing, nothing).wait(host);
   }
 
-  void wait_any(std::span<Work* const> works) override {
-    std::vector<Work*> of_inner;
-    for (Work* const work : works) {
-      // The operation belongs to this class, which gave it away as const.
-      auto* const operation = const_cast<SealedOperation*>(dynamic_cast<const SealedOperation*>(work->operation()));
-      of_inner.push_back(operation != nullptr ? &operation->inner() : work);
-    }
-    inner().wait_any(of_inner);
-  }
-
  protected:
-  /// What all_reduce, all_gather and reduce_scatter come to.
+  /// Every all_reduce, all_gather and reduce_scatter passes here.
   Work perform(Context& ctx, const char* verb, int64_t /*bytes*/, const Call& call) override {
     TRIREME_CHECK(!seals(ctx), verb, " of group '", name(), "' on several hosts would be sent in clear text: stepwise() must wrap sealed()");
     return call();

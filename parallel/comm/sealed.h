@@ -31,7 +31,7 @@ namespace trireme {
 
 struct SealOptions {
   std::vector<int> hosts;          ///< by world rank, numbers that differ between hosts
-  std::vector<std::string> names;  ///< of the host of each world rank, for messages
+  std::vector<std::string> names;  ///< by world rank, the name of its host, for messages
   std::string agreed;              ///< what else all ranks have agreed on in clear text: keys agree only if it is the same everywhere
 };
 

@@ -31,6 +31,8 @@ ParamStore::ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& sha
     } else {
       state.master = Tensor::zeros(ctx, {owned}, precision.master, apart ? MemoryCategory::kOptimizer : MemoryCategory::kParameters);
     }
+    if (encodes_)
+      for (int s = 0; s < shard.size(); ++s) state.layout.push_back(message(static_cast<int>(u), s));
     if (secondary_ != nullptr)
       state.secondary = Tensor::zeros(ctx, {owned * (shard.size() / secondary_->size())}, precision.compute, MemoryCategory::kParameters);
   }
@@ -96,13 +98,13 @@ UnitMessage ParamStore::message(int unit, int shard) const {
 
 /// Room for the messages of all shards, each as long as the longest, with that of this rank's masters in its place.
 Tensor ParamStore::encoded(Context& ctx, int unit) {
-  const Tensor& master = states_[static_cast<size_t>(unit)].master;
-  int64_t longest = 0;
-  for (int shard = 0; shard < shard_->size(); ++shard) longest = std::max(longest, message(unit, shard).bytes);
+  const State& state = states_[static_cast<size_t>(unit)];
+  const Tensor& master = state.master;
+  const int64_t longest = std::ranges::max_element(state.layout, {}, &UnitMessage::bytes)->bytes;
   const Tensor messages = Tensor::empty(ctx, {longest * shard_->size()}, DType::kU8, MemoryCategory::kCommunication);
   const Tensor mine = own_part(messages);
   fill(ctx, 0, mine);
-  for (const auto& [segment, encoding, begin, bytes] : message(unit, shard_->rank()).parts)
+  for (const auto& [segment, encoding, begin, bytes] : state.layout[static_cast<size_t>(shard_->rank())].parts)
     encode(ctx, encoding, {}, slice_of(master, segment, shard_->rank() * master.numel()), {}, mine.flat(begin, bytes), {});
   return messages;
 }
@@ -116,7 +118,7 @@ void ParamStore::decode_messages(Context& ctx, int unit) {
   for (int shard = 0; shard < shard_->size(); ++shard) {
     const Tensor part = state.full.flat(shard * owned, owned), out = wide.defined() ? wide : part;
     fill(ctx, 0, out);
-    for (const auto& [segment, encoding, begin, bytes] : message(unit, shard).parts)
+    for (const auto& [segment, encoding, begin, bytes] : state.layout[static_cast<size_t>(shard)].parts)
       decode(ctx, encoding, {}, state.messages.flat(shard * room + begin, bytes), slice_of(out, segment, shard * owned));
     if (wide.defined()) copy(ctx, wide, part);
   }

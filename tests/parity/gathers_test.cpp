@@ -187,11 +187,7 @@ TEST_CASE("encoded parameters: memory and bytes on the wire are forecast exactly
       const MeasuredRun run = measured_run(config, kEncodedData);
       for (int rank = 0; rank < world_of(config); ++rank) {
         INFO(layout << " " << precision << ", rank " << rank);
-        const RankMemory forecast = forecast_memory(config, rank, world_of(config));
-        const RankMemory& real = run.memory[static_cast<size_t>(rank)];
-        CHECK(forecast.peak == real.peak);
-        CHECK(forecast.peak_total == real.peak_total);
-        CHECK(forecast.arena_bytes == real.arena_bytes);
+        checked_forecast(config, run, rank);
         const double sent = run.communication[static_cast<size_t>(rank)].entry("shard", "all_gather").wire_bytes,
                      once = bytes_of_gathers(config, rank);
         if (config.parallel.zero_stage < 3) CHECK(sent == Approx(3 * once).epsilon(1e-12));

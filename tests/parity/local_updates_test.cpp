@@ -580,11 +580,7 @@ TEST_CASE("local updates: the forecast of memory is exact to the byte, and that 
       const MeasuredRun run = measured_run(config, kIslandData, 4);
       for (int rank = 0; rank < world_of(config); ++rank) {
         INFO(layout << " " << precision << ", rank " << rank);
-        const RankMemory forecast = forecast_memory(config, rank, world_of(config));
-        const RankMemory& real = run.memory[static_cast<size_t>(rank)];
-        CHECK(forecast.peak == real.peak);
-        CHECK(forecast.peak_total == real.peak_total);
-        CHECK(forecast.arena_bytes == real.arena_bytes);
+        const RankMemory forecast = checked_forecast(config, run, rank);
         // Two rounds, and an evaluation sends its count of tokens, 8 bytes.
         CHECK(2 * forecast.outer_bytes ==
               Approx(run.communication[static_cast<size_t>(rank)].entry("islands", "all_reduce").wire_bytes - 8).epsilon(1e-12));

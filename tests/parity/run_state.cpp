@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/ops/transfer.h"
+#include "tests/support/catch.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/write.h"
 #include "trainer/loop/environment.h"
@@ -30,6 +31,14 @@ MeasuredRun measured_run(const Config& config, const Dataset& data, int steps) {
             },
             {.records = &run.communication});
   return run;
+}
+
+RankMemory checked_forecast(const Config& config, const MeasuredRun& run, int rank) {
+  const RankMemory forecast = forecast_memory(config, rank, world_of(config)), &real = run.memory[static_cast<size_t>(rank)];
+  CHECK(forecast.peak == real.peak);
+  CHECK(forecast.peak_total == real.peak_total);
+  CHECK(forecast.arena_bytes == real.arena_bytes);
+  return forecast;
 }
 
 void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {

@@ -33,6 +33,8 @@ struct MeasuredRun {
 };
 /// Trains with the phases that forecast_memory() counts: two steps, a save and an evaluation, and the steps from the third one on.
 MeasuredRun measured_run(const Config& config, const Dataset& data, int steps = 3);
+/// Checks that the forecast of a rank's memory equals what it has used, and returns the forecast.
+RankMemory checked_forecast(const Config& config, const MeasuredRun& run, int rank);
 
 /// Saves a checkpoint of step `step` in `directory` from all ranks, after applying `change` to the tensors this rank writes. Collective.
 void save(
