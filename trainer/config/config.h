@@ -378,12 +378,23 @@ struct AuditConfig {
   bool operator==(const AuditConfig&) const = default;
 };
 
+/// Differentially private training: DP-SGD (Abadi et al. 2016, arXiv:1607.00133).
+struct PrivacyConfig {
+  std::optional<double> clip;            ///< largest norm of a sample's gradient; unset: training is not private
+  std::optional<double> noise;           ///< noise multiplier; unset: from target_epsilon
+  std::optional<double> target_epsilon;  ///< unset: no budget
+  std::optional<double> delta;
+  std::optional<std::string> key_file;  ///< path of the key of samples and noise
+  bool operator==(const PrivacyConfig&) const = default;
+};
+
 enum class Encryption : uint8_t { kNone, kRequired };
 template <>
 inline constexpr std::array kNames<Encryption>{"none", "required"};
 
 struct SecurityConfig {
   AggregationConfig aggregation;
+  PrivacyConfig privacy;
   OneOf<Encryption> encryption = Encryption::kNone;  ///< of everything that ranks on different hosts send each other
   std::optional<std::string> key_file;               ///< path of the pre-shared key of all hosts
   AuditConfig audit;
@@ -407,6 +418,8 @@ struct Config {
 
 /// True if gradients of data ranks are not summed but aggregated by a robust rule.
 inline bool is_robust(const SecurityConfig& security) { return security.aggregation.rule != AggregationRule::kMean; }
+/// True if each sample's gradient is clipped and noise is added to their sum.
+inline bool is_private(const SecurityConfig& security) { return security.privacy.clip.has_value(); }
 inline bool is_encrypted(const SecurityConfig& security) { return security.encryption == Encryption::kRequired; }
 /// True if islands train by training.asynchronous.
 inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }

@@ -429,6 +429,48 @@ void visit(V& v, AggregationConfig& c) {
 }
 
 template <class V>
+void visit(V& v, PrivacyConfig& c) {
+  const char* const off = c.clip ? nullptr : "clip is null";
+  v(Field{.key = "clip",
+          .doc = "Differentially private training: norm to which the gradient of each sequence is clipped. The gradient of a sequence is that of its "
+                 "loss divided by training.sequence_length. Steps then draw their sequences at random, training.global_batch_size on average. null: "
+                 "training is not private.",
+          .min = 0,
+          .above_min = true,
+          .or_null = true},
+    c.clip);
+  v(Field{.key = "noise",
+          .doc = "Noise multiplier: the sum of a step's clipped gradients gets Gaussian noise with a standard deviation of noise * clip. 0: none, which "
+                 "protects nothing. null: the least noise with which all steps of the run stay within target_epsilon.",
+          .min = 0,
+          .without_effect = off,
+          .or_null = true},
+    c.noise);
+  v(Field{.key = "target_epsilon",
+          .doc = "Budget: the run stops before the step that would exceed this epsilon. null: no budget.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = off,
+          .or_null = true},
+    c.target_epsilon);
+  v(Field{.key = "delta",
+          .doc = "Probability with which the bound of epsilon may fail; it should be far below 1 / (number of sequences).",
+          .min = 0,
+          .above_min = true,
+          .max = 1,
+          .below_max = true,
+          .without_effect = off,
+          .or_null = true},
+    c.delta);
+  v(operation_key({.key = "key_file",
+                   .doc = "File with the secret key from which each step's samples and noise are drawn: 32 to 4096 bytes, drawn at random, the same on "
+                          "all hosts. It must belong to the user of the run and be readable by no one else.",
+                   .without_effect = off,
+                   .or_null = true}),
+    c.key_file);
+}
+
+template <class V>
 void visit(V& v, AuditConfig& c) {
   v(operation_key({.key = "enabled",
                    .doc =
@@ -447,6 +489,7 @@ void visit(V& v, AuditConfig& c) {
 template <class V>
 void visit(V& v, SecurityConfig& c) {
   v.section("aggregation", "Aggregation of gradients over data ranks of which some may be faulty.", c.aggregation);
+  v.section("privacy", "Differential privacy of the training data.", c.privacy);
   v(operation_key(
         {.key = "encryption",
          .doc = "required: what ranks on different hosts send each other is encrypted and authenticated by the key of key_file. That covers messages "
