@@ -72,7 +72,7 @@ double PrivateTraining::choose_noise(const Config& config, const PrivacyStart& s
   const double used = privacy::rdp_epsilon(others, *c.delta).value;
   const std::string so_far = used > 0 ? concat(", of which the run has used ", needed(used), " already") : "";
   throw ConfigError(concat(kTarget, "=", *c.target_epsilon, ": no noise multiplier up to a million keeps ", counted(steps, "step"), " within it",
-                           history, "; allowed a target_epsilon above ",
+                           so_far, "; allowed a target_epsilon above ",
                            needed(std::max(used, privacy::rdp_epsilon(std::vector<PrivateSteps>{{rate, 1e6, steps}}, *c.delta).value))));
 }
 
