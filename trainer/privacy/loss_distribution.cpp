@@ -42,7 +42,7 @@ double normal_mass(double from, double to, double mean, double deviation) {
 struct Mechanism {
   double rate, noise;
   Direction direction;
-  double reach;  ///< x is cut off at so many standard deviations
+  double reach;  ///< number of standard deviations at which x is cut off
 
   double lowest() const { return -noise * reach; }
   double highest() const { return noise * reach + (direction == Direction::kRemove ? 1 : 0); }
