@@ -39,7 +39,7 @@ double normal_mass(double from, double to, double mean, double deviation) {
 
 /// One step in one direction. The released value x, in units of the clip norm, is N = normal(0, noise) without the sample, and with it the mixture
 /// M = (1 - rate) N + rate normal(1, noise). kRemove compares P = M with Q = N, kAdd P = N with Q = M.
-struct Mechanism {
+struct SubsampledGaussian {
   double rate, noise;
   Direction direction;
   double reach;  ///< number of standard deviations at which x is cut off
@@ -118,7 +118,7 @@ struct GridLoss {
   }
 };
 
-GridLoss on_grid(const Mechanism& step, double spacing) {
+GridLoss on_grid(const SubsampledGaussian& step, double spacing) {
   GridLoss grid;
   grid.first = static_cast<int64_t>(std::floor(step.lowest_loss() / spacing));
   const int64_t last = std::max(grid.first + 1, static_cast<int64_t>(std::ceil(step.highest_loss() / spacing)));
@@ -265,7 +265,9 @@ Bracket tight_epsilon(std::span<const PrivateSteps> history, double delta) {
   double all_steps = 0;
   for (const PrivateSteps& kind : kinds) all_steps += static_cast<double>(kind.steps);
   const double reach = std::sqrt(2 * std::log(all_steps / (kShare * delta)));
-  const auto mechanism = [&](const PrivateSteps& kind, Direction direction) { return Mechanism{kind.sampling_rate, kind.noise, direction, reach}; };
+  const auto mechanism = [&](const PrivateSteps& kind, Direction direction) {
+    return SubsampledGaussian{kind.sampling_rate, kind.noise, direction, reach};
+  };
 
   std::array<Sum, kDirections.size()> sums;
   double width = 0;
@@ -273,7 +275,7 @@ Bracket tight_epsilon(std::span<const PrivateSteps> history, double delta) {
     std::vector<GridLoss> losses;
     std::vector<double> spacings;
     for (const PrivateSteps& kind : kinds) {
-      const Mechanism step = mechanism(kind, kDirections[d]);
+      const SubsampledGaussian step = mechanism(kind, kDirections[d]);
       if (!step.is_covered()) return {0, kUnbounded};
       spacings.push_back((step.highest_loss() - step.lowest_loss()) / kCoarsePoints);
       losses.push_back(on_grid(step, spacings.back()));
@@ -293,7 +295,7 @@ Bracket tight_epsilon(std::span<const PrivateSteps> history, double delta) {
     std::fill(values.begin(), values.end(), 0.0);
     for (size_t d = 0; d < kDirections.size(); ++d) {
       Sum& sum = sums[d];
-      const Mechanism step = mechanism(kind, kDirections[d]);
+      const SubsampledGaussian step = mechanism(kind, kDirections[d]);
       if ((step.highest_loss() - step.lowest_loss()) / spacing > kMostPoints) return {0, kUnbounded};
       const GridLoss loss = on_grid(step, spacing);
       const double log_moment = loss.log_moment(sum.tilt, spacing);
