@@ -25,6 +25,7 @@ enum class ActionType : uint8_t {
   kReduceReplicas,  ///< REDUCE_REPLICAS: start the all-reduce of a unit's owned gradient shard over `replicate`, once a step
   kReduceTied,      ///< REDUCE_TIED: start the all-reduce of the tied embedding's owned gradient shard over `embedding`, once a step
   kWaitGrads,       ///< WAIT_GRADS: wait for the reduction of a unit's gradient that is in flight; the owned shard then holds its sum
+  kClipSamples,     ///< CLIP: sum the squared gradient norms of a micro-batch's samples over `tensor` and `pipeline`, between its last I and its first W
   kSumPartial,      ///< SUM_PARTIAL: all-reduce a stage's owned gradients that are partial over `tensor` or over `kv`, once a step
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
@@ -40,8 +41,8 @@ constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumParti
 
 struct Action {
   ActionType type;
-  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (NORM)
-  int microbatch = -1;  ///< for compute and transfers
+  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (CLIP, NORM)
+  int microbatch = -1;  ///< for compute, transfers and CLIP
   int unit = -1;        ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
   int part = -1;        ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
   int group = -1;       ///< consecutive sends and receives of one rank with the same group >= 0 are issued together

@@ -27,6 +27,7 @@ std::string describe(const Action& action, const std::string& what) {
     case ActionType::kReduceReplicas: return "reducing the gradient of " + what + " over its replicas";
     case ActionType::kReduceTied: return "reducing the gradient of the tied " + what;
     case ActionType::kWaitGrads: return "waiting for the reduced gradient of " + what;
+    case ActionType::kClipSamples: return "clipping the samples of" + microbatch;
     case ActionType::kSumPartial: return "summing partial gradients over tensor ranks";
     case ActionType::kNorm: return "gradient norm";
     case ActionType::kUpdate: return "updating " + what;
@@ -38,7 +39,7 @@ std::string describe(const Action& action, const std::string& what) {
 class Run {
  public:
   Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
-      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm)
+      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm, const std::function<void(Context&, int)>& clip)
       : ctx_(ctx),
         pipeline_(pipeline),
         stages_(stages),
@@ -46,7 +47,8 @@ class Run {
         recorder_(recorder),
         world_(world),
         progress_(progress),
-        norm_(norm) {}
+        norm_(norm),
+        clip_(clip) {}
   void run(const ActionList& list);
 
  private:
@@ -63,6 +65,7 @@ class Run {
   void compute_part(const Action& action, Stage& stage, int part);
   void move_unit(const Action& action);
   void end_step(const Action& action);
+  void clip_samples(const Action& action);
   void exchange(const Action* first, const Action* last);
   PointToPoint message(const Action& transfer);
   void wait(Exchange& exchange);
@@ -79,6 +82,7 @@ class Run {
   Communicator* world_;
   Progress* progress_;
   const std::function<void(Context&)>& norm_;
+  const std::function<void(Context&, int)>& clip_;
   std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for, by type, stage, micro-batch
   std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest send, by type, peer
 };
@@ -148,6 +152,15 @@ void Run::move_unit(const Action& action) {
     case ActionType::kUpdate: stage.update(ctx_, action.unit); break;
     default: throw InternalError(concat(to_string(action), " is not an action on a unit"));
   }
+  end_event(event);
+}
+
+void Run::clip_samples(const Action& action) {
+  TRIREME_CHECK(clip_ != nullptr, "the list contains CLIP, but on_clip was not called");
+  if (progress_ != nullptr) progress_->act(describe(action, ""), action.microbatch);
+  const ProfilerRange range(ctx_, [&] { return to_string(action); });
+  const size_t event = begin_event(action);
+  clip_(ctx_, action.microbatch);
   end_event(event);
 }
 
@@ -221,6 +234,8 @@ void Run::run(const ActionList& list) {
     if (ends_step(action->type)) finish_transfers();
     if (is_compute(action->type)) {
       compute(*action);
+    } else if (action->type == ActionType::kClipSamples) {
+      clip_samples(*action);
     } else if (action->type == ActionType::kSumPartial || action->type == ActionType::kNorm) {
       end_step(*action);
     } else if (!is_transfer(action->type)) {
@@ -245,7 +260,7 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
 }
 
 void Executor::run(Context& ctx, const ActionList& list, TimelineRecorder* recorder) {
-  Run(ctx, pipeline_, stages_, stage_rank_, recorder, world_, progress_, norm_).run(list);
+  Run(ctx, pipeline_, stages_, stage_rank_, recorder, world_, progress_, norm_, clip_).run(list);
 }
 
 }  // namespace trireme

@@ -26,6 +26,8 @@ class Executor {
   void watch(Progress& progress) { progress_ = &progress; }
   /// Sets what NORM does; required for lists that train.
   void on_norm(std::function<void(Context&)> norm) { norm_ = std::move(norm); }
+  /// Sets what CLIP does with a micro-batch; required for lists with CLIP.
+  void on_clip(std::function<void(Context&, int)> clip) { clip_ = std::move(clip); }
 
  private:
   Communicator& pipeline_;
@@ -34,6 +36,7 @@ class Executor {
   Communicator* world_ = nullptr;
   Progress* progress_ = nullptr;
   std::function<void(Context&)> norm_;
+  std::function<void(Context&, int)> clip_;
 };
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #include "parallel/pipeline/lower.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -104,6 +105,7 @@ class UnitMover {
 
  private:
   std::vector<UnitKey> units_of(const Action& part) const;
+  bool is_recomputing(const Action& part) const { return part.part == stages_[static_cast<size_t>(part.stage)].recomputing_part; }
   bool adds(const Action& action) const;  ///< whether the action adds to the gradients of its units
   void move_parameters_once();
   void move_parameters_each_use();
@@ -114,7 +116,7 @@ class UnitMover {
   const ActionList& list_;
   const std::vector<StageUnits>& stages_;
   const LoweringPolicy& policy_;
-  std::vector<size_t> uses_;                ///< positions of the parts that read parameters: F, B and I, not W
+  std::vector<size_t> uses_;                ///< positions of the parts that read parameters: F, B and I, and W of a recomputing part
   std::vector<ActionList> before_, after_;  ///< what to issue around each position of the list
   ActionList last_;                         ///< what to issue at the end of the list
 };
@@ -122,7 +124,7 @@ class UnitMover {
 UnitMover::UnitMover(const ActionList& list, const std::vector<StageUnits>& stages, const LoweringPolicy& policy)
     : list_(list), stages_(stages), policy_(policy), before_(list.size()), after_(list.size()) {
   for (size_t i = 0; i < list.size(); ++i)
-    if (is_compute(list[i].type) && list[i].type != ActionType::kBackwardWeight) uses_.push_back(i);
+    if (is_compute(list[i].type) && (list[i].type != ActionType::kBackwardWeight || is_recomputing(list[i]))) uses_.push_back(i);
 }
 
 std::vector<UnitKey> UnitMover::units_of(const Action& part) const {
@@ -263,6 +265,33 @@ ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& sta
   for (ActionList& list : lists) {
     const ActionList parts = split_into_parts(list, stages);
     list = UnitMover(parts, stages, policy).moved();
+  }
+  return lists;
+}
+
+ActionLists with_sample_clipping(const ActionLists& compute) {
+  ActionLists lists(compute.size());
+  for (size_t rank = 0; rank < compute.size(); ++rank) {
+    std::map<int, std::vector<int>> stages;  // of each micro-batch, in the order of their I
+    for (const Action& action : compute[rank])
+      if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) stages[action.microbatch].push_back(action.stage);
+    std::map<int, size_t> done;                   // number of I of each micro-batch
+    std::deque<std::pair<int, size_t>> complete;  // micro-batches without CLIP so far, and the number of I of the rank after which it follows
+    size_t inputs = 0;
+    const auto clip = [&](int microbatch) {
+      lists[rank].push_back({ActionType::kClipSamples, -1, microbatch});
+      for (const int stage : stages[microbatch]) lists[rank].push_back({ActionType::kBackwardWeight, stage, microbatch});
+    };
+    for (Action action : compute[rank]) {
+      if (action.type == ActionType::kBackwardWeight) continue;
+      if (action.type == ActionType::kBackward) action.type = ActionType::kBackwardInput;
+      lists[rank].push_back(action);
+      if (action.type != ActionType::kBackwardInput) continue;
+      ++inputs;
+      if (++done[action.microbatch] == stages[action.microbatch].size()) complete.emplace_back(action.microbatch, inputs + rank);
+      for (; !complete.empty() && complete.front().second <= inputs; complete.pop_front()) clip(complete.front().first);
+    }
+    for (const auto& [microbatch, unused] : complete) clip(microbatch);
   }
   return lists;
 }

@@ -21,6 +21,7 @@ struct StageUnits {
   int units = 0;                                    ///< number of the stage's own units
   int tied_unit = -1;                               ///< the unit whose gradient is summed over `embedding`, -1 if none on this stage
   int fused_part = -1;  ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
+  int recomputing_part = -1;  ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
 };
 
 /// When full copies are gathered and freed: the lifetimes that distinguish ZeRO stages (parallel/sharding/zero_policy.h), in terms of a list.
@@ -44,6 +45,11 @@ struct LoweringPolicy {
 ///  - Sends and receives follow one global order (the same for both ends): that in which their data becomes available in a timed simulation of the
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
+
+/// The schedule with every sample's gradient clipped between I and W: B becomes I, and each rank computes W of a micro-batch, of all its stages, after CLIP.
+/// A rank reaches CLIP of a micro-batch `rank` input gradients after its own last I of it, when the first stage's I ends in 1F1B, or at the end of its
+/// list: so it rarely waits, and keeps what W needs for at most that many further micro-batches.
+ActionLists with_sample_clipping(const ActionLists& compute);
 
 /// The list of a data rank that has `skipped` micro-batches fewer than the list: without compute and transfers of the first ones; the others are
 /// numbered from 0. What data ranks do together stays, so ranks with different numbers of micro-batches meet in the same collectives. Its pipeline ranks

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <map>
 
 #include "kernels/core/check.h"
 
@@ -32,7 +33,7 @@ class SimulatedRun {
   double arrival(const Milestone& input, const Action& action) const;
   void advance(int rank);
   void transfer(TimelineEvent& event, double now);
-  bool meet_at_norm(int rank, TimelineEvent& event);
+  bool meet(int rank, TimelineEvent& event);
   void finish(Milestone& milestone, double end);
 
   const std::function<double(const Action&)>& seconds_;
@@ -44,8 +45,12 @@ class SimulatedRun {
   std::vector<size_t> next_;
   std::vector<double> clock_;
   std::vector<int> runnable_;
-  std::vector<int> at_norm_;  ///< ranks that have reached NORM
-  double norm_ = -1;          ///< time at which all have
+  /// CLIP of a micro-batch, or NORM.
+  struct Meeting {
+    std::vector<int> ranks;  ///< that have reached it
+    double time = -1;        ///< at which all have
+  };
+  std::map<std::pair<ActionType, int>, Meeting> meetings_;  ///< by type and micro-batch
 };
 
 SimulatedRun::SimulatedRun(const ActionLists& lists, const std::function<double(const Action&)>& seconds)
@@ -101,8 +106,8 @@ void SimulatedRun::advance(int rank) {
       transfer(event, clock_[r]);
       continue;
     }
-    if (event.action.type == ActionType::kNorm) {
-      if (!meet_at_norm(rank, event)) return;
+    if (event.action.type == ActionType::kNorm || event.action.type == ActionType::kClipSamples) {
+      if (!meet(rank, event)) return;
       continue;
     }
     event.begin = clock_[r];
@@ -121,15 +126,16 @@ void SimulatedRun::advance(int rank) {
 }
 
 /// The last rank to arrive releases the others.
-bool SimulatedRun::meet_at_norm(int rank, TimelineEvent& event) {
-  if (norm_ < 0) {
-    at_norm_.push_back(rank);
-    if (at_norm_.size() < ranks_.size()) return false;
-    norm_ = *std::ranges::max_element(clock_);
-    std::ranges::copy_if(at_norm_, std::back_inserter(runnable_), [&](int other) { return other != rank; });
+bool SimulatedRun::meet(int rank, TimelineEvent& event) {
+  Meeting& meeting = meetings_[{event.action.type, event.action.microbatch}];
+  if (meeting.time < 0) {
+    meeting.ranks.push_back(rank);
+    if (meeting.ranks.size() < ranks_.size()) return false;
+    meeting.time = *std::ranges::max_element(clock_);
+    std::ranges::copy_if(meeting.ranks, std::back_inserter(runnable_), [&](int other) { return other != rank; });
   }
-  event.begin = norm_;
-  event.end = clock_[static_cast<size_t>(rank)] = norm_ + seconds_(event.action);
+  event.begin = meeting.time;
+  event.end = clock_[static_cast<size_t>(rank)] = meeting.time + seconds_(event.action);
   return true;
 }
 

@@ -1,6 +1,8 @@
 #include "parallel/pipeline/validate.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/rendezvous.h"
@@ -53,6 +55,7 @@ class ListCheck {
   void move_unit(const Action& action);
   void reduce(const Action& action, Unit& unit);
   void wait_grads(const Action& action, Unit& unit);
+  void clip_samples(const Action& action);
   void sum_partial(const Action& action);
   void norm();
   void update(const Action& action, Unit& unit);
@@ -69,6 +72,8 @@ class ListCheck {
   std::string where_;
   std::map<int, StageState> stages_;
   bool normed_ = false;
+  bool clips_ = false;     ///< the list has CLIP
+  std::set<int> clipped_;  ///< micro-batches
   std::vector<std::string> violations_;
 };
 
@@ -83,6 +88,11 @@ ListCheck::ListCheck(const Expected& expected, int pipeline_rank, std::string wh
 
 bool ListCheck::in_range(const Action& action) {
   if (action.type == ActionType::kNorm) return true;
+  if (action.type == ActionType::kClipSamples) {
+    if (action.microbatch >= 0 && action.microbatch < expected_.microbatches) return true;
+    add_violation(to_string(action), " names a micro-batch that does not exist");
+    return false;
+  }
   const bool here = stages_.contains(action.stage);
   if (!here) add_violation(to_string(action), " belongs to a stage that is not on this rank");
   const bool of_microbatch = action.microbatch >= 0 && action.microbatch < expected_.microbatches;
@@ -99,7 +109,8 @@ void ListCheck::compute(const Action& action, int part) {
   Action one = action;
   one.part = part;
   Microbatch& microbatch = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
-  const bool reads = action.type != ActionType::kBackwardWeight, fused = part == description(action.stage).fused_part;
+  const bool reads = action.type != ActionType::kBackwardWeight || part == description(action.stage).recomputing_part;
+  const bool fused = part == description(action.stage).fused_part;
   const bool adds = action.type == ActionType::kBackward || action.type == (fused ? ActionType::kBackwardInput : ActionType::kBackwardWeight);
   for (const UnitRef& u : description(action.stage).units_of_part[static_cast<size_t>(part)]) {
     if (u.stage >= 0 && !stages_.contains(u.stage)) {
@@ -147,6 +158,7 @@ void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
 void ListCheck::backward_weight(const Action& part, Microbatch& microbatch) {
   if (part.part != parts(part.stage) - 1 - microbatch.weight) add_violation(to_string(part), " runs twice or out of order");
   if (microbatch.weight >= microbatch.input) add_violation(to_string(part), " runs before the input gradient");
+  if (clips_ && !clipped_.contains(part.microbatch)) add_violation(to_string(part), " runs before the micro-batch's samples are clipped");
   ++microbatch.weight;
 }
 
@@ -203,6 +215,13 @@ void ListCheck::reduce(const Action& action, Unit& unit) {
 void ListCheck::wait_grads(const Action& action, Unit& unit) {
   if (!unit.in_flight) add_violation(to_string(action), ": no reduction is in flight");
   unit.in_flight = false;
+}
+
+void ListCheck::clip_samples(const Action& action) {
+  if (!clipped_.insert(action.microbatch).second) add_violation(to_string(action), " occurs twice");
+  for (const auto& [index, stage] : stages_)
+    if (stage.microbatches[static_cast<size_t>(action.microbatch)].input < parts(index))
+      add_violation(to_string(action), " comes before the input gradients of stage ", index);
 }
 
 void ListCheck::sum_partial(const Action& action) {
@@ -268,10 +287,13 @@ void ListCheck::finish() {
 }
 
 std::vector<std::string> ListCheck::run(const ActionList& list) {
+  clips_ = std::ranges::find(list, ActionType::kClipSamples, &Action::type) != list.end();
   for (const Action& action : list) {
     if (!in_range(action)) continue;
     if (is_transfer(action.type)) {
       transfer(action);
+    } else if (action.type == ActionType::kClipSamples) {
+      clip_samples(action);
     } else if (action.type == ActionType::kNorm) {
       norm();
     } else if (action.type == ActionType::kSumPartial) {

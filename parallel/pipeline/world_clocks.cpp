@@ -12,7 +12,7 @@ bool is_backward(ActionType type) { return type == ActionType::kBackward || type
 /// Checks that a list names only stages, parts and units of its rank.
 void check(const ActionList& list, int pipeline_rank, const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank) {
   for (const Action& action : list) {
-    if (action.type == ActionType::kNorm) continue;
+    if (action.type == ActionType::kNorm || action.type == ActionType::kClipSamples) continue;
     const size_t stage = static_cast<size_t>(action.stage);
     TRIREME_CHECK(action.stage >= 0 && stage < stages.size() && stage_rank[stage] == pipeline_rank, to_string(action), " on pipeline rank ",
                   pipeline_rank, ", which has no such stage");
@@ -27,7 +27,8 @@ void check(const ActionList& list, int pipeline_rank, const std::vector<StageUni
 
 WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& costs) {
   const bool collective = action.type == ActionType::kUnshard || is_reduction(action.type);
-  return {action.type == ActionType::kSumPartial || action.type == ActionType::kNorm ? 0 : costs.seconds(action),
+  const bool meets = action.type == ActionType::kClipSamples || action.type == ActionType::kSumPartial || action.type == ActionType::kNorm;
+  return {meets ? 0 : costs.seconds(action),
           is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0, collective ? costs.collective(action) : 0};
 }
 
@@ -111,7 +112,7 @@ void WorldClocks::await_input(Rank& rank, const Action& action) {
 
 void WorldClocks::await_units(Rank& rank, const Action& action, int part) const {
   const StageUnits& stage = stages_[static_cast<size_t>(action.stage)];
-  if (action.type == ActionType::kBackwardWeight) return;  // it reads no parameters
+  if (action.type == ActionType::kBackwardWeight && part != stage.recomputing_part) return;  // it reads no parameters
   for (const UnitRef& ref : stage.units_of_part[static_cast<size_t>(part)]) wait(rank, WaitCause::kGather, unit(rank, action.stage, ref).gathered);
 }
 
@@ -144,7 +145,7 @@ void WorldClocks::compute_together(std::span<const int> members) {
   }
 }
 
-/// SUM_PARTIAL and NORM block every rank until the last has reached them.
+/// CLIP, SUM_PARTIAL and NORM block every rank until the last has reached them.
 void WorldClocks::wait_together(std::span<const int> members) {
   double start = 0;
   for (const int member : members) start = std::max(start, at(member).clock);
@@ -155,7 +156,8 @@ void WorldClocks::wait_together(std::span<const int> members) {
       rank.times.end = rank.clock;
       rank.normed = true;
     }
-    wait(rank, norm ? WaitCause::kLast : WaitCause::kTensor, start);
+    const bool clip = rank.at->type == ActionType::kClipSamples;
+    wait(rank, norm ? WaitCause::kLast : clip ? WaitCause::kStage : WaitCause::kTensor, start);
     record(rank, *rank.at, rank.clock, rank.clock);
   }
 }
@@ -163,7 +165,7 @@ void WorldClocks::wait_together(std::span<const int> members) {
 void WorldClocks::meet(std::span<const int> members, int64_t group) {
   const ActionType type = at(members.front()).at->type;
   if (is_compute(type)) return compute_together(members);
-  if (ends_step(type)) return wait_together(members);
+  if (ends_step(type) || type == ActionType::kClipSamples) return wait_together(members);
   double& stream = streams_[static_cast<size_t>(group)];
   for (const int member : members) stream = std::max(stream, at(member).clock);
   stream += cost(at(members.front()), *at(members.front()).at).collective;

@@ -6,6 +6,15 @@
 #include "kernels/ops/matmul.h"
 
 namespace trireme {
+namespace {
+
+void add_bias_squares(Context& ctx, const Param& bias, const Tensor& dy, SampleSquares& squares) {
+  squares.add_rows(ctx, squares.all_rows(), {&bias}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
+    bias_backward(ctx, dy.rows(begin, count), gradients.front());
+  });
+}
+
+}  // namespace
 
 Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x) const {
   const LogLayer layer(ctx, name);
@@ -41,6 +50,12 @@ void ColumnParallelLinear::backward_weight(Context& ctx, PendingRegionOp x, cons
   if (bias) bias_backward(ctx, dy, bias->grad_to_add_to(ctx));
 }
 
+void ColumnParallelLinear::add_sample_squares(Context& ctx, PendingRegionOp x, const Tensor& dy, SampleSquares& squares) const {
+  const LogLayer layer(ctx, name);
+  squares.add_product(ctx, *weight, dy, x.wait(ctx));
+  if (bias) add_bias_squares(ctx, *bias, dy, squares);
+}
+
 PendingRegionOp ColumnParallelLinear::backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
   PendingRegionOp all = gather(ctx, x);
   PendingRegionOp dx = region->enter_backward(ctx, input_product(ctx, dy));
@@ -69,6 +84,12 @@ void RowParallelLinear::backward_weight(Context& ctx, const Tensor& x, const Ten
   const LogLayer layer(ctx, name);
   linear_backward_weight(ctx, dy_all, x, weight->grad, weight->must_add_to_grad());
   if (bias) bias_backward(ctx, dy_all, bias->grad_to_add_to(ctx));
+}
+
+void RowParallelLinear::add_sample_squares(Context& ctx, const Tensor& x, const Tensor& dy_all, SampleSquares& squares) const {
+  const LogLayer layer(ctx, name);
+  squares.add_product(ctx, *weight, dy_all, x);
+  if (bias) add_bias_squares(ctx, *bias, dy_all, squares);
 }
 
 }  // namespace trireme

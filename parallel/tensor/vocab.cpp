@@ -4,8 +4,11 @@
 
 #include "kernels/core/operation_log.h"
 #include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -23,8 +26,12 @@ Tensor VocabParallelEmbedding::forward(Context& ctx, const Tensor& tokens) const
 }
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, const Tensor& tokens, const Tensor& dy) const {
+  backward_gathered(ctx, tokens, gather(ctx, dy).wait(ctx));
+}
+
+void VocabParallelEmbedding::backward_gathered(Context& ctx, const Tensor& tokens, const Tensor& dy_all) const {
   const Box& box = weight->specs.front().box;
-  embedding_backward(ctx, tokens, region->exit_backward(ctx, dy).wait(ctx), box.start[0], box.extent[0], weight->grad_to_add_to(ctx));
+  embedding_backward(ctx, tokens, dy_all, box.start[0], box.extent[0], weight->grad_to_add_to(ctx));
 }
 
 VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx, const Tensor& logits, const Tensor& targets,
@@ -87,6 +94,52 @@ Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const 
     linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad, logits.weight->must_add_to_grad());
   });
   return reduced.wait(ctx);
+}
+
+Tensor VocabParallelHead::backward_input(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum,
+                                         int64_t samples, const Tensor& tokens, SampleSaved& saved) const {
+  const LogLayer layer(ctx, logits.name);
+  const Tensor& w = logits.weight->value;
+  const Box& box = logits.weight->specs.front().box;
+  saved.x = logits.region->enter_forward(ctx, x).wait(ctx);
+  saved.squares = Tensor::zeros(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace);
+  const Tensor dx = Tensor::empty(ctx, saved.x.shape(), x.dtype(), MemoryCategory::kActivations);
+  const Tensor dw = Tensor::empty(ctx, w.shape(), accumulator_of(x.dtype()), MemoryCategory::kWorkspace);  // of one sample
+  if (tokens.defined()) saved.token_rows = Tensor::empty(ctx, saved.x.shape(), dw.dtype(), MemoryCategory::kActivations);
+  const int64_t sequence = saved.x.dim(0) / samples;
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const int64_t begin = sample * sequence;
+    for_each_chunk(sequence, chunk_rows, [&](int64_t first, int64_t rows) {
+      const Tensor own_x = saved.x.rows(begin + first, rows), own_targets = targets.rows(begin + first, rows);
+      const Tensor chunk = logits_of(ctx, own_x, w);
+      saved.chunks.push_back(loss.forward(ctx, chunk, own_targets, loss_sum));
+      loss.backward(ctx, chunk, own_targets, saved.chunks.back(), scale);
+      linear_backward_input(ctx, chunk, w, dx.rows(begin + first, rows));
+      linear_backward_weight(ctx, chunk, own_x, dw, first > 0);
+    });
+    sum_of_squares(ctx, std::span(&dw, 1), saved.squares.flat(sample, 1));
+    if (tokens.defined())
+      embedding_forward(ctx, tokens.rows(begin, sequence), dw, box.start[0], box.extent[0], saved.token_rows.rows(begin, sequence));
+  }
+  return logits.region->enter_backward(ctx, dx).wait(ctx);
+}
+
+void VocabParallelHead::backward_weight(Context& ctx, const Tensor& targets, const Tensor& scale, const Tensor& factors,
+                                        const SampleSaved& saved) const {
+  const LogLayer layer(ctx, logits.name);
+  const int64_t samples = factors.dim(0), sequence = saved.x.dim(0) / samples;
+  const Tensor scales = Tensor::empty(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace);
+  for (int64_t sample = 0; sample < samples; ++sample) copy(ctx, scale, scales.flat(sample, 1));
+  scale_sample_rows(ctx, scales.view({samples, 1}), 1, 0, factors);
+  size_t next = 0;
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    for_each_chunk(sequence, chunk_rows, [&](int64_t first, int64_t rows) {
+      const Tensor own_x = saved.x.rows(sample * sequence + first, rows);
+      const Tensor chunk = logits_of(ctx, own_x, logits.weight->value);
+      loss.backward(ctx, chunk, targets.rows(sample * sequence + first, rows), saved.chunks[next++], scales.flat(sample, 1));
+      linear_backward_weight(ctx, chunk, own_x, logits.weight->grad, logits.weight->must_add_to_grad());
+    });
+  }
 }
 
 }  // namespace trireme

@@ -21,6 +21,8 @@ struct VocabParallelEmbedding {
 
   Tensor forward(Context& ctx, const Tensor& tokens) const;
   void backward_weight(Context& ctx, const Tensor& tokens, const Tensor& dy) const;
+  PendingRegionOp gather(Context& ctx, const Tensor& dy) const { return region->exit_backward(ctx, dy); }  ///< dy of all rows
+  void backward_gathered(Context& ctx, const Tensor& tokens, const Tensor& dy_all) const;
 };
 
 /// Softmax cross-entropy of logits [M, stored_tokens(ceil(V/t))], split by vocabulary columns.
@@ -53,6 +55,22 @@ struct VocabParallelHead {
   void forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const;
   /// Like forward, and also computes the gradient of loss * scale[0]: returns dx and adds the weight gradient to Param::grad.
   Tensor forward_backward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum) const;
+
+  /// What backward_input keeps for backward_weight, where each sample's gradient is clipped in between.
+  struct SampleSaved {
+    Tensor x;                                              ///< [M,D], gathered
+    std::vector<VocabParallelCrossEntropy::Saved> chunks;  ///< of at most chunk_rows rows of one sample
+    Tensor squares;                                        ///< [B] f64: squared norm of each sample's gradient of this rank's part of the weight
+    /// [M,D] in the accumulator dtype, only of a tied head: for each row the row of its token in its sample's gradient of the weight, zero where another
+    /// rank has the token. The inner product with the gradient of the embedding needs no more of it.
+    Tensor token_rows;
+  };
+  /// forward_backward in two steps, with a factor for each of `samples` samples in between: backward_input returns dx of loss * scale[0] and computes the
+  /// squares from one sample's gradient of the weight at a time, which it does not keep; backward_weight computes the logits again and adds the gradients,
+  /// each times its sample's factor. `tokens` [M]: of a tied head, else undefined. factors [B] f64.
+  Tensor backward_input(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum, int64_t samples,
+                        const Tensor& tokens, SampleSaved& saved) const;
+  void backward_weight(Context& ctx, const Tensor& targets, const Tensor& scale, const Tensor& factors, const SampleSaved& saved) const;
 };
 
 }  // namespace trireme

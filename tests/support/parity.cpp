@@ -5,6 +5,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "tests/support/private_random.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/loop/collectives.h"
 #include "trainer/loop/product_tuning.h"
@@ -153,6 +154,7 @@ RunRecord train(Communicator& world, const Config& config, int steps, Device dev
 
 RunRecord train(Context& ctx, Communicator& world, const Config& config, int steps) {
   Trainer trainer(ctx, world, config, true);
+  if (is_private(config.security)) trainer.set_privacy(test_random(), *config.security.privacy.noise);
   const bool documents = config.data.document_mask;
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size, true, documents);
   tune_products(trainer, data, 0);

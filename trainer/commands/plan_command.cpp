@@ -235,6 +235,9 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
   if (loaded.config.resilience.rebalance != Rebalance::kNone && (arguments.search || arguments.analyse))
     throw ConfigError(concat("resilience.rebalance=", loaded.config.resilience.rebalance, ": ", arguments.search ? "--search" : "--analyse",
                              " splits micro-batches evenly; allowed none"));
+  if (is_private(loaded.config.security) && arguments.search)
+    throw ConfigError(concat("security.privacy.clip=", *loaded.config.security.privacy.clip,
+                             ": --search compares layouts of training without clipping of samples; allowed null"));
   if (is_robust(loaded.config.security) && arguments.search)
     throw ConfigError(concat("security.aggregation.rule=", loaded.config.security.aggregation.rule,
                              ": --search compares numbers of data ranks, with each of which a robust rule trains another model; allowed mean"));

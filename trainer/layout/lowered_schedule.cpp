@@ -120,7 +120,8 @@ ProfileShape profile_shape(const Config& config) {
           .length = config.training.sequence_length,
           .logits_chunk = logits_chunk(config),
           .compute = precision_of(config.training).compute,
-          .recompute_elementwise = config.training.recompute_elementwise};
+          .recompute_elementwise = config.training.recompute_elementwise,
+          .clips_samples = is_private(config.security)};
 }
 
 namespace {
@@ -204,8 +205,11 @@ ActionLists training_schedule(const Config& config, int microbatches) {
     return schedule_from_file(config);
   }
   for (const ScheduleKind kind : kScheduleKinds)
-    if (config.parallel.schedule == name_of(kind))
-      return make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()), microbatches);
+    if (config.parallel.schedule == name_of(kind)) {
+      const ActionLists lists =
+          make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()), microbatches);
+      return is_private(config.security) ? with_sample_clipping(lists) : lists;
+    }
   throw InternalError("unknown schedule: " + config.parallel.schedule);
 }
 
@@ -226,7 +230,7 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   const bool neighbours = stages > 1 && stage_rank.front() == stage_rank.back();
   const int64_t blocks = blocks_per_unit(config);
   for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
-    units.push_back(stage_units(parts_of(config.model, range, blocks), range, config.model, neighbours));
+    units.push_back(stage_units(parts_of(config.model, range, blocks), range, config.model, neighbours, is_private(config.security)));
   }
   return units;
 }

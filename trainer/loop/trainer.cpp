@@ -77,6 +77,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                        .recompute = recompute,
                        .recompute_elementwise = config.training.recompute_elementwise,
                        .with_gradients = for_training,
+                       .clips_samples = for_training && is_private(config.security),
                        .with_activation_maxima = for_training && config.observe.activations.every > 0};
   std::map<int, Stage*> local;
   for (int s = 0; s < static_cast<int>(stage_rank_.size()); ++s) {
@@ -90,6 +91,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
   executor_->drive(mesh_.world);
   executor_->on_norm([this](Context&) { norm(); });
+  executor_->on_clip([this](Context&, int microbatch) { clip_samples(microbatch); });
   sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   local_sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
@@ -257,14 +259,22 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
   note("reading the batch of step ", step + 1);
   const int64_t valid = [&] {
     const TracedRegion reading(trace_, Cause::kDataWait);
+    if (is_private(config_.security) && ctx_.device != Device::kMeta) {
+      const std::vector<int64_t> drawn = draw_samples(data, step);
+      return read_batch(data, [&](int64_t index) { return index < std::ssize(drawn) ? drawn[static_cast<size_t>(index)] : -1; });
+    }
     const auto sample_of = [&](int64_t index) { return order.sample(step, index); };
     if (config_.data.balance == Balance::kNone || ctx_.device == Device::kMeta) return read_batch(data, sample_of);
     const std::vector<int64_t> places = balanced(data, sample_of);
     return read_batch(data, [&](int64_t index) { return sample_of(places[static_cast<size_t>(index)]); });
   }();
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
+  double of_gradient = factor;
   // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
-  const double of_gradient = is_robust(config_.security) ? 1.0 / static_cast<double>(std::max<int64_t>(local_targets_, 1)) : factor;
+  if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(local_targets_, 1));
+  // The weight of a sample may not depend on others either, if its clipped gradient is to be private.
+  if (is_private(config_.security))
+    of_gradient = 1.0 / static_cast<double>(config_.training.sequence_length * config_.training.global_batch_size);
   for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
   return {valid, factor};
 }
@@ -305,7 +315,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
-  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, distances_};
+  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, privacy_.samples, distances_};
   islands_agree_ = rounds_.ends_after(step + 1);
   if (hogwild_) step_without_lock(step);
   if (averages_elastically(config_.training) && ctx_.device != Device::kMeta) started.exchanged = average_elastically(step);
@@ -349,6 +359,7 @@ void Trainer::norm() {
     for (const auto& stage : stages_) reducers.push_back(stage->robust_reducer());
     distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), local_targets_ == 0);
   }
+  add_noise();
   fill(ctx_, 0, sums_);
   NamedSquares squares;
   NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &squares;
@@ -407,6 +418,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.targets = step.targets;
   result.padding = step.padding;
   result.cost_imbalance = step.cost_imbalance;
+  result.samples = step.samples;
   result.distances = step.distances;
   result.local_loss = values[Readback::kLocalLoss];
   result.local_squares = values[Readback::kLocalSquares];

@@ -12,6 +12,7 @@
 
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/progress.h"
+#include "parallel/crypto/private_random.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/sharding/replica_contract.h"
@@ -66,6 +67,7 @@ struct StepResult {
   int64_t outliers = 0;       ///< number of ranks that stand out
   int64_t padding = 0;        ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
   double cost_imbalance = 0;  ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
+  int64_t samples = 0;        ///< with security.privacy: number of sequences drawn for the step
   /// With security.aggregation: by data rank, the distance of its gradient from those of the others (aggregate() in parallel/sharding/robust_reducer.h).
   std::vector<double> distances = {};
   std::optional<OuterResult> outer = {};  ///< if an outer step followed, with training.local
@@ -134,6 +136,8 @@ class Trainer {
   /// repeat.
   void set_learning_rates(std::function<double(int64_t)> rates) { rates_ = std::move(rates); }
   void set_order(std::map<int64_t, std::vector<int>> order) { order_ = std::move(order); }
+  /// With security.privacy, before the first step: where samples and noise are drawn from, and the noise multiplier. Set the same values on all ranks.
+  void set_privacy(const crypto::PrivateRandom& random, double noise);
   /// Trains on the global batch of `step` (from 0), or with several islands on this island's part of it.
   StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
@@ -149,6 +153,7 @@ class Trainer {
     int64_t targets = 0, local_targets = 0;     ///< valid tokens of the global batch, and of this data rank
     int64_t padding = 0;                        ///< StepResult::padding
     double cost_imbalance = 0;                  ///< StepResult::cost_imbalance
+    int64_t samples = 0;                        ///< StepResult::samples
     std::vector<double> distances = {};         ///< StepResult::distances
     std::optional<ScalarReadback> outer = {};   ///< figures of the outer steps that follow
     double outer_bytes = 0;                     ///< sent in them
@@ -299,6 +304,10 @@ class Trainer {
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   std::vector<int64_t> balanced(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
+  std::vector<int64_t> draw_samples(const Dataset& data, int64_t step);
+  void split_samples(const MicroBatchSplit& split);
+  void clip_samples(int microbatch);
+  void add_noise();
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list);
   std::vector<double> gather_logits(const Tensor& mine);
@@ -343,6 +352,15 @@ class Trainer {
   std::unique_ptr<LocalUpdates> local_;        ///< with training.local
   std::unique_ptr<ParameterServer> server_;    ///< with parameter servers, and with elastic averaging
   std::unique_ptr<Hogwild> hogwild_;           ///< with hogwild
+  /// With security.privacy. Steps draw different numbers of samples, so their numbers of micro-batches differ, too.
+  struct Privacy {
+    std::optional<crypto::PrivateRandom> random;
+    double noise = 0;
+    int64_t step = 0;                          ///< being computed, from 0
+    int64_t samples = 0;                       ///< of that step
+    std::map<int, LoweredSchedule> schedules;  ///< by the largest number of micro-batches of a data rank
+  };
+  Privacy privacy_;
   std::optional<Assignment> assigned_;         ///< the next gradient of this rank's island; none between rounds
   std::optional<int64_t> round_begin_;         ///< the first step, from 0, of the asynchronous round that has begun
   std::function<double(int64_t)> rates_;       ///< set_learning_rates

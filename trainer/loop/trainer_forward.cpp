@@ -14,6 +14,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches, cons
   double loss = 0;
   Evaluation result;
   const SharedWeights shared(*this);
+  if (privacy_.random) split_samples(even_split(config_));
   for (int64_t b = 0; b < all; ++b) {
     if (!go_on()) return {.complete = false};
     note("evaluation of batch ", b + 1);

@@ -6,6 +6,7 @@
 #include "kernels/ops/columns.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -94,6 +95,23 @@ void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& save
     key_norm.backward_weight(ctx, saved.key_norm);
   }
   qkv.backward_weight(ctx, std::move(all), saved.dqkv);
+}
+
+void Attention::add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const {
+  PendingRegionOp all = qkv.gather(ctx, x);
+  output.add_sample_squares(ctx, saved.out, saved.dy_all, squares);
+  if (has_norms()) {
+    query_norm.add_sample_squares(ctx, saved.query_norm, squares);
+    key_norm.add_sample_squares(ctx, saved.key_norm, squares);
+  }
+  qkv.add_sample_squares(ctx, std::move(all), saved.dqkv, squares);
+}
+
+void Attention::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
+  for (const Tensor& gradient : {saved.dy_all, saved.dqkv}) scale_sample_rows(ctx, gradient, sequence, 0, factors);
+  if (!has_norms()) return;
+  query_norm.scale_samples(ctx, sequence, factors, saved.query_norm);
+  key_norm.scale_samples(ctx, sequence, factors, saved.key_norm);
 }
 
 Tensor Attention::backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const {

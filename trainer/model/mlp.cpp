@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/ops/activation.h"
+#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -61,6 +62,16 @@ void Mlp::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) con
   PendingRegionOp all = up.gather(ctx, x);
   down.backward_weight(ctx, saved.activated, saved.dy_all);
   up.backward_weight(ctx, std::move(all), saved.dhidden);
+}
+
+void Mlp::add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const {
+  PendingRegionOp all = up.gather(ctx, x);
+  down.add_sample_squares(ctx, saved.activated, saved.dy_all, squares);
+  up.add_sample_squares(ctx, std::move(all), saved.dhidden, squares);
+}
+
+void Mlp::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
+  for (const Tensor& gradient : {saved.dy_all, saved.dhidden}) scale_sample_rows(ctx, gradient, sequence, 0, factors);
 }
 
 Tensor Mlp::backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const {

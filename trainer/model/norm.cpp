@@ -2,6 +2,7 @@
 
 #include "kernels/ops/columns.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -57,6 +58,19 @@ void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) co
   }
 }
 
+void Norm::add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, const Tensor& x, const Saved& saved, SampleSquares& squares) const {
+  if (bias) {
+    squares.add_rows(ctx, rows, {weight, bias}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
+      layernorm_backward_weight(ctx, saved.dy.rows(begin, count), x.rows(begin, count), saved.mean.rows(begin, count), saved.rstd.rows(begin, count),
+                                gradients[0], gradients[1]);
+    });
+  } else {
+    squares.add_rows(ctx, rows, {weight}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
+      rmsnorm_backward_weight(ctx, saved.dy.rows(begin, count), x.rows(begin, count), saved.rstd.rows(begin, count), gradients[0]);
+    });
+  }
+}
+
 Tensor Norm::backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const {
   const Tensor dx = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   if (bias) {
@@ -89,6 +103,14 @@ void HeadNorm::backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) co
 
 void HeadNorm::backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const {
   put(ctx, norm.backward(ctx, take(ctx, dqkv), saved.x, Tensor(), saved.norm), dqkv);
+}
+
+void HeadNorm::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
+  norm.add_sample_squares(ctx, {saved.x.dim(0), squares.sequence() * heads, 0}, saved.x, saved.norm, squares);
+}
+
+void HeadNorm::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
+  scale_sample_rows(ctx, saved.norm.dy, sequence * heads, 0, factors);
 }
 
 }  // namespace trireme

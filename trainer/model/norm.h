@@ -1,5 +1,5 @@
 #pragma once
-#include "parallel/param.h"
+#include "parallel/tensor/sample_squares.h"
 
 namespace trireme {
 
@@ -21,6 +21,8 @@ struct Norm {
   /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
   Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
+  /// The squares of what backward_weight would add, of each sample. `rows`: the rows of x.
+  void add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both; keeps nothing.
   Tensor backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const;
 
@@ -43,6 +45,9 @@ struct HeadNorm {
   void forward(Context& ctx, const Tensor& qkv, Saved& saved) const;
   void backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const;
   void backward_weight(Context& ctx, const Saved& saved) const { norm.backward_weight(ctx, saved.x, saved.norm); }
+  void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
+  /// Multiplies what backward_weight reads by each sample's factor.
+  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const;
   void backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const;  ///< fused, as Norm::backward
 
  private:

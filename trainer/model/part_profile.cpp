@@ -39,6 +39,7 @@ class Profiler {
     options.precision = {shape.compute, wide(shape), wide(shape), wide(shape)};
     options.logits_chunk = shape.logits_chunk;
     options.recompute_elementwise = shape.recompute_elementwise;
+    options.clips_samples = shape.clips_samples;
     options.recompute.assign(static_cast<size_t>(model.layers), recompute);
     return options;
   }
@@ -47,6 +48,7 @@ class Profiler {
   template <class Action>
   PartProfile::Pass record(const Action& action);
   PartProfile::Pass forward();
+  void weight_gradient();
   void receive_gradient();
 
   StageRange range_;
@@ -81,6 +83,15 @@ void Profiler::receive_gradient() {
   if (!range_.last()) stage_.recv_backward_buffer(ctx_, 0);
 }
 
+void Profiler::weight_gradient() {
+  if (shape_.clips_samples) {
+    SampleSquares squares(ctx_, stage_.region(), shape_.sequences, shape_.length, shape_.compute);
+    stage_.add_sample_squares(ctx_, 0, squares);
+    stage_.set_sample_factors(0, squares.values());
+  }
+  stage_.backward_weight(ctx_, 0, 0);
+}
+
 PartProfile Profiler::profile() {
   PartProfile profile;
   for (const Unit* unit : stage_.params().units()) {
@@ -94,19 +105,21 @@ PartProfile Profiler::profile() {
   stage_.take_forward_output(0);
   profile.saved = alive();
   receive_gradient();
-  profile.backward = record([&] { stage_.backward(ctx_, 0, 0); });
-  if (range_.last()) {  // the head computes input and weight gradients together
-    profile.input_gradient = profile.backward;
-    return profile;
+  if (!shape_.clips_samples) {
+    profile.backward = record([&] { stage_.backward(ctx_, 0, 0); });
+    if (range_.last()) {  // the head computes input and weight gradients together
+      profile.input_gradient = profile.backward;
+      return profile;
+    }
+    begin(RunMode::kTrain);
+    forward();
+    stage_.take_forward_output(0);
+    receive_gradient();
   }
-  begin(RunMode::kTrain);
-  forward();
-  stage_.take_forward_output(0);
-  receive_gradient();
   profile.input_gradient = record([&] { stage_.backward_input(ctx_, 0, 0); });
   stage_.take_backward_output(0);
   profile.kept = alive();
-  profile.weight_gradient = record([&] { stage_.backward_weight(ctx_, 0, 0); });
+  profile.weight_gradient = record([&] { weight_gradient(); });
   return profile;
 }
 

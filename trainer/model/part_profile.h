@@ -21,6 +21,7 @@ struct ProfileShape {
   int64_t logits_chunk = 1;  ///< rows of logits computed at a time
   DType compute = DType::kF32;
   bool recompute_elementwise = true;
+  bool clips_samples = false;  ///< between I and W: the norms of samples count as part of W
   auto operator<=>(const ProfileShape&) const = default;
 };
 
@@ -35,7 +36,7 @@ struct PartProfile {
   std::vector<int64_t> units;  ///< elements this part declares in each unit of Part::units
   Pass forward;                ///< forward of a training step, in which the head does nothing
   Pass evaluation;             ///< forward of an evaluation, including the loss
-  Pass backward;               ///< input and weight gradients in one action
+  Pass backward;               ///< input and weight gradients in one action; none if samples are clipped
   Pass input_gradient, weight_gradient;
   int64_t saved = 0;  ///< bytes kept from forward to backward
   int64_t kept = 0;   ///< bytes kept from input gradient to weight gradient

@@ -62,7 +62,7 @@ std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageR
   return names;
 }
 
-StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local) {
+StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local, bool clips_samples) {
   const std::vector<std::string> names = unit_names(parts, range, first_stage_is_local);
   size_t at = 0;  // parts read units in order; only a tied head on a single stage reads the first again
   const auto number = [&](const std::string& name) {
@@ -73,7 +73,7 @@ StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, 
   StageUnits units;
   units.units = static_cast<int>(names.size());
   for (const Part& part : parts) {
-    if (part.kind == PartKind::kHead) units.fused_part = static_cast<int>(units.units_of_part.size());
+    if (part.kind == PartKind::kHead) (clips_samples ? units.recomputing_part : units.fused_part) = static_cast<int>(units.units_of_part.size());
     std::vector<UnitRef>& reads = units.units_of_part.emplace_back();
     for (const std::string& unit : part.units)
       reads.push_back(reads_first_stage(part, unit, range, first_stage_is_local) ? UnitRef(0, 0) : UnitRef(number(unit)));

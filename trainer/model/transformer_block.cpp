@@ -1,6 +1,7 @@
 #include "trainer/model/transformer_block.h"
 
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/samples.h"
 
 namespace trireme {
 namespace {
@@ -72,6 +73,20 @@ void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
   attention.backward_weight(ctx, saved.attention_input, saved.attention);
   attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
   saved = {};
+}
+
+void TransformerBlock::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
+  mlp.add_sample_squares(ctx, saved.mlp_input, saved.mlp, squares);
+  mlp_norm.add_sample_squares(ctx, squares.residual_rows(), saved.attention_residual, saved.mlp_norm, squares);
+  attention.add_sample_squares(ctx, saved.attention_input, saved.attention, squares);
+  attention_norm.add_sample_squares(ctx, squares.residual_rows(), saved.x, saved.attention_norm, squares);
+}
+
+void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const {
+  mlp.scale_samples(ctx, pass.sequence, factors, saved.mlp);
+  attention.scale_samples(ctx, pass.sequence, factors, saved.attention);
+  for (const Tensor& gradient : {saved.mlp_norm.dy, saved.attention_norm.dy})
+    scale_sample_rows(ctx, gradient, pass.sequence, pass.first_row, factors);
 }
 
 Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const {

@@ -40,6 +40,10 @@ struct TransformerBlock {
   /// Recomputes what was not kept, from the same values, in the same order, with the same dropout masks: bit-identical. backward_weight reuses it.
   Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, Saved& saved) const;
+  /// Between backward_input and backward_weight: the squares of what backward_weight would add, of each sample.
+  void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
+  /// Multiplies what backward_weight reads by each sample's factor.   factors [B] f64.
+  void scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both, one branch after the other: what the MLP keeps for its weight gradients
   /// is freed before the attention's backward.
   Tensor backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const;

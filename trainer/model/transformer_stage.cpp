@@ -5,6 +5,7 @@
 
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/samples.h"
 #include "trainer/model/rope_frequencies.h"
 
 namespace trireme {
@@ -30,9 +31,11 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
       range_(range),
       region_(*mesh.tensor, options.sequence_parallel),
       parts_(parts_of(model, range, options.blocks_per_unit)),
-      units_(stage_units(parts_, range, model, first != nullptr)),
+      units_(stage_units(parts_, range, model, first != nullptr, options.clips_samples)),
       dims_(model, mesh.tensor->size()),
       dropout_(model.dropout),
+      tied_(model.tied_embeddings),
+      clips_samples_(options.clips_samples),
       seed_(options.seed),
       dtype_(options.precision.compute) {
   for (const std::string& name : unit_names(parts_, range, first != nullptr)) owned_units_.push_back(std::make_unique<Unit>(name));
@@ -190,7 +193,14 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
   ctx.arena->set_phase(MemoryPhase::kBackward);
   wait_parameters(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
-  if (is_head(part)) {
+  if (is_head(part) && clips_samples_) {
+    Head::Saved& saved = slot.head;
+    const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
+    const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
+    const Tensor dnormalised = head_.vocabulary.backward_input(ctx, normalised, batch.targets, loss_scale_, loss_sum_, samples_of(microbatch),
+                                                               tied_ ? batch.tokens : Tensor(), saved.samples);
+    slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
+  } else if (is_head(part)) {
     acquire_gradients(ctx, part);
     Head::Saved& saved = slot.head;
     const Tensor& targets = microbatches_[static_cast<size_t>(microbatch)].targets;
@@ -199,6 +209,7 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     saved = {};
   } else if (is_embedding(part)) {
     slot.dembedded = std::move(slot.dx);  // the embedding has no input gradient: its backward is all W
+    pass(microbatch).drop(ctx, "embedding", slot.dembedded);
   } else {
     slot.dx = blocks_[block_of(part)].backward_input(ctx, pass(microbatch), slot.dx, slot.blocks[block_of(part)]);
   }
@@ -206,24 +217,78 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
 
 void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
   ctx.arena->set_phase(MemoryPhase::kBackward);
-  TRIREME_CHECK(!is_head(part), "the head computes its weight gradients in backward_input");
+  TRIREME_CHECK(!is_head(part) || clips_samples_, "the head computes its weight gradients in backward_input");
+  if (is_head(part)) wait_parameters(ctx, part);  // it computes its logits again
   acquire_gradients(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
+  if (clips_samples_) scale_samples(ctx, microbatch, part);
   if (is_embedding(part)) {
     const ForwardContext now = pass(microbatch);
-    now.drop(ctx, "embedding", slot.dembedded);
-    embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
+    if (clips_samples_)
+      embedding_.backward_gathered(ctx, batch.tokens, slot.dembedded_all);
+    else
+      embedding_.backward_weight(ctx, batch.tokens, slot.dembedded);
     if (positions_) {
       const Tensor& dy = slot.dembedded;
       position_backward(ctx, dy, now.first_row, sequence_, positions_->grad_to_add_to(ctx), now.documents.rows(now.first_row, dy.dim(0)));
     }
     slot.dembedded.reset();
+    slot.dembedded_all.reset();
+  } else if (is_head(part)) {
+    head_.vocabulary.backward_weight(ctx, batch.targets, loss_scale_, slot.factors, slot.head.samples);
+    head_.norm.backward_weight(ctx, slot.head.x, slot.head.norm);
+    slot.head = {};
   } else {
     blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);
   }
 }
 
+void TransformerStage::add_sample_squares(Context& ctx, int microbatch, SampleSquares& squares) {
+  ctx.arena->set_phase(MemoryPhase::kBackward);
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  for (int part = parts() - 1; part >= 0; --part) {
+    if (is_embedding(part)) {
+      const Box& box = embedding_.weight->specs.front().box;
+      slot.dembedded_all = embedding_.gather(ctx, slot.dembedded).wait(ctx);
+      embedding_sample_squares(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded_all, box.start[0], box.extent[0],
+                               squares.values());
+      if (positions_ == nullptr) continue;
+      const ForwardContext now = pass(microbatch);
+      squares.add_rows(ctx, squares.residual_rows(), {positions_}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
+        const int64_t first = now.first_row + begin;
+        position_backward(ctx, slot.dembedded.rows(begin, count), first, sequence_, gradients.front(), now.documents.rows(first, count));
+      });
+    } else if (is_head(part)) {
+      head_.norm.add_sample_squares(ctx, squares.residual_rows(), slot.head.x, slot.head.norm, squares);
+      add(ctx, squares.values(), slot.head.samples.squares, squares.values());
+    } else {
+      blocks_[block_of(part)].add_sample_squares(ctx, slot.blocks[block_of(part)], squares);
+    }
+  }
+}
+
+void TransformerStage::add_tied_squares(Context& ctx, int microbatch, const Tensor& rows, SampleSquares& squares) const {
+  const Tensor& dembedded = slots_[static_cast<size_t>(microbatch)].dembedded_all;
+  const Tensor wide = Tensor::empty(ctx, dembedded.shape(), rows.dtype(), MemoryCategory::kWorkspace);
+  copy(ctx, dembedded, wide);
+  for (int64_t sample = 0; sample < squares.samples(); ++sample)
+    add_inner_product(ctx, wide.rows(sample * sequence_, sequence_), rows.rows(sample * sequence_, sequence_), 2, squares.value(sample));
+}
+
+/// Multiplies what W of a part reads by the factors of the samples. The head does so itself, with the gradient of its logits.
+void TransformerStage::scale_samples(Context& ctx, int microbatch, int part) {
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  const ForwardContext now = pass(microbatch);
+  if (is_head(part)) return scale_sample_rows(ctx, slot.head.norm.dy, sequence_, now.first_row, slot.factors);
+  if (!is_embedding(part)) return blocks_[block_of(part)].scale_samples(ctx, now, slot.factors, slot.blocks[block_of(part)]);
+  scale_sample_rows(ctx, slot.dembedded_all, sequence_, 0, slot.factors);
+  // Without sequence parallelism all rows are on every rank, and both are one tensor.
+  if (slot.dembedded.raw() != slot.dembedded_all.raw()) scale_sample_rows(ctx, slot.dembedded, sequence_, now.first_row, slot.factors);
+}
+
 void TransformerStage::backward(Context& ctx, int microbatch, int part) {
+  TRIREME_CHECK(!clips_samples_, "samples are clipped between I and W");
   if (is_head(part)) return backward_input(ctx, microbatch, part);
   if (is_embedding(part)) return Stage::backward(ctx, microbatch, part);
   ctx.arena->set_phase(MemoryPhase::kBackward);

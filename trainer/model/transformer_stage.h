@@ -34,6 +34,7 @@ struct StageOptions {
   std::vector<Recompute> recompute;  ///< one entry per block of the model
   bool recompute_elementwise = true;
   bool with_gradients = true;
+  bool clips_samples = false;           ///< each sample's gradient gets a factor between I and W: add_sample_squares()
   bool with_activation_maxima = false;  ///< record_activations() may be called
 };
 
@@ -68,6 +69,15 @@ class TransformerStage : public Stage {
   void backward_input(Context& ctx, int microbatch, int part) override;
   void backward_weight(Context& ctx, int microbatch, int part) override;
   void backward(Context& ctx, int microbatch, int part) override;
+  /// With StageOptions::clips_samples, after the last I of a micro-batch and before its first W: adds the squares of each sample's gradient of this stage's
+  /// parameters. Those of a tied embedding lack the product of its two gradients: add_tied_squares().
+  void add_sample_squares(Context& ctx, int microbatch, SampleSquares& squares);
+  /// First stage: adds twice the inner product of the embedding's gradient with the tied head's, of each sample. `rows`: token_rows() of the last stage.
+  void add_tied_squares(Context& ctx, int microbatch, const Tensor& rows, SampleSquares& squares) const;
+  /// Last stage with a tied head: VocabParallelHead::SampleSaved::token_rows.
+  Tensor token_rows(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.samples.token_rows; }
+  /// Every W of the micro-batch multiplies what it reads by these factors [B] f64.
+  void set_sample_factors(int microbatch, const Tensor& factors) { slots_[static_cast<size_t>(microbatch)].factors = factors; }
   Tensor recv_forward_buffer(Context& ctx, int microbatch) override;
   Tensor take_forward_output(int microbatch) override;
   Tensor recv_backward_buffer(Context& ctx, int microbatch) override;
@@ -84,6 +94,7 @@ class TransformerStage : public Stage {
   void update(Context& ctx, int unit) override;
 
   const StageRange& range() const { return range_; }
+  const Region& region() const { return region_; }
   ParamStore& params() const { return *params_; }
   GradStore& grads() const { return *grads_; }
   RobustReducer* robust_reducer() const { return robust_; }               ///< of grads(); null if gradients are summed
@@ -101,6 +112,7 @@ class TransformerStage : public Stage {
       Tensor x;
       Tensor logits;  ///< kLogits and kDecode only: training and evaluation compute them chunk by chunk
       Norm::Saved norm;
+      VocabParallelHead::SampleSaved samples;  ///< clips_samples
     };
   };
   /// State of one micro-batch on this stage.
@@ -108,6 +120,8 @@ class TransformerStage : public Stage {
     Tensor x, dx;  ///< current activation and current gradient
     std::vector<TransformerBlock::Saved> blocks;
     Tensor dembedded;
+    Tensor dembedded_all;  ///< clips_samples: of all rows of the micro-batch
+    Tensor factors;        ///< clips_samples: set_sample_factors()
     Head::Saved head;
   };
   const Part& part(int part) const { return parts_[static_cast<size_t>(part)]; }
@@ -118,8 +132,10 @@ class TransformerStage : public Stage {
   void wait_parameters(Context& ctx, int part);
   void acquire_gradients(Context& ctx, int part);
   ForwardContext pass(int microbatch) const;
+  int64_t samples_of(int microbatch) const { return microbatches_[static_cast<size_t>(microbatch)].tokens.numel() / sequence_; }
   Tensor embed(Context& ctx, int microbatch);
   void run_head(Context& ctx, int microbatch);
+  void scale_samples(Context& ctx, int microbatch, int part);
 
   const TransformerStage& owner(const UnitRef& unit) const { return unit.stage < 0 ? *this : *first_; }
 
@@ -131,6 +147,8 @@ class TransformerStage : public Stage {
   StageUnits units_;
   Dims dims_;
   double dropout_;
+  bool tied_;
+  bool clips_samples_;
   uint64_t seed_;
   DType dtype_;
   std::vector<std::unique_ptr<Unit>> owned_units_;

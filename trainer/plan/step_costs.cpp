@@ -95,7 +95,9 @@ class Model {
         shape_(profile_shape(config)),
         profiles_(profiles),
         shared_(shared_uses(config, stack_)) {
-    if (!stack_.own) shape_.logits_chunk = shape_.sequences * shape_.length;
+    if (stack_.own) return;
+    shape_.logits_chunk = shape_.sequences * shape_.length;
+    shape_.clips_samples = false;
   }
 
   ModelSeconds seconds() {
@@ -123,7 +125,7 @@ class Model {
  private:
   PartSeconds compute(const Part& part, Recompute recompute) {
     const PartProfile& profile = profiles_.of(part, shape_);
-    if (part.kind == PartKind::kHead) return head(profile);
+    if (part.kind == PartKind::kHead && !shape_.clips_samples) return head(profile);
     const OperationSeconds forward = costs_.of(profile.forward.operations), input = costs_.of(profile.input_gradient.operations),
                            weight = costs_.of(profile.weight_gradient.operations);
     const bool block = part.kind == PartKind::kBlock;

@@ -1,0 +1,168 @@
+// Differentially private training: a step's gradient equals the sum of clipped gradients of single samples, noise included, under every layout.
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "tests/parity/layouts.h"
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/private_random.h"
+
+namespace trireme::test {
+namespace {
+
+/// Gives the same sample of other data whatever is asked for.
+class OneSample final : public Dataset {
+ public:
+  OneSample(const Dataset& data, int64_t sample) : data_(data), sample_(sample) {}
+  int64_t sequences() const override { return 1; }
+  void read(int64_t, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    data_.read(sample_, tokens, targets, segments);
+  }
+
+ private:
+  const Dataset& data_;
+  int64_t sample_;
+};
+
+RaggedDataset data_of(const Config& config) {
+  return {29, config.training.sequence_length, *config.model.vocab_size, true, config.data.document_mask};
+}
+
+Config with_privacy(Config config, double clip, double noise) {
+  config.security.privacy = {.clip = clip, .noise = noise, .target_epsilon = {}, .delta = 1e-5, .key_file = "key"};
+  return config;
+}
+
+Config config_of(ParityModel model, const std::string& spec, double clip, double noise, const std::string& precision = "fp64") {
+  ParityLayout layout;
+  static_cast<Layout&>(layout) = parse_layout(spec);
+  return with_privacy(parity_config(model, layout, precision), clip, noise);
+}
+
+bool supports(const Config& config) { return *config.model.kv_heads % config.parallel.tensor == 0; }
+
+Config on_one_rank(Config config) {
+  config.parallel = ParityLayout().parallel();
+  config.parallel.virtual_stages = 1;
+  config.parallel.layers_per_stage = {config.model.layers};
+  config.training.recompute = Config().training.recompute;
+  config.training.micro_batch_size = 1;
+  return config;
+}
+
+std::vector<double> flattened(const GlobalTensors& tensors) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.values.begin(), tensor.values.end());
+  return all;
+}
+
+double norm_of(const std::vector<double>& values) { return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0)); }
+
+/// The gradient of the loss of each sample by itself, summed over its tokens and divided by the length of a sequence, from a trainer without privacy.
+std::vector<std::vector<double>> gradients_of_samples(const Config& of) {
+  Config config = on_one_rank(of);
+  config.security = {};
+  config.training.global_batch_size = 1;
+  const RaggedDataset data = data_of(config);
+  std::vector<std::vector<double>> gradients;
+  run_ranks(1, [&](Communicator& world) {
+    Arena arena(Device::kReference);
+    Context ctx{Device::kReference, &arena, 1};
+    Trainer trainer(ctx, world, config, true);
+    trainer.initialise();
+    for (int64_t sample = 0; sample < data.sequences(); ++sample) {
+      const StepResult result = trainer.step(OneSample(data, sample), 0, 0);
+      RunRecord record;
+      gradients.push_back(flattened(gather(trainer, Gathered::kGradient, 1, record)));
+      for (double& value : gradients.back()) value *= static_cast<double>(result.targets) / static_cast<double>(config.training.sequence_length);
+    }
+  });
+  return gradients;
+}
+
+/// The clipped gradients of the drawn samples, added up and divided by the expected number of samples.
+std::vector<double> by_hand(const Config& config, const std::vector<std::vector<double>>& gradients, int64_t step) {
+  const auto count = static_cast<int64_t>(gradients.size());
+  const auto batch = static_cast<double>(config.training.global_batch_size);
+  std::vector<double> sum(gradients.front().size());
+  for (const int64_t sample : test_random().poisson_sample(step, count, batch / static_cast<double>(count))) {
+    const std::vector<double>& gradient = gradients[static_cast<size_t>(sample)];
+    const double norm = norm_of(gradient), factor = norm > 0 ? std::min(1.0, *config.security.privacy.clip / norm) : 1;
+    for (size_t k = 0; k < sum.size(); ++k) sum[k] += factor * gradient[k] / batch;
+  }
+  return sum;
+}
+
+/// The largest difference between the gradient of a layout's step and `expected`, relative to the largest element.
+double error_of(const Config& config, const std::vector<double>& expected, int64_t step) {
+  double worst = 0;
+  std::mutex mutex;
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.set_privacy(test_random(), *config.security.privacy.noise);
+    trainer.initialise();
+    trainer.step(data_of(config), step, 0);
+    RunRecord record;
+    const std::vector<double> gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
+    TRIREME_CHECK(!record.disagreement && record.unheld.empty(),
+                  "copies of the gradient differ: ", record.disagreement ? record.disagreement->str() : record.unheld);
+    TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
+    const std::lock_guard lock(mutex);
+    for (size_t k = 0; k < gradient.size(); ++k) worst = std::max(worst, std::isnan(gradient[k]) ? HUGE_VAL : std::abs(gradient[k] - expected[k]));
+  });
+  double largest = 0;
+  for (const double value : expected) largest = std::max(largest, std::abs(value));
+  return worst / largest;
+}
+
+/// The norm that about half of the samples exceed.
+double median_norm(const std::vector<std::vector<double>>& gradients) {
+  std::vector<double> norms;
+  for (const std::vector<double>& gradient : gradients) norms.push_back(norm_of(gradient));
+  std::ranges::sort(norms);
+  return norms[norms.size() / 2];
+}
+
+}  // namespace
+
+TEST_CASE("private: a step's gradient is the sum of clipped gradients of single samples") {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
+    const std::vector<std::vector<double>> gradients = gradients_of_samples(config_of(model, "dp1", 1, 0));
+    const double clip = median_norm(gradients);
+    for (const char* layout : {"dp1", "dp1z0-mb3", "pp2dp1", "pp4dp1-zb_h1", "pp2dp1-zb_v", "pp2dp1-interleaved_1f1b", "tp2dp1", "tp2dp1-sp", "dp3z3",
+                               "dp4rep2z2", "tp2pp2dp2z3-sp"}) {
+      Config config = config_of(model, layout, clip, 0);
+      INFO(name_of(model) << " " << layout);
+      CHECK(error_of(config, by_hand(config, gradients, 3), 3) < 1e-10);
+    }
+  }
+}
+
+TEST_CASE("private: chunks of logits do not change what is trained") {
+  for (const ParityModel model : {ParityModel::kLlama, ParityModel::kGpt2}) {
+    Config config = config_of(model, "dp1-mb3", 0.3, 0.2);
+    const RunRecord whole = train_on_threads(config, 2, Device::kReference);
+    config.training.logits_chunk = 5;
+    CHECK(difference(whole, train_on_threads(config, 2, Device::kReference), 1e-10) == "");
+  }
+}
+
+TEST_CASE("private: the layouts of the pairwise table train alike, noise included") {
+  size_t checked = 0;
+  for (ParityCase each : covering_parity_cases(2)) {
+    ParityLayout& layout = each.layout;
+    layout.islands = layout.fragments = 1;  // refused, as are the next
+    layout.balance = layout.rebalance = false;
+    const Config config = with_privacy(parity_config(each.model, layout, "fp64"), 0.5, 0.3);
+    if (!supports(config)) continue;
+    const Config serial = with_privacy(parity_config(each.model, layout.on_one_rank(), "fp64"), 0.5, 0.3);
+    INFO(name_of(each.model) << " " << layout.str());
+    const RunRecord one = train_on_threads(serial, 3, Device::kReference);
+    CHECK(difference(one, train_on_threads(config, 3, Device::kReference, true), 1e-10) == "");
+    ++checked;
+  }
+  CHECK(checked > 25);
+}
+
+}  // namespace trireme::test

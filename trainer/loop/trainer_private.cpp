@@ -1,0 +1,94 @@
+// Differentially private steps (security.privacy): the methods of Trainer that draw samples, clip their gradients and add noise.
+// Source: Abadi et al. 2016, arXiv:1607.00133, algorithm 1.
+#include <algorithm>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/ops/samples.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+
+void Trainer::set_privacy(const crypto::PrivateRandom& random, double noise) {
+  TRIREME_CHECK(is_private(config_.security) && noise >= 0, "noise ", noise, " for a run that is not private");
+  privacy_.random = random;
+  privacy_.noise = noise;
+}
+
+/// The samples of a step, ascending: each sequence of the data with probability global_batch_size / sequences, by itself (Poisson sampling). Splits the
+/// step for their number; places beyond it are padding.
+std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
+  TRIREME_CHECK(privacy_.random.has_value(), "a private step without set_privacy");
+  TRIREME_CHECK(data.groups().size() == 1, "private training on a blend of ", data.groups().size(), " groups");
+  const int64_t sequences = data.groups().front().sequences;
+  const double rate = static_cast<double>(config_.training.global_batch_size) / static_cast<double>(sequences);
+  std::vector<int64_t> samples = privacy_.random->poisson_sample(step, sequences, rate);
+  privacy_.step = step;
+  privacy_.samples = std::ssize(samples);
+  const int64_t rows = config_.training.micro_batch_size, ranks = mesh_.data->size();
+  const int64_t count = std::max(ranks, (privacy_.samples + rows - 1) / rows);  // every data rank has a micro-batch, because it waits for the others' reductions
+  MicroBatchSplit split;
+  for (int64_t rank = 0; rank < ranks; ++rank) split.push_back(static_cast<int>(count / ranks + (rank < count % ranks ? 1 : 0)));
+  split_samples(split);
+  return samples;
+}
+
+/// Like set_micro_batches, for a split of any number of micro-batches.
+void Trainer::split_samples(const MicroBatchSplit& split) {
+  const int longest = std::ranges::max(split);
+  if (longest != std::ranges::max(split_)) {
+    auto at = privacy_.schedules.find(longest);
+    if (at == privacy_.schedules.end()) at = privacy_.schedules.emplace(longest, lowered_schedule(config_, longest)).first;
+    use(at->second);
+  }
+  split_ = split;
+  rotate_data(0);
+}
+
+/// Sets the factor of each sample of a micro-batch from the norm of its gradient of the whole model.
+void Trainer::clip_samples(int microbatch) {
+  const TrainingConfig& training = config_.training;
+  SampleSquares squares(ctx_, stages_.front()->region(), training.micro_batch_size, training.sequence_length, precision_.compute);
+  for (const auto& stage : stages_) stage->add_sample_squares(ctx_, microbatch, squares);
+  TransformerStage* const first = stages_.front()->range().first() ? stages_.front().get() : nullptr;
+  if (config_.model.tied_embeddings && (first != nullptr || last_ != nullptr)) {
+    const Tensor rows = last_ != nullptr ? last_->token_rows(microbatch)
+                                         : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
+                                                         accumulator_of(precision_.compute), MemoryCategory::kWorkspace);
+    if (first == nullptr || last_ == nullptr) mesh_.embedding->broadcast(ctx_, rows, mesh_.embedding->size() - 1).wait(ctx_);
+    if (first != nullptr) first->add_tied_squares(ctx_, microbatch, rows, squares);
+  }
+  squares.finish(ctx_);
+  for (Communicator* const group : {mesh_.tensor.get(), mesh_.pipeline.get()}) group->all_reduce(ctx_, squares.values(), ReduceOp::kSum).wait(ctx_);
+  const Tensor factors = Tensor::empty(ctx_, {squares.samples()}, DType::kF64, MemoryCategory::kWorkspace);
+  clip_factors(ctx_, squares.values(), *config_.security.privacy.clip / static_cast<double>(training.global_batch_size), factors);
+  for (const auto& stage : stages_) stage->set_sample_factors(microbatch, factors);
+}
+
+/// Adds the noise of the step to this rank's shards of the summed gradient. It is a function of key, step, name and global index, so that all copies of a
+/// weight get the same value, in every layout.
+void Trainer::add_noise() {
+  if (!is_private(config_.security) || privacy_.noise == 0 || ctx_.device == Device::kMeta) return;
+  const double deviation = privacy_.noise * *config_.security.privacy.clip / static_cast<double>(config_.training.global_batch_size);
+  constexpr int64_t kBlock = 4096;
+  for (const OwnedBox& owned : owned_boxes()) {
+    const Box& box = owned.box;
+    const int64_t columns = owned.spec->shape[1];
+    // Whole rows are one range of the parameter, in blocks; parts of rows are a range each.
+    const int64_t run = box.extent[1] == columns ? kBlock : box.extent[1], count = box.numel();
+    dispatch_float(owned.gradient.dtype(), [&]<class T>(T) {
+      cpu::parallel_for(ctx_, (count + run - 1) / run, cpu::grain_of(run), [&](int64_t begin, int64_t end) {
+        std::vector<double> values;
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t offset = i * run, row = box.start[0] + offset / box.extent[1], column = box.start[1] + offset % box.extent[1];
+          values.resize(static_cast<size_t>(std::min(run, count - offset)));
+          privacy_.random->normal(owned.spec->name, privacy_.step, row * columns + column, values);
+          T* const gradient = owned.gradient.data<T>() + offset;
+          for (size_t c = 0; c < values.size(); ++c) gradient[c] = static_cast<T>(static_cast<double>(gradient[c]) + deviation * values[c]);
+        }
+      });
+    });
+  }
+}
+
+}  // namespace trireme
