@@ -93,6 +93,15 @@ class Words {
 PrivateRandom::PrivateRandom(const Key& key)
     : noise_(derive(key, "privacy noise")), samples_(derive(key, "privacy samples")), mark_(derive(key, "privacy fingerprint")) {}
 
+PrivateRandom::PrivateRandom(const PrivateRandom& other) { *this = other; }
+
+PrivateRandom& PrivateRandom::operator=(const PrivateRandom& other) {
+  if (this == &other) return *this;
+  for (Key PrivateRandom::*const key : {&PrivateRandom::noise_, &PrivateRandom::samples_, &PrivateRandom::mark_})
+    std::copy_n((other.*key).data(), kKeyBytes, (this->*key).data());
+  return *this;
+}
+
 void PrivateRandom::normal(std::string_view name, int64_t step, int64_t first, std::span<double> values) const {
   TRIREME_CHECK(step >= 0 && first >= 0, "step ", step, ", value ", first);
   const Key key = derive(noise_, name);

@@ -20,6 +20,10 @@ namespace trireme::crypto {
 class PrivateRandom {
  public:
   explicit PrivateRandom(const Key& key);
+  /// A copy has the same values. Each copy overwrites its keys at its end.
+  PrivateRandom(const PrivateRandom& other);
+  PrivateRandom& operator=(const PrivateRandom& other);
+  ~PrivateRandom() = default;
 
   /// Values first, first + 1, ... of the sequence of standard normal numbers of (name, step).
   ///

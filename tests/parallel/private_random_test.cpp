@@ -107,8 +107,11 @@ TEST_CASE("private random numbers: any part of a sequence has the bits of the wh
       CAPTURE(first, count);
       CHECK(std::equal(whole.begin() + first, whole.begin() + first + count, normals(random, "weight", 3, first, count).begin()));
     }
-  const PrivateRandom same(counting_key());
+  const PrivateRandom same(counting_key()), copied(random);
   CHECK(normals(same, "weight", 3, 0, 3000) == whole);
+  CHECK(normals(copied, "weight", 3, 0, 3000) == whole);
+  CHECK(copied.poisson_sample(1, 1000, 0.1) == random.poisson_sample(1, 1000, 0.1));
+  CHECK(copied.fingerprint() == random.fingerprint());
 }
 
 TEST_CASE("private random numbers: normals have the distribution of normals") {
