@@ -69,6 +69,10 @@ Key derive(const Key& key, std::string_view purpose);
 /// BLAKE2b-256 of `text`, for secrets.
 void digest(std::span<const uint8_t> text, Key& key);
 
+/// The keystream of ChaCha20 as D. J. Bernstein defined it, with a nonce and a counter of 64 bits each: block `block` is 64 bytes, and `bytes` are filled
+/// from its first byte on. `bytes` may end within a block.
+void keystream(const Key& key, uint64_t nonce, uint64_t block, std::span<uint8_t> bytes);
+
 /// Encrypts and decrypts with one key. The caller must never use a nonce twice for sealing with one key.
 class Aead {
  public:

@@ -60,6 +60,15 @@ Key derive(const Key& key, std::string_view purpose) {
 
 void digest(std::span<const uint8_t> text, Key& key) { crypto_generichash(key.data(), kKeyBytes, text.data(), text.size(), nullptr, 0); }
 
+void keystream(const Key& key, uint64_t nonce, uint64_t block, std::span<uint8_t> bytes) {
+  static_assert(crypto_stream_chacha20_KEYBYTES == kKeyBytes && crypto_stream_chacha20_NONCEBYTES == sizeof nonce);
+  initialise_aead();
+  std::array<uint8_t, sizeof nonce> name;
+  put_little_endian(nonce, std::span(name));
+  std::fill(bytes.begin(), bytes.end(), uint8_t{0});
+  crypto_stream_chacha20_xor_ic(bytes.data(), bytes.data(), bytes.size(), name.data(), block, key.data());
+}
+
 /// The schedule of round keys of AES, or the key itself.
 struct Aead::State {
   State(Cipher of, const Key& key) : cipher(of) {

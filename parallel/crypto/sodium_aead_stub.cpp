@@ -25,6 +25,8 @@ Key derive(const Key& /*key*/, std::string_view /*purpose*/) {
 
 void digest(std::span<const uint8_t> /*text*/, Key& /*key*/) { require_sodium("digest"); }
 
+void keystream(const Key& /*key*/, uint64_t /*nonce*/, uint64_t /*block*/, std::span<uint8_t> /*bytes*/) { require_sodium("keystream"); }
+
 struct Aead::State {};
 Aead::Aead(Cipher /*cipher*/, const Key& /*key*/) { require_sodium("encryption"); }
 Aead::Aead(Aead&& other) noexcept = default;

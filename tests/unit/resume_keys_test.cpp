@@ -28,6 +28,7 @@ const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "data.balance",
                                         "security.encryption",
                                         "security.key_file",
+                                        "security.privacy.key_file",
                                         "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {

@@ -13,6 +13,7 @@
 #include "trainer/files/clock_text.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
+#include "trainer/privacy/statement.h"
 
 namespace fs = std::filesystem;
 
@@ -56,6 +57,18 @@ CheckpointFacts read_facts(const fs::path& checkpoint) {
   return {about.step, about.tokens, about.config, about.training_data, digest_of_text(text_without_anchor(text, path.string())), manifest.audit};
 }
 
+/// What the run has released of its training data up to a checkpoint.
+ordered_json privacy_record(const CheckpointDescription& about, const PrivacyConfig& config) {
+  ordered_json record = new_record("privacy");
+  record["step"] = about.step;
+  record["clip"] = config.clip ? ordered_json(*config.clip) : ordered_json();
+  record["delta"] = config.delta ? ordered_json(*config.delta) : ordered_json();
+  record["epsilon"] =
+      config.clip && config.delta ? privacy::to_json(privacy::rdp_epsilon(privacy::steps_of(about.privacy), *config.delta).value) : ordered_json();
+  record["history"] = privacy::to_json(about.privacy);
+  return record;
+}
+
 bool describes(const Record& record, const CheckpointFacts& checkpoint) {
   return record.event() == "checkpoint" && record.member("step") == checkpoint.step && record.text("manifest") == checkpoint.manifest;
 }
@@ -67,7 +80,7 @@ void check_audit(const SecurityConfig& config) {
 }
 
 RunAudit::RunAudit(fs::path run_directory, const SecurityConfig& config, std::function<void()> may_write)
-    : directory_(std::move(run_directory)), may_write_(std::move(may_write)), key_(key_of(config)) {
+    : directory_(std::move(run_directory)), may_write_(std::move(may_write)), key_(key_of(config)), privacy_(config.privacy) {
   existed_ = fs::exists(fs::symlink_status(path()));
   if (existed_) before_ = read_log(path());
   head_ = before_.head;
@@ -218,6 +231,7 @@ Head RunAudit::append(ordered_json record) {
 /// The record is durable before the manifest that names it exists.
 AuditAnchor RunAudit::anchor(const CheckpointDescription& about, const std::string& manifest) {
   may_write_();
+  if (!about.privacy.empty()) append(privacy_record(about, privacy_));
   const ordered_json facts = {{"step", about.step}, {"tokens", about.tokens}, {"manifest", digest_of_text(manifest)}};
   ordered_json record = new_record("checkpoint");
   record.update(facts);
@@ -226,6 +240,13 @@ AuditAnchor RunAudit::anchor(const CheckpointDescription& about, const std::stri
   file_->sync_all();
   saved_ = facts;
   return make_anchor(head, about.step, Anchored::kCheckpoint, key_ ? &*key_ : nullptr);
+}
+
+void RunAudit::stated(int64_t step, const ordered_json& statement) {
+  ordered_json record = new_record("privacy");
+  record["step"] = step;
+  record.update(statement);
+  append(record);
 }
 
 void RunAudit::evaluated(int64_t step, const ordered_json& fields) {

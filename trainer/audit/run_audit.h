@@ -56,6 +56,8 @@ class RunAudit {
   void evaluated(int64_t step, const nlohmann::ordered_json& fields);
   /// `suspects`: data ranks that stood out, with their distances; a step without any is not recorded.
   void stepped(int64_t step, const nlohmann::ordered_json& loss, const nlohmann::ordered_json& suspects);
+  /// What the run says about its privacy at the end of a job.
+  void stated(int64_t step, const nlohmann::ordered_json& statement);
   /// Records the end of a job: done, stopped or failed, with the reason. If it is done, writes the receipt. Errors: IoError.
   void end(const std::string& status, int64_t step, const std::string& reason = "");
   /// Needed by end() with status done.
@@ -87,6 +89,7 @@ class RunAudit {
   const std::filesystem::path directory_;
   const std::function<void()> may_write_;
   std::optional<crypto::SigningKey> key_;
+  const PrivacyConfig privacy_;
   Log before_;  ///< as the job has found it
   bool existed_ = false;
 

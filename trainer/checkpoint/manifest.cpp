@@ -293,6 +293,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
   for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
   if (!about.product_algorithms.empty()) result["product_algorithms"] = about.product_algorithms;
+  if (!about.privacy.empty()) result["privacy"] = json(privacy::to_json(about.privacy));
   if (manifest.audit) result["audit"] = to_json(*manifest.audit);
   return text_of(result);
 }
@@ -363,6 +364,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
                       "island_steps",
                       "island_rejections",
                       "micro_batches",
+                      "privacy",
                       "audit"},
                      where);
   Manifest manifest;
@@ -392,6 +394,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (object.contains("product_algorithms"))
     for (const auto& [gpu, algorithms] : object_member(object, "product_algorithms", where).items())
       about.product_algorithms[gpu] = strings_of(algorithms, where + ": \"product_algorithms\"");
+  if (object.contains("privacy")) about.privacy = privacy::parse_history(object["privacy"], where + ": \"privacy\"");
   manifest.contents = parse_contents(object, where);
   if (object.contains("audit")) manifest.audit = parse_anchor(object_member(object, "audit", where), where + ": \"audit\"");
   check_tiling(manifest.contents.tensors, where);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/ops/optimizer.h"
 #include "parallel/param.h"
+#include "trainer/privacy/history.h"
 
 namespace trireme {
 
@@ -72,6 +73,8 @@ struct CheckpointDescription {
   std::vector<int> micro_batches = {};          ///< with resilience.rebalance, the split of the next step (MicroBatchSplit)
   std::vector<int64_t> island_steps = {};       ///< with several islands, the optimizer_steps of each
   std::vector<int64_t> island_rejections = {};  ///< with several islands and rejected_steps above 0, that of each; empty in older checkpoints
+
+  privacy::History privacy = {};  ///< of the steps up to `step` and of others that may have been released; empty without security.privacy
 
   int64_t steps_of_island(int64_t island) const { return of_island(island_steps, island, optimizer_steps); }
   int64_t rejections_of_island(int64_t island) const { return of_island(island_rejections, island, rejected_steps); }

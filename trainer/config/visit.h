@@ -440,8 +440,9 @@ void visit(V& v, PrivacyConfig& c) {
           .or_null = true},
     c.clip);
   v(Field{.key = "noise",
-          .doc = "Noise multiplier: the sum of a step's clipped gradients gets Gaussian noise with a standard deviation of noise * clip. 0: none, which "
-                 "protects nothing. null: the least noise with which all steps of the run stay within target_epsilon.",
+          .doc =
+              "Noise multiplier: the sum of a step's clipped gradients gets Gaussian noise with a standard deviation of noise * clip. 0: none, which "
+              "protects nothing. null: the least noise with which all steps of the run stay within target_epsilon.",
           .min = 0,
           .without_effect = off,
           .or_null = true},
@@ -463,8 +464,9 @@ void visit(V& v, PrivacyConfig& c) {
           .or_null = true},
     c.delta);
   v(operation_key({.key = "key_file",
-                   .doc = "File with the secret key from which each step's samples and noise are drawn: 32 to 4096 bytes, drawn at random, the same on "
-                          "all hosts. It must belong to the user of the run and be readable by no one else.",
+                   .doc =
+                       "File with the secret key from which each step's samples and noise are drawn: 32 to 4096 bytes, drawn at random, the same on "
+                       "all hosts. It must belong to the user of the run and be readable by no one else.",
                    .without_effect = off,
                    .or_null = true}),
     c.key_file);

@@ -60,6 +60,7 @@ struct RunHistory {
   int64_t step = 0, samples = 0, tokens = 0;
   std::vector<ConfigChange> branch = {};
   AlgorithmsByGpu product_algorithms = {};
+  privacy::History privacy = {};
 };
 
 }  // namespace trireme

@@ -53,7 +53,7 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
       last_saved_(history_.step) {}
 
 void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
-                             const std::vector<StepFigures>& anomaly_window) {
+                             const std::vector<StepFigures>& anomaly_window, const privacy::History& privacy) {
   progress_.act("saving step " + std::to_string(step));
   progress_.set_timeout(2 * state_timeout(config_));  // writing this rank's part, then waiting for the others
   finish();
@@ -66,12 +66,26 @@ void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_ste
   const std::vector<int64_t> rejections = island_numbers(trainer_, rejected_steps);
   const int64_t most_rejected = rejections.empty() ? rejected_steps : std::ranges::max(rejections);
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
-  checkpointer_.save({step, history_.tokens + samples * config_.training.sequence_length - padding, trainer_.accepted_steps(), to_yaml(config_),
-                      describe_model(config_.model), tokenizer_, training_data_, config_.run.seed, history_.samples + samples,
-                      describe_layout(trainer_.mesh().shape), scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
-                      most_rejected, history_.branch, early_stopping, anomaly_window, history_.product_algorithms,
+  checkpointer_.save({step,
+                      history_.tokens + samples * config_.training.sequence_length - padding,
+                      trainer_.accepted_steps(),
+                      to_yaml(config_),
+                      describe_model(config_.model),
+                      tokenizer_,
+                      training_data_,
+                      config_.run.seed,
+                      history_.samples + samples,
+                      describe_layout(trainer_.mesh().shape),
+                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
+                      most_rejected,
+                      history_.branch,
+                      early_stopping,
+                      anomaly_window,
+                      history_.product_algorithms,
                       config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.micro_batches(),
-                      island_numbers(trainer_, trainer_.accepted_steps()), rejections},
+                      island_numbers(trainer_, trainer_.accepted_steps()),
+                      rejections,
+                      privacy},
                      state_tensors(trainer_));
 }
 

@@ -13,8 +13,8 @@ struct Histogram;  // trainer/loop/histograms.h
 
 /// An event reported by a run. Measurements have kind "step" (loss, grad_norm, learning_rate, tokens, step_seconds, tokens_per_second, model_tflops,
 /// mfu or null, with dynamic loss scaling loss_scale, with weights of data sets data_tokens or data_sequences, with packing padding, with balance
-/// cost_imbalance, with rebalance imbalance, with a robust rule suspects by data rank, if recorded activation_max by layer), "evaluation"
-/// (validation_loss, and validation: the loss of each set that has a name), "ranks" (RankFigures) and "exposed" (Tracer).
+/// cost_imbalance, with rebalance imbalance, with a robust rule suspects by data rank, with privacy epsilon or null, if recorded activation_max by
+/// layer), "evaluation" (validation_loss, and validation: the loss of each set that has a name), "ranks" (RankFigures) and "exposed" (Tracer).
 struct Event {
   std::string kind;                    ///< empty if the event is only a text
   std::optional<int64_t> step = {};    ///< the last completed step; nullopt if the event is not tied to a step

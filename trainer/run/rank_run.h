@@ -1,6 +1,6 @@
 #pragma once
 // Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp,
-// run_asynchronous.cpp and run_audit.cpp.
+// run_asynchronous.cpp, run_privacy.cpp and run_audit.cpp.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -21,6 +21,7 @@
 #include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/early_stopping.h"
 #include "trainer/run/metrics_sink.h"
+#include "trainer/run/private_training.h"
 #include "trainer/run/rank_figures.h"
 #include "trainer/run/rebalancer.h"
 #include "trainer/run/rejected_steps.h"
@@ -50,6 +51,12 @@ class Run {
   void open_audit(const Resumed& resumed);
   void complete_audit(const Resumed& resumed);
   void end_audit(const char* status, const std::string& reason = "");
+  privacy::History known_history(const Resumed& resumed) const;
+  void open_privacy(const Resumed& resumed);
+  void begin_privacy();
+  void write_statement(int64_t step, const std::optional<privacy::Bracket>& tight) const;
+  void announce_steps(int64_t step);
+  void report_privacy();
   void open_data();
   void resume();
   void sweep_finished(const Resumed& resumed);
@@ -110,7 +117,10 @@ class Run {
   std::filesystem::path directory() const { return config_.run.directory; }
   /// The last step of this job. With training.local and training.asynchronous a round is not cut short: only after
   /// it a state can be saved.
-  int64_t last_step() const { return rounds().end_of(std::min(total_, options_.max_steps.value_or(total_))); }
+  int64_t last_step() const {
+    const int64_t affordable = privacy_ ? privacy_->last_step() : total_;
+    return rounds().end_of(std::min({total_, affordable, options_.max_steps.value_or(total_)}));
+  }
   /// Whether islands decide anything alone within a round.
   bool islands_decide() const { return config_.parallel.islands > 1 && !has_parameter_servers(config_.training); }
   Rounds rounds() const { return rounds_of(config_.training, total_); }
@@ -140,6 +150,8 @@ class Run {
   std::unique_ptr<audit::RunAudit> audit_;  ///< rank 0, with security.audit
   Reporter reporter_;                       ///< has an effect on rank 0 only
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
+  std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
+  int64_t announced_ = 0;                           ///< with it: the last step in privacy.json
   std::vector<RankMemory> memory_;                  ///< forecast by pipeline rank
   std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known
   std::string accumulation_;                        ///< cost of parallel.gradient_accumulation, if both values are possible

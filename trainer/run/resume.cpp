@@ -171,7 +171,7 @@ static Resumed resumed_from(const std::string& checkpoint, const CheckpointDescr
   Resumed resumed{checkpoint,
                   about.step,
                   about.rejections_of_island(island),
-                  {about.step, about.samples, about.tokens, about.branch, about.product_algorithms},
+                  {about.step, about.samples, about.tokens, about.branch, about.product_algorithms, about.privacy},
                   about.early_stopping,
                   about.anomaly_window,
                   about.micro_batches,

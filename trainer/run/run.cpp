@@ -151,6 +151,7 @@ nlohmann::ordered_json Run::more_figures(int64_t step, const StepResult& result)
     fields.update({{"outer_grad_norm", result.outer->gradient_norm}, {"drift", result.outer->drift}, {"outer_bytes", result.outer->sent_bytes}});
   if (const Arrivals* const arrivals = result.arrivals()) fields.update({{"workers", arrivals->workers}, {"staleness", arrivals->staleness}});
   if (is_robust(config_.security)) fields["suspects"] = suspects_json(result.distances);
+  if (privacy_) fields["epsilon"] = privacy::to_json(privacy_->epsilon(step).value);
   if (rebalancer_) fields["imbalance"] = excess_of_slowest(data_rank_seconds_);
   if (!records_activations(step)) return fields;
   for (const auto& [layer, largest] : trainer_->activation_maxima()) fields["activation_max"][layer] = largest;
@@ -223,7 +224,8 @@ void Run::save(int64_t step) {
   log(RankRecord::Level::kInfo, concat("saving step ", step));
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
-  checkpoints_->save(step, padding_, rejected_.count(), stopper_.state(), judges_before_update() ? window_.state() : std::vector<StepFigures>());
+  checkpoints_->save(step, padding_, rejected_.count(), stopper_.state(), judges_before_update() ? window_.state() : std::vector<StepFigures>(),
+                     privacy_ ? privacy_->history(step) : privacy::History());
 }
 
 void Run::report_memory() {
@@ -315,6 +317,7 @@ ExitCode Run::train() {
   const bool one_host = options_.ranks_per_host.value_or(world_.size()) == world_.size();
   timeout_ = StepTimeout(hang_seconds(config_, ctx_.device == Device::kCuda, one_host), state_timeout(config_));
   for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
+    announce_steps(step);
     start_step(step);
     end_if_anomalous(step);
     done_ = step;
@@ -366,6 +369,7 @@ ExitCode Run::train() {
   report_memory();
   report_goodput();
   report_suspects();
+  report_privacy();
   if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume
     reporter_.message(concat("stopped on request after step ", done_, evaluated_ ? "" : " before the end of its evaluation",
                              ", checkpoint saved; rerun the same command to resume"));

@@ -140,6 +140,7 @@ void Run::resume() {
     done_ = resumed.step;
     history_ = resumed.history;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
+    open_privacy(resumed);
     recall_evaluation(resumed);
     if (finished()) return sweep_finished(resumed);
     read_replay();
@@ -156,6 +157,7 @@ void Run::resume() {
         checkpoints = now;
         continue;
       }
+      open_privacy(resumed);
     }
     const bool islands = islands_decide();
     const int64_t island = trainer_->mesh().at.island;
@@ -173,6 +175,7 @@ void Run::resume() {
         throw IoError(
             concat("run.directory=", directory().string(), ": created by rank 0, but not visible on this rank; it must be shared by all ranks"));
     });
+    begin_privacy();
     open_record();
     return;
   }

@@ -1,0 +1,79 @@
+// What security.privacy does not go with: each is refused by its own key, with the reason.
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "trainer/config/check.h"
+#include "trainer/config/report.h"
+
+namespace trireme {
+namespace {
+
+Config private_config() {
+  Config c;
+  c.model.layers = 2;
+  c.model.vocab_size = 256;
+  c.model.heads = 4;
+  c.model.kv_heads = 2;
+  c.training.steps = 10;
+  c.training.global_batch_size = 8;
+  c.data.train = {"data"};
+  c.security.privacy = {1.0, 1.1, std::nullopt, 1e-5, "key"};
+  return c;
+}
+
+/// The lines of the violations that security.privacy causes: "key=value: rule; allowed ...".
+std::vector<std::string> refusals(const Config& config) {
+  Violations violations;
+  check(config, Sources{}, violations);
+  std::istringstream lines(violations.text(Sources{}));
+  std::vector<std::string> found;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("or security.privacy.clip null") != std::string::npos) found.push_back(line);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("privacy: every feature whose effect the accountant does not cover is refused by name") {
+  CHECK(refusals(private_config()).empty());
+  const auto check_refused = [](const std::string& key, const std::string& reason, const auto& edit) {
+    CAPTURE(key);
+    Config config = private_config();
+    edit(config);
+    const std::vector<std::string> found = refusals(config);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].starts_with(key + "="));
+    CHECK(found[0].find(reason) != std::string::npos);
+    config.security.privacy = {};
+    CHECK(refusals(config).empty());
+  };
+  check_refused("run.device", "no CUDA kernels", [](Config& c) { c.run.device = "cuda"; });
+  check_refused("training.precision", "loss scale", [](Config& c) { c.training.precision = "fp16"; });
+  check_refused("training.compression.method", "errors of compression", [](Config& c) { c.training.compression.method = CompressionMethod::kInt8; });
+  check_refused("security.aggregation.rule", "have no noise yet", [](Config& c) {
+    c.security.aggregation.rule = AggregationRule::kMedian;
+    c.security.aggregation.byzantine = 1;
+  });
+  check_refused("training.local.steps", "noise of its own", [](Config& c) { c.training.local.steps = 2; });
+  check_refused("training.asynchronous.mode", "which asynchronous updates lack",
+                [](Config& c) { c.training.asynchronous.mode = AsynchronousMode::kParameterServer; });
+  check_refused("parallel.islands", "drawn for all ranks together", [](Config& c) { c.parallel.islands = 2; });
+  check_refused("resilience.rebalance", "no split to keep", [](Config& c) { c.resilience.rebalance = Rebalance::kMicroBatches; });
+  check_refused("resilience.backup_replicas", "would not be random", [](Config& c) { c.resilience.backup_replicas = 1; });
+  check_refused("parallel.schedule", "actions of one number", [](Config& c) { c.parallel.schedule = "file"; });
+  check_refused("data.packing", "part of one sequence alone", [](Config& c) { c.data.packing = Packing::kBestFit; });
+  check_refused("data.balance", "not assigned by their cost", [](Config& c) { c.data.balance = Balance::kCost; });
+  check_refused("data.weights", "same probability", [](Config& c) { c.data.weights = std::vector<double>{1}; });
+  check_refused("observe.anomalies.policy", "would depend on its data", [](Config& c) { c.observe.anomalies.policy = AnomalyPolicy::kSkip; });
+  check_refused("parallel.tensor", "share key and value heads, of which there are 2", [](Config& c) { c.parallel.tensor = 4; });
+}
+
+TEST_CASE("privacy: tensor ranks with key and value heads of their own are allowed") {
+  Config config = private_config();
+  config.parallel.tensor = 2;
+  CHECK(refusals(config).empty());
+}
+
+}  // namespace trireme

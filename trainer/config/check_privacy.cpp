@@ -1,0 +1,59 @@
+#include "trainer/config/check_privacy.h"
+
+#include "kernels/core/counted.h"
+
+namespace trireme {
+namespace {
+
+/// The keys of the section among each other.
+void check_privacy_keys(Rules& rules, const PrivacyConfig& p) {
+  if (!rules.apply({"security.privacy.clip", "security.privacy.noise", "security.privacy.target_epsilon", "security.privacy.delta"})) return;
+  if (!p.noise && !p.target_epsilon)
+    rules.broken("security.privacy.noise", "neither noise nor target_epsilon is set, so nothing says how much noise to add",
+                 "a noise multiplier such as 1.0, or a target_epsilon from which it follows", "1");
+  if (!p.delta)
+    rules.broken("security.privacy.delta", "an epsilon means nothing without the delta that it is for",
+                 "numbers above 0 and below 1, far below 1 / (number of sequences)", "1e-5");
+  if (!p.key_file && rules.apply({"security.privacy.key_file"}))
+    rules.broken("security.privacy.key_file", "samples and noise must be unpredictable for those who see the model",
+                 "the path of a file with a secret key: head -c 32 /dev/urandom | base64", "a path");
+}
+
+}  // namespace
+
+void check_privacy(Rules& rules, const Config& c) {
+  if (!is_private(c.security) || !rules.apply({"security.privacy.clip"})) return;
+  check_privacy_keys(rules, c.security.privacy);
+  const TrainingConfig& t = c.training;
+  const ParallelConfig& p = c.parallel;
+  const auto refuse = [&](bool refused, const char* key, const std::string& rule, const std::string& allowed) {
+    if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or security.privacy.clip null"), allowed);
+  };
+  refuse(c.run.device == "cuda", "run.device", "clipping the gradient of each sequence has no CUDA kernels", "cpu");
+  refuse(t.precision == "fp16", "training.precision", "whether a step is skipped for its loss scale would depend on single sequences", "bf16");
+  refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
+         "the errors of compression would carry gradients from one step into the next without noise", "none");
+  refuse(is_robust(c.security), "security.aggregation.rule",
+         "a robust rule compares the gradients of data ranks, which have no noise yet; the gradient of each sequence is clipped already", "mean");
+  refuse(t.local.steps.has_value(), "training.local.steps", "islands would exchange weights of steps to which each adds noise of its own", "null");
+  refuse(is_asynchronous(t), "training.asynchronous.mode", "noise is added to the gradient of a step of all ranks, which asynchronous updates lack",
+         "none");
+  if (!t.local.steps && !is_asynchronous(t))
+    refuse(p.islands > 1, "parallel.islands", "the sequences of a step are drawn for all ranks together", "1");
+  refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance",
+         "steps draw different numbers of sequences, so that there is no split to keep", "none");
+  refuse(c.resilience.backup_replicas > 0, "resilience.backup_replicas", "which sequences a step leaves out would not be random", "0");
+  refuse(p.schedule == "file", "parallel.schedule", "steps draw different numbers of sequences, and a file has the actions of one number", "1f1b");
+  refuse(c.data.packing != Packing::kNone, "data.packing", "a document that is packed with others would not be part of one sequence alone", "none");
+  refuse(c.data.balance != Balance::kNone, "data.balance", "the sequences of a step are drawn at random, and not assigned by their cost", "none");
+  refuse(c.data.weights.has_value(), "data.weights", "every sequence is drawn with the same probability, which the accountant assumes", "auto");
+  refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
+         "whether a step is skipped or repeated would depend on its data, which the accountant does not count", "warn");
+  if (rules.apply({"parallel.tensor", "model.kv_heads"}) && p.tensor > 1 && *c.model.kv_heads % p.tensor != 0)
+    refuse(true, "parallel.tensor",
+           concat("tensor ranks would share key and value heads, of which there are ", *c.model.kv_heads,
+                  ", and the norm of a sequence's gradient would count them twice"),
+           concat("divisors of ", *c.model.kv_heads));
+}
+
+}  // namespace trireme

@@ -1,0 +1,101 @@
+// security.privacy in a run: its key, RUN/privacy.json, the budget, and what is reported.
+#include "parallel/crypto/key_file.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/loop/collectively.h"
+#include "trainer/run/rank_run.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+/// The history in privacy.json of a run directory; empty if there is no such file.
+static privacy::History history_of(const fs::path& run_directory) {
+  const fs::path path = run_directory / privacy::kStatementName;
+  if (!fs::exists(fs::symlink_status(path))) return {};
+  return privacy::history_in(read_text(path, int64_t{1} << 26), path.string());
+}
+
+/// What jobs of this run, and of the run that the checkpoint belongs to, may have released. On rank 0.
+privacy::History Run::known_history(const Resumed& resumed) const {
+  privacy::History known = history_of(directory());
+  if (resumed.checkpoint.empty()) return known;
+  if (is_own(resumed.checkpoint, config_)) {
+    if (known.empty() && !resumed.history.privacy.empty())
+      throw DataError(concat("cannot resume from ", resumed.checkpoint, ": ", (directory() / privacy::kStatementName).string(),
+                             " does not exist. It has the steps that jobs may have released after the checkpoint; restore it"));
+    return known;
+  }
+  std::error_code ignored;
+  const privacy::History source = history_of(fs::canonical(resumed.checkpoint, ignored).parent_path().parent_path());
+  known.insert(known.end(), source.begin(), source.end());
+  return known;
+}
+
+/// Collective. Called again under the lock on the run directory, as another job may have been ending.
+void Run::open_privacy(const Resumed& resumed) {
+  const bool is_private_now = is_private(config_.security);
+  privacy_.reset();
+  if (!is_private_now && resumed.history.privacy.empty()) return;
+  std::optional<crypto::Key> key;
+  std::string fingerprint, known;
+  collectively(world_, [&] {
+    if (is_private_now) {
+      crypto::require_sodium("security.privacy.clip");
+      key = crypto::read_shared_key(*config_.security.privacy.key_file, "security.privacy.key_file");
+      fingerprint = crypto::PrivateRandom(*key).fingerprint();
+    }
+    if (reports()) known = privacy::to_json(known_history(resumed)).dump();
+  });
+  check_same_everywhere(world_, {{"the key in security.privacy.key_file", fingerprint}});
+  known = all_gather_strings(world_, known)[0];
+  collectively(world_, [&] {
+    PrivacyStart start{done_, total_, data_->train.sequences(), training_data_, resumed.history.privacy};
+    start.known = privacy::parse_history(nlohmann::json::parse(known), privacy::kStatementName);
+    if (resumed.changed) start.changes = nlohmann::json(resumed.history.branch.back().changes).dump();
+    privacy_ = std::make_unique<PrivateTraining>(config_, start, key ? &*key : nullptr);
+  });
+}
+
+/// Tells the trainer, and the user what the job is about to do.
+void Run::begin_privacy() {
+  if (!privacy_) return;
+  if (privacy_->random() != nullptr) trainer_->set_privacy(*privacy_->random(), privacy_->mechanism().noise);
+  if (!reports()) return;
+  reporter_.message(privacy_->text());
+  if (!privacy_->warning().empty()) reporter_.message("warning: " + privacy_->warning());
+}
+
+void Run::write_statement(int64_t step, const std::optional<privacy::Bracket>& tight) const {
+  lock_->check();
+  write_durably(directory() / privacy::kStatementName, privacy::statement(privacy_->facts(), privacy_->history(step), tight).dump(2) + "\n");
+  sync_directory(directory());
+}
+
+/// Writes the steps up to the next checkpoint to privacy.json before the first of them, so that none is forgotten if the job is killed. Collective.
+void Run::announce_steps(int64_t step) {
+  if (!privacy_ || step <= announced_) return;
+  announced_ = announced_step(step, config_.checkpoint.every, last_step());
+  collectively(world_, [&] {
+    if (reports()) write_statement(announced_, std::nullopt);
+  });
+}
+
+/// At the end of a job: the exact number of steps, the second accountant, and the line that an auditor reads. Collective.
+void Run::report_privacy() {
+  if (!privacy_) return;
+  collectively(world_, [&] {
+    if (!reports()) return;
+    const std::optional<privacy::Bracket> tight = privacy_->tight(done_);
+    write_statement(done_, tight);
+    nlohmann::ordered_json fields = privacy::statement(privacy_->facts(), privacy_->history(done_), tight);
+    fields.erase("outside");
+    if (audit_) audit_->stated(done_, fields);
+    reporter_.event("privacy", done_, fields, "privacy: " + privacy::text_of(privacy_->facts(), privacy_->epsilon(done_), tight));
+    if (done_ < total_ && done_ == privacy_->last_step())
+      reporter_.event("privacy_budget", done_, {{"target_epsilon", *config_.security.privacy.target_epsilon}, {"planned_steps", total_}},
+                      concat("the privacy budget is used up: a step more would exceed security.privacy.target_epsilon=",
+                             *config_.security.privacy.target_epsilon));
+  });
+}
+
+}  // namespace trireme
