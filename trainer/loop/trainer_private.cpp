@@ -75,7 +75,8 @@ void Trainer::wait_clip(int microbatch) {
   clip.send.wait(ctx_);
   clip.sum.wait(ctx_);
   const Tensor factors = Tensor::empty(ctx_, clip.squares.shape(), DType::kF64, MemoryCategory::kWorkspace);
-  clip_factors(ctx_, clip.squares, *config_.security.privacy.clip / static_cast<double>(config_.training.global_batch_size), factors);
+  const double limit = *config_.security.privacy.clip / static_cast<double>(config_.training.global_batch_size);
+  clip_factors(ctx_, clip.squares, limit, size_of(precision_.compute) == 2, factors);
   for (const auto& stage : stages_) stage->set_sample_factors(microbatch, factors);
 }
 
