@@ -69,23 +69,39 @@ void clip_factors(Context& ctx, const Tensor& squares, double limit, bool powers
       });
 }
 
-void scale_sample_rows(Context& ctx, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors) {
+namespace {
+
+/// Runs `kernel(T{}, columns, first, last)` on ranges of the rows of x.
+template <class Kernel>
+void run_on_rows(Context& ctx, const char* name, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors,
+                 const Kernel& kernel) {
   const int64_t rows = x.dim(0), columns = x.numel() / std::max<int64_t>(1, rows);
-  Operation operation(ctx, "scale_sample_rows",
-                      {{"x", x, x.shape(), x.dtype(), Passes::kReadAndWritten}, {"factors", factors, {factors.dim(0)}, DType::kF64}});
-  TRIREME_CHECK(rows_per_sample > 0 && first_row >= 0 && first_row + rows <= factors.dim(0) * rows_per_sample, "scale_sample_rows: rows ", first_row,
-                " to ", first_row + rows, " of ", factors.dim(0), " samples of ", rows_per_sample, " rows");
+  Operation operation(ctx, name, {{"x", x, x.shape(), x.dtype(), Passes::kReadAndWritten}, {"factors", factors, {factors.dim(0)}, DType::kF64}});
+  TRIREME_CHECK(rows_per_sample > 0 && first_row >= 0 && first_row + rows <= factors.dim(0) * rows_per_sample, name, ": rows ", first_row, " to ",
+                first_row + rows, " of ", factors.dim(0), " samples of ", rows_per_sample, " rows");
   operation.run(
-      x.dtype(), [] { refuse_cuda("scale_sample_rows"); },
-      [&]<class T>(T) {
-        const auto scale = [&](int64_t first, int64_t last) {
-          reference::scale_sample_rows(x.data<T>(), columns, rows_per_sample, first_row, factors.data<double>(), first, last);
-        };
+      x.dtype(), [&] { refuse_cuda(name); },
+      [&]<class T>(T value) {
+        const auto run = [&](int64_t first, int64_t last) { kernel(value, columns, first, last); };
         if (ctx.device == Device::kReference)
-          scale(0, rows);
+          run(0, rows);
         else
-          cpu::parallel_for(ctx, rows, cpu::grain_of(columns), scale);
+          cpu::parallel_for(ctx, rows, cpu::grain_of(columns), run);
       });
+}
+
+}  // namespace
+
+void scale_sample_rows(Context& ctx, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors) {
+  run_on_rows(ctx, "scale_sample_rows", x, rows_per_sample, first_row, factors, [&]<class T>(T, int64_t columns, int64_t first, int64_t last) {
+    reference::scale_sample_rows(x.data<T>(), columns, rows_per_sample, first_row, factors.data<double>(), first, last);
+  });
+}
+
+void clear_sample_rows(Context& ctx, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors) {
+  run_on_rows(ctx, "clear_sample_rows", x, rows_per_sample, first_row, factors, [&]<class T>(T, int64_t columns, int64_t first, int64_t last) {
+    reference::clear_sample_rows(x.data<T>(), columns, rows_per_sample, first_row, factors.data<double>(), first, last);
+  });
 }
 
 }  // namespace trireme

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <type_traits>
 #include <vector>
@@ -37,9 +36,9 @@ double embedding_squares(const int32_t* tokens, const T* dy, int64_t rows, int64
 
 inline void clip_factors(const double* squares, int64_t samples, double limit, bool powers_of_two, double* factors) {
   for (int64_t s = 0; s < samples; ++s) {
-    const double norm = std::sqrt(squares[s]);
-    factors[s] = !std::isfinite(norm) ? std::numeric_limits<double>::quiet_NaN() : norm > limit ? limit / norm : 1.0;
-    if (powers_of_two && factors[s] < 1) factors[s] = std::exp2(std::floor(std::log2(factors[s])));
+    const double norm = std::sqrt(std::max(squares[s], 0.0));  // a sum of products of rows may round to less than 0
+    factors[s] = !std::isfinite(squares[s]) ? 0.0 : norm > limit ? limit / norm : 1.0;
+    if (powers_of_two && factors[s] > 0 && factors[s] < 1) factors[s] = std::exp2(std::floor(std::log2(factors[s])));
   }
 }
 
@@ -49,8 +48,18 @@ void scale_sample_rows(T* x, int64_t columns, int64_t rows_per_sample, int64_t f
     using Wide = std::conditional_t<sizeof(T) == 8, double, float>;
     const auto factor = static_cast<Wide>(factors[(first_row + m) / rows_per_sample]);
     if (factor == 1) continue;
+    if (factor == 0) {
+      std::fill_n(x + m * columns, columns, T(0));
+      continue;
+    }
     for (int64_t c = 0; c < columns; ++c) x[m * columns + c] = static_cast<T>(static_cast<Wide>(x[m * columns + c]) * factor);
   }
+}
+
+template <class T>
+void clear_sample_rows(T* x, int64_t columns, int64_t rows_per_sample, int64_t first_row, const double* factors, int64_t first, int64_t last) {
+  for (int64_t m = first; m < last; ++m)
+    if (factors[(first_row + m) / rows_per_sample] == 0) std::fill_n(x + m * columns, columns, T(0));
 }
 
 }  // namespace trireme::reference

@@ -33,6 +33,7 @@ class Rendezvous {
  private:
   struct RankState {
     size_t next = 0;      ///< first action that is not complete
+    size_t sums = 0;      ///< number of CLIP it has passed
     size_t axis = 0;      ///< for a collective: index of the axis it meets now
     size_t end = 0;       ///< one past the actions issued together
     int outstanding = 0;  ///< issued actions that are not complete
@@ -80,6 +81,7 @@ class Rendezvous {
   std::vector<int> runnable_;
   std::unordered_map<int64_t, Meeting> meetings_;  ///< by axis and first member
   std::map<std::pair<int64_t, int>, Sum> sums_;    ///< by pipeline group and micro-batch
+  std::map<int64_t, std::vector<int>> order_;      ///< by pipeline group: micro-batches in the order of CLIP
   std::unordered_map<int64_t, Channel> channels_;  ///< by sender and receiver
   WorldClocks* clocks_;
   size_t mismatches_ = 0;  ///< of messages
@@ -154,6 +156,12 @@ void Rendezvous::meet(std::span<const int> members, int64_t key) {
 void Rendezvous::start_sum(int rank, int microbatch) {
   const MeshGroup group = group_of(mesh_, MeshAxis::kPipeline, rank);
   const int64_t key = key_of(MeshAxis::kPipeline, group);
+  // Sums match in the order in which ranks start them.
+  std::vector<int>& order = order_[key];
+  const size_t place = ranks_[static_cast<size_t>(rank)].sums++;
+  if (place == order.size()) order.push_back(microbatch);
+  if (order[place] != microbatch)
+    violations_.push_back(concat("rank ", rank, " is at CLIP", microbatch, " where a rank of its pipeline is at CLIP", order[place]));
   Sum& sum = sums_[{key, microbatch}];
   sum.started.push_back(rank);
   if (clocks_ != nullptr) clocks_->start_sum(rank, key, microbatch);

@@ -4,7 +4,6 @@
 
 #include "kernels/core/operation_log.h"
 #include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/optimizer.h"
@@ -128,15 +127,14 @@ void VocabParallelHead::backward_weight(Context& ctx, const Tensor& targets, con
                                         const SampleSaved& saved) const {
   const LogLayer layer(ctx, logits.name);
   const int64_t samples = factors.dim(0), sequence = saved.x.dim(0) / samples;
-  const Tensor scales = Tensor::empty(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace);
-  for (int64_t sample = 0; sample < samples; ++sample) copy(ctx, scale, scales.flat(sample, 1));
-  scale_sample_rows(ctx, scales.view({samples, 1}), 1, 0, factors);
+  clear_sample_rows(ctx, saved.x, sequence, 0, factors);
   size_t next = 0;
   for (int64_t sample = 0; sample < samples; ++sample) {
     for_each_chunk(sequence, chunk_rows, [&](int64_t first, int64_t rows) {
       const Tensor own_x = saved.x.rows(sample * sequence + first, rows);
       const Tensor chunk = logits_of(ctx, own_x, logits.weight->value);
-      loss.backward(ctx, chunk, targets.rows(sample * sequence + first, rows), saved.chunks[next++], scales.flat(sample, 1));
+      loss.backward(ctx, chunk, targets.rows(sample * sequence + first, rows), saved.chunks[next++], scale);
+      scale_sample_rows(ctx, chunk, sequence, sample * sequence + first, factors);
       linear_backward_weight(ctx, chunk, own_x, logits.weight->grad, logits.weight->must_add_to_grad());
     });
   }

@@ -60,7 +60,32 @@ void check_operations(Device device, int threads, double tolerance) {
       CHECK(x.template data<T>()[m * kColumns + c] == before.template data<T>()[m * kColumns + c] / static_cast<T>(m < 35 ? 1 : m < 75 ? 2 : 4));
 }
 
+/// Rows of samples with a factor of 0 become zero, and may contain anything.
+template <class T>
+void check_dropped_samples() {
+  Arena arena(Device::kReference);
+  Context ctx{Device::kReference, &arena, 1};
+  const Tensor factors = Tensor::empty(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
+  factors.data<double>()[0] = 0;
+  factors.data<double>()[1] = 0.5;
+  for (const bool scales : {false, true}) {
+    const Tensor x = Tensor::empty(ctx, {3, 2}, dtype_of<T>(), MemoryCategory::kWorkspace);  // rows 1 to 4 of two samples of 2 rows
+    const double values[] = {std::nan(""), HUGE_VAL, 3, 4, 5, 6};
+    for (int64_t i = 0; i < 6; ++i) x.template data<T>()[i] = static_cast<T>(values[i]);
+    (scales ? scale_sample_rows : clear_sample_rows)(ctx, x, 2, 1, factors);
+    const double factor = scales ? 0.5 : 1;
+    const double expected[] = {0, 0, 3 * factor, 4 * factor, 5 * factor, 6 * factor};
+    for (int64_t i = 0; i < 6; ++i) CHECK(static_cast<double>(x.template data<T>()[i]) == expected[i]);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("rows of a sample with a factor of 0 become zero, whatever they contain") {
+  check_dropped_samples<double>();
+  check_dropped_samples<float>();
+  check_dropped_samples<bfloat16>();
+}
 
 TEST_CASE("operations on samples equal their definitions on every CPU device") {
   check_operations<double>(Device::kReference, 1, 1e-12);
@@ -69,7 +94,7 @@ TEST_CASE("operations on samples equal their definitions on every CPU device") {
   check_operations<float>(Device::kCpu, 3, 1e-5);
 }
 
-TEST_CASE("a clip factor shortens to the limit, never lengthens, and is not a number for squares that are not finite") {
+TEST_CASE("a clip factor shortens to the limit, never lengthens, and is 0 for squares that are not finite") {
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
   const auto vector = [&](std::vector<double> values) {
@@ -78,14 +103,14 @@ TEST_CASE("a clip factor shortens to the limit, never lengthens, and is not a nu
     return made;
   };
   const Tensor factors = vector({0, 0, 0, 0, 0, 0});
-  clip_factors(ctx, vector({0, 4, 9, 100, HUGE_VAL, std::nan("")}), 3, false, factors);
+  clip_factors(ctx, vector({-1e-9, 4, 9, 100, HUGE_VAL, std::nan("")}), 3, false, factors);
   const double* const f = factors.data<double>();
   CHECK(f[0] == 1);
   CHECK(f[1] == 1);
   CHECK(f[2] == 1);
   CHECK(f[3] == Approx(0.3));
-  CHECK(std::isnan(f[4]));
-  CHECK(std::isnan(f[5]));
+  CHECK(f[4] == 0);
+  CHECK(f[5] == 0);
   clip_factors(ctx, vector({9, 9.01, 36, 37, 100, 1e12}), 3, true, factors);
   CHECK(std::vector<double>(f, f + 6) == std::vector<double>{1, 0.5, 0.5, 0.25, 0.25, 0x1p-19});
 }

@@ -58,6 +58,42 @@ TEST_CASE("sample clipping: lowered lists of every schedule are complete and fre
           }
 }
 
+TEST_CASE("sample clipping: data ranks with different numbers of micro-batches meet in the same collectives") {
+  for (const ScheduleKind kind : kScheduleKinds)
+    for (const int ranks : {1, 2, 3})
+      for (const bool each : {false, true}) {
+        CAPTURE(name_of(kind), ranks, each);
+        const int v = default_virtual_stages(kind);
+        const std::vector<StageUnits> units = units_of(ranks * v, true, ends_meet(kind, ranks));
+        const ActionLists longest =
+            lower(with_sample_clipping(make_schedule(kind, ranks, v, 6)), units, {.unshard_each_use = each, .reduce_each_microbatch = each});
+        const MeshShape mesh{.pipeline = ranks, .replicate = 2, .shard = 2};
+        ActionLists lists;
+        for (int rank = 0; rank < mesh.world(); ++rank) {
+          const MeshCoordinate at = coordinate_of(mesh, rank);
+          lists.push_back(without_first(longest[static_cast<size_t>(at.pipeline)], at.replicate + 2 * at.shard));
+        }
+        WorldCosts costs;
+        costs.seconds = [](const Action&) { return 1.0; };
+        costs.collective = [](const Action&) { return 0.0; };
+        CHECK_NOTHROW(simulate_world(lists_of_ranks(lists, mesh), mesh, units, costs, {}));
+      }
+}
+
+TEST_CASE("sample clipping: the proof finds ranks of a pipeline that clip micro-batches in different orders") {
+  const std::vector<StageUnits> units = units_of(2, false, false);
+  ActionLists lists = lower(with_sample_clipping(gpipe(2, 2)), units, {});
+  REQUIRE(validate(lists, {.pipeline = 2}, units, 2, true).empty());
+  const auto clip = [&](int microbatch) {
+    return std::ranges::find_if(lists[1], [&](const Action& a) { return a.type == ActionType::kClipSamples && a.microbatch == microbatch; });
+  };
+  const Action first = *clip(0);
+  lists[1].erase(clip(0));
+  lists[1].insert(clip(1) + 1, first);
+  const std::vector<std::string> found = validate(lists, {.pipeline = 2}, units, 2, true);
+  CHECK(std::ranges::any_of(found, [](const std::string& text) { return text.find("where a rank of its pipeline is at CLIP") != std::string::npos; }));
+}
+
 TEST_CASE("sample clipping: a head that computes its logits again gathers its parameters for W") {
   const std::vector<StageUnits> units = units_of(2, false, false);
   const ActionLists lists = lower(with_sample_clipping(one_forward_one_backward(2, 2)), units, {.unshard_each_use = true});

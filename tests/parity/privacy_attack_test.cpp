@@ -63,7 +63,8 @@ Config config_of(std::optional<double> clip) {
   layout.layers = 1;
   Config config = parity_config(ParityModel::kLlama, layout, "fp32");
   config.model.hidden_size = 48;
-  config.model.heads = config.model.kv_heads = 2;
+  config.model.heads = 2;
+  config.model.kv_heads = 2;
   config.model.head_size = 24;
   config.model.ffn_size = 96;
   config.model.vocab_size = kVocabulary;

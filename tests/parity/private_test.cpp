@@ -1,6 +1,9 @@
 // Differentially private training: a step's gradient equals the sum of clipped gradients of single samples, noise included, under every layout.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
 #include <mutex>
 #include <numeric>
 
@@ -60,8 +63,11 @@ std::vector<double> flattened(const GlobalTensors& tensors) {
 
 double norm_of(const std::vector<double>& values) { return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0)); }
 
+using Prepare = std::function<void(Trainer&)>;
+
 /// The gradient of the loss of each sample by itself, summed over its tokens and divided by the length of a sequence, from a trainer without privacy.
-std::vector<std::vector<double>> gradients_of_samples(const Config& of) {
+/// `prepare` is called with the initialised trainer.
+std::vector<std::vector<double>> gradients_of_samples(const Config& of, const Prepare& prepare = [](Trainer&) {}) {
   Config config = on_one_rank(of);
   config.security = {};
   config.training.global_batch_size = 1;
@@ -72,6 +78,7 @@ std::vector<std::vector<double>> gradients_of_samples(const Config& of) {
     Context ctx{Device::kReference, &arena, 1};
     Trainer trainer(ctx, world, config, true);
     trainer.initialise();
+    prepare(trainer);
     for (int64_t sample = 0; sample < data.sequences(); ++sample) {
       const StepResult result = trainer.step(OneSample(data, sample), 0, 0);
       RunRecord record;
@@ -82,27 +89,30 @@ std::vector<std::vector<double>> gradients_of_samples(const Config& of) {
   return gradients;
 }
 
-/// The clipped gradients of the drawn samples, added up and divided by the expected number of samples.
+/// The clipped gradients of the drawn samples, added up and divided by the expected number of samples. One that is not finite is left out.
 std::vector<double> by_hand(const Config& config, const std::vector<std::vector<double>>& gradients, int64_t step) {
   const auto count = static_cast<int64_t>(gradients.size());
   const auto batch = static_cast<double>(config.training.global_batch_size);
   std::vector<double> sum(gradients.front().size());
   for (const int64_t sample : test_random().poisson_sample(step, count, batch / static_cast<double>(count))) {
     const std::vector<double>& gradient = gradients[static_cast<size_t>(sample)];
-    const double norm = norm_of(gradient), factor = norm > 0 ? std::min(1.0, *config.security.privacy.clip / norm) : 1;
+    const double norm = norm_of(gradient);
+    if (!std::isfinite(norm)) continue;
+    const double factor = norm > 0 ? std::min(1.0, *config.security.privacy.clip / norm) : 1;
     for (size_t k = 0; k < sum.size(); ++k) sum[k] += factor * gradient[k] / batch;
   }
   return sum;
 }
 
 /// The largest difference between the gradient of a layout's step and `expected`, relative to the largest element.
-double error_of(const Config& config, const std::vector<double>& expected, int64_t step) {
+double error_of(const Config& config, const std::vector<double>& expected, int64_t step, const Prepare& prepare = [](Trainer&) {}) {
   double worst = 0;
   std::mutex mutex;
   on_ranks(config, [&](Trainer& trainer) {
     trainer.set_privacy(test_random(), *config.security.privacy.noise);
     trainer.initialise();
-    trainer.step(data_of(config), step, 0);
+    prepare(trainer);
+    TRIREME_CHECK(trainer.step(data_of(config), step, 0).accepted, "the step was rejected");
     RunRecord record;
     const std::vector<double> gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
     TRIREME_CHECK(!record.disagreement && record.unheld.empty(),
@@ -145,6 +155,108 @@ TEST_CASE("private: chunks of logits do not change what is trained") {
     const RunRecord whole = train_on_threads(config, 2, Device::kReference);
     config.training.logits_chunk = 5;
     CHECK(difference(whole, train_on_threads(config, 2, Device::kReference), 1e-10) == "");
+  }
+}
+
+TEST_CASE("private: positions under a document mask are clipped by the norm of their whole gradient") {
+  ParityLayout layout;
+  layout.documents = true;
+  const std::vector<std::vector<double>> gradients = gradients_of_samples(with_privacy(parity_config(ParityModel::kGpt2, layout, "fp64"), 1, 0));
+  const double clip = median_norm(gradients);
+  for (const char* spec : {"dp1", "tp2pp2dp1-sp"}) {
+    static_cast<Layout&>(layout) = parse_layout(spec);
+    const Config config = with_privacy(parity_config(ParityModel::kGpt2, layout, "fp64"), clip, 0);
+    INFO(spec);
+    CHECK(error_of(config, by_hand(config, gradients, 3), 3) < 1e-10);
+  }
+}
+
+TEST_CASE("private: the noise of a step has the standard deviation that the accountant assumes") {
+  constexpr double kClip = 0.7, kNoise = 2.5;
+  constexpr int64_t kStep = 5;
+  for (const char* layout : {"dp1", "tp2pp2dp2z3-sp"}) {
+    Config config = config_of(ParityModel::kLlama, layout, kClip, kNoise);
+    std::map<std::string, std::vector<double>> noise;
+    std::vector<double> silent, loud;
+    for (const double amount : {0.0, kNoise}) {
+      config.security.privacy.noise = amount;
+      on_ranks(config, [&](Trainer& trainer) {
+        trainer.set_privacy(test_random(), amount);
+        trainer.initialise();
+        trainer.step(data_of(config), kStep, 0);
+        RunRecord record;
+        const GlobalTensors gradients = gather(trainer, Gathered::kGradient, 1, record);
+        if (trainer.mesh().world.rank() != 0) return;
+        (amount > 0 ? loud : silent) = flattened(gradients);
+        for (const auto& [name, tensor] : gradients) {
+          noise[name].resize(tensor.values.size());
+          test_random().normal(name, kStep, 0, noise[name]);
+        }
+      });
+    }
+    std::vector<double> expected;
+    for (const auto& [name, values] : noise)
+      for (const double value : values) expected.push_back(kNoise * kClip / static_cast<double>(config.training.global_batch_size) * value);
+    REQUIRE(expected.size() == loud.size());
+    double worst = 0;
+    for (size_t k = 0; k < loud.size(); ++k) worst = std::max(worst, std::abs(loud[k] - silent[k] - expected[k]));
+    INFO(layout);
+    CHECK(worst < 1e-12);
+  }
+}
+
+TEST_CASE("private: a sample whose gradient is not finite contributes nothing") {
+  // Samples with this token have no finite gradient; the weights that it reads are not shared with others.
+  constexpr int64_t kToken = 7;
+  const auto damage = [](Trainer& trainer) {
+    for (const OwnedBox& owned : trainer.owned_boxes()) {
+      if (owned.spec->name != "embedding.weight") continue;
+      for (int64_t i = 0; i < owned.box.numel(); ++i)
+        if (owned.box.start[0] + i / owned.box.extent[1] == kToken) owned.weight.data<double>()[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+    trainer.weights_changed();
+  };
+  const std::vector<std::vector<double>> gradients = gradients_of_samples(config_of(ParityModel::kLlama, "dp1", 1, 0), damage);
+  const auto lost = std::ranges::count_if(gradients, [](const auto& gradient) { return !std::isfinite(norm_of(gradient)); });
+  REQUIRE(lost > 2);
+  REQUIRE(lost < 20);
+  for (const char* layout : {"dp1-mb3", "tp2pp2dp2z3-sp"}) {
+    const Config config = config_of(ParityModel::kLlama, layout, 0.5, 0);
+    INFO(layout);
+    CHECK(error_of(config, by_hand(config, gradients, 3), 3, damage) < 1e-10);
+  }
+}
+
+TEST_CASE("private: no sample contributes more than the clip norm, in any precision") {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
+    for (const std::string precision : {"fp32", "bf16"}) {
+      INFO(name_of(model) << ", " << precision);
+      const auto gradient_of = [&](double clip) {
+        Config config = config_of(model, "dp1", clip, 0, precision);
+        config.training.global_batch_size = 1;
+        std::vector<double> gradient;
+        on_ranks(config, [&](Trainer& trainer) {
+          trainer.set_privacy(test_random(), 0);
+          trainer.initialise();
+          trainer.step(OneSample(data_of(config), 5), 0, 0);  // of one sequence: always drawn
+          RunRecord record;
+          gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
+        });
+        return gradient;
+      };
+      const std::vector<double> whole = gradient_of(1e9);
+      const double norm = norm_of(whole), clip = 0.3 * norm;
+      const std::vector<double> clipped = gradient_of(clip);
+      CHECK(norm_of(clipped) <= clip * (1 + 1e-5));
+      if (precision == "fp32") {
+        CHECK(norm_of(clipped) >= clip * (1 - 1e-4));
+        continue;
+      }
+      // Multiplied by a power of two, which does not round.
+      size_t different = 0;
+      for (size_t k = 0; k < whole.size(); ++k) different += clipped[k] == 0.25 * whole[k] ? 0 : 1;
+      CHECK(different == 0);
+    }
   }
 }
 

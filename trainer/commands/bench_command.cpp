@@ -155,6 +155,9 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
     if (is_asynchronous(config.training))
       throw ConfigError(concat("bench step: training.asynchronous.mode=", config.training.asynchronous.mode,
                                ": times steps that all ranks take together; allowed none"));
+    if (is_private(config.security))
+      throw ConfigError(concat("bench step: security.privacy.clip=", *config.security.privacy.clip,
+                               ": private steps draw different numbers of sequences; allowed null"));
     if (std::exchange(config.resilience.rebalance, Rebalance::kNone) != Rebalance::kNone && world->rank() == 0)
       std::cerr << "note: bench step splits micro-batches evenly, with no resilience.rebalance\n";
     machine.emplace(std::move(world), place, config);

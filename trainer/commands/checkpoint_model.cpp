@@ -9,7 +9,8 @@ namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : source_(path, kind), config_(source_.config()) {
   config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // independent of the device used for training,
-  config_.kernels.attention = "auto";                                          // and of its libraries
+  config_.kernels.attention = "auto";                                          // and of its libraries,
+  config_.security = {};                                                       // and of what protects training
 }
 
 Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place, machine_); }

@@ -104,6 +104,7 @@ bool verify(const VerifyArguments& arguments) {
               << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads"
               << (config.training.compression == CompressionConfig{} ? "" : ", without training.compression")
               << (is_robust(config.security) ? ", without security.aggregation" : "")
+              << (is_private(config.security) ? ", without security.privacy" : "")
               << (config.training.local.steps ? ", as one island without training.local" : "")
               << (is_asynchronous(config.training) ? ", as one island without training.asynchronous" : "")
               << (config.resilience.rebalance == Rebalance::kMicroBatches ? ", data ranks with different numbers of micro-batches" : "") << std::endl;

@@ -315,7 +315,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
-  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, privacy_.samples, distances_};
+  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, distances_};
   islands_agree_ = rounds_.ends_after(step + 1);
   if (hogwild_) step_without_lock(step);
   if (averages_elastically(config_.training) && ctx_.device != Device::kMeta) started.exchanged = average_elastically(step);
@@ -418,7 +418,6 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.targets = step.targets;
   result.padding = step.padding;
   result.cost_imbalance = step.cost_imbalance;
-  result.samples = step.samples;
   result.distances = step.distances;
   result.local_loss = values[Readback::kLocalLoss];
   result.local_squares = values[Readback::kLocalSquares];

@@ -67,7 +67,6 @@ struct StepResult {
   int64_t outliers = 0;       ///< number of ranks that stand out
   int64_t padding = 0;        ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
   double cost_imbalance = 0;  ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
-  int64_t samples = 0;        ///< with security.privacy: number of sequences drawn for the step
   /// With security.aggregation: by data rank, the distance of its gradient from those of the others (aggregate() in parallel/sharding/robust_reducer.h).
   std::vector<double> distances = {};
   std::optional<OuterResult> outer = {};  ///< if an outer step followed, with training.local
@@ -153,7 +152,6 @@ class Trainer {
     int64_t targets = 0, local_targets = 0;     ///< valid tokens of the global batch, and of this data rank
     int64_t padding = 0;                        ///< StepResult::padding
     double cost_imbalance = 0;                  ///< StepResult::cost_imbalance
-    int64_t samples = 0;                        ///< StepResult::samples
     std::vector<double> distances = {};         ///< StepResult::distances
     std::optional<ScalarReadback> outer = {};   ///< figures of the outer steps that follow
     double outer_bytes = 0;                     ///< sent in them
@@ -358,8 +356,10 @@ class Trainer {
     std::optional<crypto::PrivateRandom> random;
     double noise = 0;
     int64_t step = 0;                          ///< being computed, from 0
-    int64_t samples = 0;                       ///< of that step
-    std::map<int, LoweredSchedule> schedules;  ///< by the largest number of micro-batches of a data rank
+    struct Lists {
+      ActionList training, evaluation;
+    };
+    std::map<int, Lists> lists;  ///< of this rank, by the largest number of micro-batches of a data rank
     /// A micro-batch between CLIP and WAIT_CLIP.
     struct Clip {
       Tensor squares;     ///< [samples] f64

@@ -24,9 +24,8 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
   const double rate = static_cast<double>(config_.training.global_batch_size) / static_cast<double>(sequences);
   std::vector<int64_t> samples = privacy_.random->poisson_sample(step, sequences, rate);
   privacy_.step = step;
-  privacy_.samples = std::ssize(samples);
   const int64_t rows = config_.training.micro_batch_size, ranks = mesh_.data->size();
-  const int64_t count = std::max(ranks, (privacy_.samples + rows - 1) / rows);  // every data rank has a micro-batch, because it waits for the others' reductions
+  const int64_t count = std::max(ranks, (std::ssize(samples) + rows - 1) / rows);  // every data rank has a micro-batch, because it waits for the others' reductions
   MicroBatchSplit split;
   for (int64_t rank = 0; rank < ranks; ++rank) split.push_back(static_cast<int>(count / ranks + (rank < count % ranks ? 1 : 0)));
   split_samples(split);
@@ -37,9 +36,14 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
 void Trainer::split_samples(const MicroBatchSplit& split) {
   const int longest = std::ranges::max(split);
   if (longest != std::ranges::max(split_)) {
-    auto at = privacy_.schedules.find(longest);
-    if (at == privacy_.schedules.end()) at = privacy_.schedules.emplace(longest, lowered_schedule(config_, longest)).first;
-    use(at->second);
+    const auto [lists, added] = privacy_.lists.try_emplace(longest);
+    if (added) {
+      LoweredSchedule schedule = lowered_schedule(config_, longest);
+      const auto pipeline = static_cast<size_t>(mesh_.at.pipeline);
+      lists->second = {std::move(schedule.training[pipeline]), std::move(schedule.evaluation[pipeline])};
+    }
+    longest_training_ = lists->second.training;
+    longest_evaluation_ = lists->second.evaluation;
   }
   split_ = split;
   rotate_data(0);
@@ -56,6 +60,7 @@ void Trainer::start_clip(int microbatch) {
     clip.token_rows = last_ != nullptr ? last_->take_token_rows(microbatch)
                                        : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
                                                        accumulator_of(precision_.compute), MemoryCategory::kActivations);
+    // No deadlock: the last stage's I of a micro-batch comes before the first's, and it waits for nobody here.
     if (first == nullptr || last_ == nullptr) clip.send = mesh_.embedding->broadcast(ctx_, clip.token_rows, mesh_.embedding->size() - 1);
     if (first != nullptr) {
       clip.send.wait(ctx_);

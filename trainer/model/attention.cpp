@@ -109,6 +109,7 @@ void Attention::add_sample_squares(Context& ctx, const Tensor& x, const Saved& s
 
 void Attention::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
   for (const Tensor& gradient : {saved.dy_all, saved.dqkv}) scale_sample_rows(ctx, gradient, sequence, 0, factors);
+  clear_sample_rows(ctx, saved.out, sequence, 0, factors);
   if (!has_norms()) return;
   query_norm.scale_samples(ctx, sequence, factors, saved.query_norm);
   key_norm.scale_samples(ctx, sequence, factors, saved.key_norm);

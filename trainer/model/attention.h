@@ -27,7 +27,7 @@ struct Attention {
   Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
   void add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight reads by each sample's factor.   factors [B] f64, of `sequence` rows each.
+  /// Multiplies what backward_weight would add by each sample's factor.   factors [B] f64, of `sequence` rows each.
   void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both; overlaps communication with matrix products.
   Tensor backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const;

@@ -72,6 +72,7 @@ void Mlp::add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, 
 
 void Mlp::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
   for (const Tensor& gradient : {saved.dy_all, saved.dhidden}) scale_sample_rows(ctx, gradient, sequence, 0, factors);
+  clear_sample_rows(ctx, saved.activated, sequence, 0, factors);
 }
 
 Tensor Mlp::backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const {

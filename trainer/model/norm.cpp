@@ -71,6 +71,13 @@ void Norm::add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, con
   }
 }
 
+void Norm::scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved) const {
+  scale_sample_rows(ctx, saved.dy, per_sample, first_row, factors);
+  clear_sample_rows(ctx, x, per_sample, first_row, factors);
+  clear_sample_rows(ctx, saved.rstd, per_sample, first_row, factors);
+  if (bias) clear_sample_rows(ctx, saved.mean, per_sample, first_row, factors);
+}
+
 Tensor Norm::backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const {
   const Tensor dx = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   if (bias) {
@@ -107,10 +114,6 @@ void HeadNorm::backward(Context& ctx, const Tensor& dqkv, const Saved& saved) co
 
 void HeadNorm::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
   norm.add_sample_squares(ctx, {saved.x.dim(0), squares.sequence() * heads, 0}, saved.x, saved.norm, squares);
-}
-
-void HeadNorm::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
-  scale_sample_rows(ctx, saved.norm.dy, sequence * heads, 0, factors);
 }
 
 }  // namespace trireme

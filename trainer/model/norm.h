@@ -23,6 +23,9 @@ struct Norm {
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
   /// The squares of what backward_weight would add, of each sample. `rows`: the rows of x.
   void add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
+  /// Multiplies what backward_weight would add by each sample's factor.   x of `per_sample` rows for each sample, from row `first_row` of the micro-batch
+  /// on; factors [B] f64.
+  void scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both; keeps nothing.
   Tensor backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const;
 
@@ -46,8 +49,9 @@ struct HeadNorm {
   void backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const;
   void backward_weight(Context& ctx, const Saved& saved) const { norm.backward_weight(ctx, saved.x, saved.norm); }
   void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight reads by each sample's factor.
-  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const;
+  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
+    norm.scale_samples(ctx, sequence * heads, 0, factors, saved.x, saved.norm);
+  }
   void backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const;  ///< fused, as Norm::backward
 
  private:

@@ -85,8 +85,9 @@ void TransformerBlock::add_sample_squares(Context& ctx, const Saved& saved, Samp
 void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const {
   mlp.scale_samples(ctx, pass.sequence, factors, saved.mlp);
   attention.scale_samples(ctx, pass.sequence, factors, saved.attention);
-  for (const Tensor& gradient : {saved.mlp_norm.dy, saved.attention_norm.dy})
-    scale_sample_rows(ctx, gradient, pass.sequence, pass.first_row, factors);
+  mlp_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.attention_residual, saved.mlp_norm);
+  attention_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.x, saved.attention_norm);
+  for (const Tensor& input : {saved.mlp_input, saved.attention_input}) clear_sample_rows(ctx, input, pass.sequence, pass.first_row, factors);
 }
 
 Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const {

@@ -42,7 +42,7 @@ struct TransformerBlock {
   void backward_weight(Context& ctx, Saved& saved) const;
   /// Between backward_input and backward_weight: the squares of what backward_weight would add, of each sample.
   void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight reads by each sample's factor.   factors [B] f64.
+  /// Multiplies what backward_weight would add by each sample's factor.   factors [B] f64.
   void scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both, one branch after the other: what the MLP keeps for its weight gradients
   /// is freed before the attention's backward.

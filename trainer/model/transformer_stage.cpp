@@ -270,8 +270,11 @@ void TransformerStage::add_sample_squares(Context& ctx, int microbatch, SampleSq
 
 void TransformerStage::add_tied_squares(Context& ctx, int microbatch, const Tensor& rows, SampleSquares& squares) const {
   const Tensor& dembedded = slots_[static_cast<size_t>(microbatch)].dembedded_all;
-  const Tensor wide = Tensor::empty(ctx, dembedded.shape(), rows.dtype(), MemoryCategory::kWorkspace);
-  copy(ctx, dembedded, wide);
+  Tensor wide = dembedded;
+  if (wide.dtype() != rows.dtype()) {
+    wide = Tensor::empty(ctx, dembedded.shape(), rows.dtype(), MemoryCategory::kWorkspace);
+    copy(ctx, dembedded, wide);
+  }
   for (int64_t sample = 0; sample < squares.samples(); ++sample)
     add_inner_product(ctx, wide.rows(sample * sequence_, sequence_), rows.rows(sample * sequence_, sequence_), 2, squares.value(sample));
 }
@@ -280,7 +283,7 @@ void TransformerStage::add_tied_squares(Context& ctx, int microbatch, const Tens
 void TransformerStage::scale_samples(Context& ctx, int microbatch, int part) {
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   const ForwardContext now = pass(microbatch);
-  if (is_head(part)) return scale_sample_rows(ctx, slot.head.norm.dy, sequence_, now.first_row, slot.factors);
+  if (is_head(part)) return head_.norm.scale_samples(ctx, sequence_, now.first_row, slot.factors, slot.head.x, slot.head.norm);
   if (!is_embedding(part)) return blocks_[block_of(part)].scale_samples(ctx, now, slot.factors, slot.blocks[block_of(part)]);
   scale_sample_rows(ctx, slot.dembedded_all, sequence_, 0, slot.factors);
   // Without sequence parallelism all rows are on every rank, and both are one tensor.
