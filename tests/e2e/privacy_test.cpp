@@ -27,8 +27,9 @@ void prepare_private_run(const TemporaryDirectory& directory) {
   write_key(directory / "other_key", "1" + kKeyText);
 }
 
-const Arguments kPrivate = kNoEvaluation + sets({"security.privacy.clip=1", "security.privacy.noise=1.1", "security.privacy.delta=1e-4",
-                                                 "security.privacy.key_file=key", "checkpoint.every=2", "checkpoint.keep=20", "training.steps=12"});
+const Arguments kPrivate =
+    kNoEvaluation + sets({"model.dropout=0", "security.privacy.clip=1", "security.privacy.noise=1.1", "security.privacy.delta=1e-4",
+                          "security.privacy.key_file=key", "checkpoint.every=2", "checkpoint.keep=20", "training.steps=12"});
 
 nlohmann::json statement_of(const fs::path& run) { return nlohmann::json::parse(read_file(run / "privacy.json")); }
 
@@ -157,8 +158,9 @@ TEST_CASE("privacy: what would make its statement untrue is refused") {
               "security.privacy draws each sequence at most once in a step");
   must(directory, kTrain + kPrivate + Arguments{"--max-steps", "2"});
   check_error(run(directory, kTrain + kPrivate + sets({"security.privacy.clip=2"})), 64, "--change security.privacy.clip");
-  check_error(run(directory, kTrain + kPrivate + sets({"training.sequence_length=8"})), 64, "--change training.sequence_length");
-  check_error(run(directory, kTrainOnly + sets({"checkpoint.every=2", "checkpoint.keep=20", "training.steps=12"})), 64, "security.privacy.clip");
+  check_error(run(directory, kTrain + kPrivate + sets({"training.sequence_length=8"})), 64, "now:        training.sequence_length: 8");
+  check_error(run(directory, kTrainOnly + sets({"model.dropout=0", "checkpoint.every=2", "checkpoint.keep=20", "training.steps=12"})), 64,
+              "security.privacy.clip");
   const Outcome warned = must(directory, kTrain + kPrivate + in("large") + sets({"security.privacy.delta=0.01", "training.steps=2"}));
   CHECK(says(warned, "warning: security.privacy.delta=0.01: at least 1 / (number of sequences)"));
 }
