@@ -58,14 +58,14 @@ void embedding_sample_squares(Context& ctx, const Tensor& tokens, const Tensor& 
       });
 }
 
-void clip_factors(Context& ctx, const Tensor& squares, double limit, const Tensor& factors) {
+void clip_factors(Context& ctx, const Tensor& squares, double limit, bool powers_of_two, const Tensor& factors) {
   const int64_t samples = squares.dim(0);
   Operation operation(ctx, "clip_factors",
                       {{"squares", squares, {samples}, DType::kF64}, {"factors", factors, {samples}, DType::kF64}});
   operation.run(
       DType::kF64, [] { refuse_cuda("clip_factors"); },
       [&]<class T>(T) {
-        reference::clip_factors(squares.data<double>(), samples, limit, factors.data<double>());
+        reference::clip_factors(squares.data<double>(), samples, limit, powers_of_two, factors.data<double>());
       });
 }
 

@@ -14,8 +14,9 @@ void add_inner_product(Context& ctx, const Tensor& a, const Tensor& b, double fa
 void embedding_sample_squares(Context& ctx, const Tensor& tokens, const Tensor& dy, int64_t vocab_begin, int64_t vocab_rows, const Tensor& squares);
 
 /// factors[s] := min(1, limit / sqrt(squares[s])).   squares, factors [B] f64. The factor of squares that are not finite is not a number, so that such a
-/// gradient is not taken for a small one.
-void clip_factors(Context& ctx, const Tensor& squares, double limit, const Tensor& factors);
+/// gradient is not taken for a small one. `powers_of_two`: factors are rounded down to one, by which 16-bit numbers are multiplied without rounding. Rows
+/// that are rounded again could add up to a gradient that is longer than the limit, if they nearly cancel out.
+void clip_factors(Context& ctx, const Tensor& squares, double limit, bool powers_of_two, const Tensor& factors);
 
 /// x[m] *= factors[sample of row m].   x [M,C], factors [B] f64.
 void scale_sample_rows(Context& ctx, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors);

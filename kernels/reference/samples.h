@@ -35,10 +35,11 @@ double embedding_squares(const int32_t* tokens, const T* dy, int64_t rows, int64
   return squares;
 }
 
-inline void clip_factors(const double* squares, int64_t samples, double limit, double* factors) {
+inline void clip_factors(const double* squares, int64_t samples, double limit, bool powers_of_two, double* factors) {
   for (int64_t s = 0; s < samples; ++s) {
     const double norm = std::sqrt(squares[s]);
     factors[s] = !std::isfinite(norm) ? std::numeric_limits<double>::quiet_NaN() : norm > limit ? limit / norm : 1.0;
+    if (powers_of_two && factors[s] < 1) factors[s] = std::exp2(std::floor(std::log2(factors[s])));
   }
 }
 

@@ -22,6 +22,7 @@ const char* name_of(ActionType type) {
     case ActionType::kReduceTied: return "REDUCE_TIED";
     case ActionType::kWaitGrads: return "WAIT_GRADS";
     case ActionType::kClipSamples: return "CLIP";
+    case ActionType::kWaitClip: return "WAIT_CLIP";
     case ActionType::kSumPartial: return "SUM_PARTIAL";
     case ActionType::kNorm: return "NORM";
     case ActionType::kUpdate: return "UPDATE";
@@ -31,15 +32,14 @@ const char* name_of(ActionType type) {
 
 std::span<const MeshAxis> axes_of(const Action& action) {
   static constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
-                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kStep[] = {MeshAxis::kStep},
-                            kSamples[] = {MeshAxis::kTensor, MeshAxis::kPipeline};
+                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kStep[] = {MeshAxis::kStep};
   if (is_compute(action.type)) return kTensor;
   switch (action.type) {
     case ActionType::kUnshard:
     case ActionType::kReduceGrads: return kShard;
     case ActionType::kReduceReplicas: return kReplicate;
     case ActionType::kReduceTied: return kEmbedding;
-    case ActionType::kClipSamples: return kSamples;
+    case ActionType::kClipSamples: return kTensor;
     case ActionType::kSumPartial: return kPartial;
     case ActionType::kNorm: return kStep;
     default: return {};

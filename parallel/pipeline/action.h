@@ -25,7 +25,8 @@ enum class ActionType : uint8_t {
   kReduceReplicas,  ///< REDUCE_REPLICAS: start the all-reduce of a unit's owned gradient shard over `replicate`, once a step
   kReduceTied,      ///< REDUCE_TIED: start the all-reduce of the tied embedding's owned gradient shard over `embedding`, once a step
   kWaitGrads,       ///< WAIT_GRADS: wait for the reduction of a unit's gradient that is in flight; the owned shard then holds its sum
-  kClipSamples,     ///< CLIP: sum the squared gradient norms of a micro-batch's samples over `tensor` and `pipeline`, between its last I and its first W
+  kClipSamples,     ///< CLIP: after the rank's last I of a micro-batch, start to sum the squared gradient norms of its samples over the model's ranks
+  kWaitClip,        ///< WAIT_CLIP: before the rank's first W of the micro-batch, wait for these sums
   kSumPartial,      ///< SUM_PARTIAL: all-reduce a stage's owned gradients that are partial over `tensor` or over `kv`, once a step
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
@@ -41,8 +42,8 @@ constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumParti
 
 struct Action {
   ActionType type;
-  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (CLIP, NORM)
-  int microbatch = -1;  ///< for compute, transfers and CLIP
+  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (CLIP, WAIT_CLIP, NORM)
+  int microbatch = -1;  ///< for compute, transfers, CLIP and WAIT_CLIP
   int unit = -1;        ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
   int part = -1;        ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
   int group = -1;       ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
@@ -54,6 +55,7 @@ using ActionLists = std::vector<ActionList>;  ///< indexed by pipeline rank
 
 /// The axes of the groups whose ranks must all reach this action, in the order in which a rank joins them. Empty if the action concerns only its rank
 /// or is a transfer, which has a counterpart instead. The deadlock check and the simulations use this.
+/// WAIT_CLIP meets nobody: it waits for CLIP of the other ranks of the pipeline, which have started the sum there.
 std::span<const MeshAxis> axes_of(const Action& action);
 
 /// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1.

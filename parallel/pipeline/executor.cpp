@@ -27,7 +27,8 @@ std::string describe(const Action& action, const std::string& what) {
     case ActionType::kReduceReplicas: return "reducing the gradient of " + what + " over its replicas";
     case ActionType::kReduceTied: return "reducing the gradient of the tied " + what;
     case ActionType::kWaitGrads: return "waiting for the reduced gradient of " + what;
-    case ActionType::kClipSamples: return "clipping the samples of" + microbatch;
+    case ActionType::kClipSamples: return "norms of the samples of" + microbatch;
+    case ActionType::kWaitClip: return "waiting for the norms of the samples of" + microbatch;
     case ActionType::kSumPartial: return "summing partial gradients over tensor ranks";
     case ActionType::kNorm: return "gradient norm";
     case ActionType::kUpdate: return "updating " + what;
@@ -39,7 +40,7 @@ std::string describe(const Action& action, const std::string& what) {
 class Run {
  public:
   Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
-      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm, const std::function<void(Context&, int)>& clip)
+      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm, const std::function<void(Context&, int)>& clip, const std::function<void(Context&, int)>& wait_clip)
       : ctx_(ctx),
         pipeline_(pipeline),
         stages_(stages),
@@ -48,7 +49,8 @@ class Run {
         world_(world),
         progress_(progress),
         norm_(norm),
-        clip_(clip) {}
+        clip_(clip),
+        wait_clip_(wait_clip) {}
   void run(const ActionList& list);
 
  private:
@@ -82,7 +84,7 @@ class Run {
   Communicator* world_;
   Progress* progress_;
   const std::function<void(Context&)>& norm_;
-  const std::function<void(Context&, int)>& clip_;
+  const std::function<void(Context&, int)>&clip_, &wait_clip_;
   std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for, by type, stage, micro-batch
   std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest send, by type, peer
 };
@@ -155,12 +157,13 @@ void Run::move_unit(const Action& action) {
   end_event(event);
 }
 
+/// CLIP and WAIT_CLIP.
 void Run::clip_samples(const Action& action) {
   TRIREME_CHECK(clip_ != nullptr, "the list contains CLIP, but on_clip was not called");
   if (progress_ != nullptr) progress_->act(describe(action, ""), action.microbatch);
   const ProfilerRange range(ctx_, [&] { return to_string(action); });
   const size_t event = begin_event(action);
-  clip_(ctx_, action.microbatch);
+  (action.type == ActionType::kClipSamples ? clip_ : wait_clip_)(ctx_, action.microbatch);
   end_event(event);
 }
 
@@ -234,7 +237,7 @@ void Run::run(const ActionList& list) {
     if (ends_step(action->type)) finish_transfers();
     if (is_compute(action->type)) {
       compute(*action);
-    } else if (action->type == ActionType::kClipSamples) {
+    } else if (action->type == ActionType::kClipSamples || action->type == ActionType::kWaitClip) {
       clip_samples(*action);
     } else if (action->type == ActionType::kSumPartial || action->type == ActionType::kNorm) {
       end_step(*action);
@@ -260,7 +263,7 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
 }
 
 void Executor::run(Context& ctx, const ActionList& list, TimelineRecorder* recorder) {
-  Run(ctx, pipeline_, stages_, stage_rank_, recorder, world_, progress_, norm_, clip_).run(list);
+  Run(ctx, pipeline_, stages_, stage_rank_, recorder, world_, progress_, norm_, clip_, wait_clip_).run(list);
 }
 
 }  // namespace trireme

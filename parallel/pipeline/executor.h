@@ -26,8 +26,11 @@ class Executor {
   void watch(Progress& progress) { progress_ = &progress; }
   /// Sets what NORM does; required for lists that train.
   void on_norm(std::function<void(Context&)> norm) { norm_ = std::move(norm); }
-  /// Sets what CLIP does with a micro-batch; required for lists with CLIP.
-  void on_clip(std::function<void(Context&, int)> clip) { clip_ = std::move(clip); }
+  /// Sets what CLIP and WAIT_CLIP do with a micro-batch; required for lists that contain them.
+  void on_clip(std::function<void(Context&, int)> start, std::function<void(Context&, int)> wait) {
+    clip_ = std::move(start);
+    wait_clip_ = std::move(wait);
+  }
 
  private:
   Communicator& pipeline_;
@@ -36,7 +39,7 @@ class Executor {
   Communicator* world_ = nullptr;
   Progress* progress_ = nullptr;
   std::function<void(Context&)> norm_;
-  std::function<void(Context&, int)> clip_;
+  std::function<void(Context&, int)> clip_, wait_clip_;
 };
 
 }  // namespace trireme

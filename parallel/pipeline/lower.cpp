@@ -276,10 +276,10 @@ ActionLists with_sample_clipping(const ActionLists& compute) {
     for (const Action& action : compute[rank])
       if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) stages[action.microbatch].push_back(action.stage);
     std::map<int, size_t> done;                   // number of I of each micro-batch
-    std::deque<std::pair<int, size_t>> complete;  // micro-batches without CLIP so far, and the number of I of the rank after which it follows
+    std::deque<std::pair<int, size_t>> complete;  // micro-batches without W so far, and the number of I of the rank after which it follows
     size_t inputs = 0;
-    const auto clip = [&](int microbatch) {
-      lists[rank].push_back({ActionType::kClipSamples, -1, microbatch});
+    const auto add_weights = [&](int microbatch) {
+      lists[rank].push_back({ActionType::kWaitClip, -1, microbatch});
       for (const int stage : stages[microbatch]) lists[rank].push_back({ActionType::kBackwardWeight, stage, microbatch});
     };
     for (Action action : compute[rank]) {
@@ -288,10 +288,13 @@ ActionLists with_sample_clipping(const ActionLists& compute) {
       lists[rank].push_back(action);
       if (action.type != ActionType::kBackwardInput) continue;
       ++inputs;
-      if (++done[action.microbatch] == stages[action.microbatch].size()) complete.emplace_back(action.microbatch, inputs + rank);
-      for (; !complete.empty() && complete.front().second <= inputs; complete.pop_front()) clip(complete.front().first);
+      if (++done[action.microbatch] == stages[action.microbatch].size()) {
+        lists[rank].push_back({ActionType::kClipSamples, -1, action.microbatch});
+        complete.emplace_back(action.microbatch, inputs + rank);
+      }
+      for (; !complete.empty() && complete.front().second <= inputs; complete.pop_front()) add_weights(complete.front().first);
     }
-    for (const auto& [microbatch, unused] : complete) clip(microbatch);
+    for (const auto& [microbatch, unused] : complete) add_weights(microbatch);
   }
   return lists;
 }

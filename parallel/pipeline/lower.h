@@ -46,9 +46,9 @@ struct LoweringPolicy {
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
 
-/// The schedule with every sample's gradient clipped between I and W: B becomes I, and each rank computes W of a micro-batch, of all its stages, after CLIP.
-/// A rank reaches CLIP of a micro-batch `rank` input gradients after its own last I of it, when the first stage's I ends in 1F1B, or at the end of its
-/// list: so it rarely waits, and keeps what W needs for at most that many further micro-batches.
+/// The schedule with every sample's gradient clipped between I and W: B becomes I, CLIP follows a rank's last I of a
+/// micro-batch, and WAIT_CLIP and W of all its stages follow `rank` input gradients later, or at the end of its list: that is when the first stage's I ends
+/// in 1F1B, so a rank rarely waits. It keeps what W needs for at most that many further micro-batches.
 ActionLists with_sample_clipping(const ActionLists& compute);
 
 /// The list of a data rank that has `skipped` micro-batches fewer than the list: without compute and transfers of the first ones; the others are

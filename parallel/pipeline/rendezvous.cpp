@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <span>
 #include <unordered_map>
 
@@ -45,6 +46,11 @@ class Rendezvous {
     int rank;
     const Action* action;
   };
+  /// The sum over a pipeline that CLIP of a micro-batch starts.
+  struct Sum {
+    std::vector<int> started;  ///< ranks
+    std::vector<int> waiting;  ///< at WAIT_CLIP
+  };
   using Channel = std::deque<Message>;  ///< from one rank to another: posted sends, or posted receives, that are not matched yet
 
   void advance(int rank);
@@ -52,6 +58,8 @@ class Rendezvous {
   void post(int rank, const Action& action);
   void release(int rank);
   void meet(std::span<const int> members, int64_t key);
+  void start_sum(int rank, int microbatch);
+  bool awaits_sum(int rank, const Action& wait);
   MeshAxis axis_at(int rank) const { return axes_of(action_of(rank))[ranks_[static_cast<size_t>(rank)].axis]; }
   int64_t key_of(MeshAxis axis, const MeshGroup& group) const { return static_cast<int64_t>(axis) * mesh_.world() + group.first; }
   int64_t channel_of(int rank, int peer, bool send) const { return static_cast<int64_t>(send ? rank : peer) * mesh_.world() + (send ? peer : rank); }
@@ -71,6 +79,7 @@ class Rendezvous {
   std::vector<RankState> ranks_;
   std::vector<int> runnable_;
   std::unordered_map<int64_t, Meeting> meetings_;  ///< by axis and first member
+  std::map<std::pair<int64_t, int>, Sum> sums_;    ///< by pipeline group and micro-batch
   std::unordered_map<int64_t, Channel> channels_;  ///< by sender and receiver
   WorldClocks* clocks_;
   size_t mismatches_ = 0;  ///< of messages
@@ -85,8 +94,10 @@ Rendezvous::Rendezvous(const std::vector<const ActionList*>& lists, const MeshSh
 void Rendezvous::advance(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const ActionList& list = *lists_[static_cast<size_t>(rank)];
-  for (; state.next < list.size() && !is_transfer(list[state.next].type) && axes_of(list[state.next]).empty(); ++state.next)
+  for (; state.next < list.size() && !is_transfer(list[state.next].type) && axes_of(list[state.next]).empty(); ++state.next) {
+    if (list[state.next].type == ActionType::kWaitClip && awaits_sum(rank, list[state.next])) return;
     if (clocks_ != nullptr) clocks_->run_local(rank, list[state.next]);
+  }
   if (state.next == list.size()) {
     if (clocks_ != nullptr) clocks_->finish(rank);
     return;
@@ -131,11 +142,38 @@ void Rendezvous::meet(std::span<const int> members, int64_t key) {
   for (const int member : members) {
     RankState& state = ranks_[static_cast<size_t>(member)];
     if (++state.axis == axes_of(action_of(member)).size()) {
+      if (action_of(member).type == ActionType::kClipSamples) start_sum(member, action_of(member).microbatch);
       state.axis = 0;
       state.next = state.end;
     }
     runnable_.push_back(member);
   }
+}
+
+/// A rank has reached CLIP; the last of its pipeline releases those that wait.
+void Rendezvous::start_sum(int rank, int microbatch) {
+  const MeshGroup group = group_of(mesh_, MeshAxis::kPipeline, rank);
+  const int64_t key = key_of(MeshAxis::kPipeline, group);
+  Sum& sum = sums_[{key, microbatch}];
+  sum.started.push_back(rank);
+  if (clocks_ != nullptr) clocks_->start_sum(rank, key, microbatch);
+  if (static_cast<int>(sum.started.size()) < group.size) return;
+  runnable_.insert(runnable_.end(), sum.waiting.begin(), sum.waiting.end());
+  sum.waiting.clear();
+}
+
+/// Whether a rank at WAIT_CLIP has to wait for CLIP of another.
+bool Rendezvous::awaits_sum(int rank, const Action& wait) {
+  const MeshGroup group = group_of(mesh_, MeshAxis::kPipeline, rank);
+  const int64_t key = key_of(MeshAxis::kPipeline, group);
+  Sum& sum = sums_[{key, wait.microbatch}];
+  if (static_cast<int>(sum.started.size()) < group.size) {
+    sum.waiting.push_back(rank);
+    ranks_[static_cast<size_t>(rank)].end = ranks_[static_cast<size_t>(rank)].next + 1;
+    return true;
+  }
+  if (clocks_ != nullptr) clocks_->await_sum(rank, wait, key);
+  return false;
 }
 
 int Rendezvous::peer_of(int rank, const Action& transfer) const {
@@ -175,6 +213,13 @@ void Rendezvous::post(int rank, const Action& action) {
 
 /// A member of the rank's group that is not at the rank's collective, preferably one that is at a different collective of the group.
 int Rendezvous::missing(int rank) const {
+  if (action_of(rank).type == ActionType::kWaitClip) {
+    const MeshGroup group = group_of(mesh_, MeshAxis::kPipeline, rank);
+    const std::vector<int>& started = sums_.at({key_of(MeshAxis::kPipeline, group), action_of(rank).microbatch}).started;
+    int member = group.first;
+    while (std::ranges::find(started, member) != started.end()) member += group.stride;
+    return member;
+  }
   const MeshAxis axis = axis_at(rank);
   const MeshGroup group = group_of(mesh_, axis, rank);
   const Meeting& meeting = meetings_.at(key_of(axis, group));
@@ -206,7 +251,9 @@ std::string Rendezvous::describe(int rank) const {
   for (size_t i = state.next; i < state.end; ++i) {
     const Action& action = (*lists_[static_cast<size_t>(rank)])[i];
     text += concat(i > state.next ? ", " : " ", to_string(action));
-    if (!is_transfer(action.type)) {
+    if (action.type == ActionType::kWaitClip) {
+      text += concat(" for CLIP of rank ", missing(rank));
+    } else if (!is_transfer(action.type)) {
       const MeshAxis axis = axis_at(rank);
       text +=
           concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first, ", which rank ", missing(rank), " has not joined");

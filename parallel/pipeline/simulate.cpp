@@ -34,6 +34,7 @@ class SimulatedRun {
   void advance(int rank);
   void transfer(TimelineEvent& event, double now);
   bool meet(int rank, TimelineEvent& event);
+  void arrive(int rank, const Action& action);
   void finish(Milestone& milestone, double end);
 
   const std::function<double(const Action&)>& seconds_;
@@ -47,10 +48,11 @@ class SimulatedRun {
   std::vector<int> runnable_;
   /// CLIP of a micro-batch, or NORM.
   struct Meeting {
-    std::vector<int> ranks;  ///< that have reached it
-    double time = -1;        ///< at which all have
+    size_t arrived = 0;        ///< ranks that have reached it
+    double time = 0;           ///< at which the last of them has
+    std::vector<int> waiting;  ///< ranks
   };
-  std::map<std::pair<ActionType, int>, Meeting> meetings_;  ///< by type and micro-batch
+  std::map<int, Meeting> meetings_;  ///< by micro-batch; -1: NORM
 };
 
 SimulatedRun::SimulatedRun(const ActionLists& lists, const std::function<double(const Action&)>& seconds)
@@ -106,7 +108,7 @@ void SimulatedRun::advance(int rank) {
       transfer(event, clock_[r]);
       continue;
     }
-    if (event.action.type == ActionType::kNorm || event.action.type == ActionType::kClipSamples) {
+    if (event.action.type == ActionType::kNorm || event.action.type == ActionType::kWaitClip) {
       if (!meet(rank, event)) return;
       continue;
     }
@@ -122,20 +124,30 @@ void SimulatedRun::advance(int rank) {
     }
     event.end = clock_[r] = event.begin + seconds_(event.action);
     if (is_compute(event.action.type)) finish(milestone(event.action), event.end);
+    if (event.action.type == ActionType::kClipSamples) arrive(rank, event.action);
   }
 }
 
-/// The last rank to arrive releases the others.
+/// The last rank to arrive releases those that wait.
+void SimulatedRun::arrive(int rank, const Action& action) {
+  Meeting& meeting = meetings_[action.microbatch];
+  meeting.time = std::max(meeting.time, clock_[static_cast<size_t>(rank)]);
+  if (++meeting.arrived < ranks_.size()) return;
+  runnable_.insert(runnable_.end(), meeting.waiting.begin(), meeting.waiting.end());
+  meeting.waiting.clear();
+}
+
+/// NORM is its own arrival, when it is first reached. False if the rank has to wait.
 bool SimulatedRun::meet(int rank, TimelineEvent& event) {
-  Meeting& meeting = meetings_[{event.action.type, event.action.microbatch}];
-  if (meeting.time < 0) {
-    meeting.ranks.push_back(rank);
-    if (meeting.ranks.size() < ranks_.size()) return false;
-    meeting.time = *std::ranges::max_element(clock_);
-    std::ranges::copy_if(meeting.ranks, std::back_inserter(runnable_), [&](int other) { return other != rank; });
+  if (event.action.type == ActionType::kNorm && meetings_[-1].arrived < ranks_.size()) arrive(rank, event.action);
+  Meeting& meeting = meetings_[event.action.microbatch];
+  if (meeting.arrived < ranks_.size()) {
+    meeting.waiting.push_back(rank);
+    return false;
   }
-  event.begin = meeting.time;
-  event.end = clock_[static_cast<size_t>(rank)] = meeting.time + seconds_(event.action);
+  double& clock = clock_[static_cast<size_t>(rank)];
+  event.begin = std::max(clock, meeting.time);
+  event.end = clock = event.begin + seconds_(event.action);
   return true;
 }
 

@@ -14,7 +14,7 @@ struct Simulation {
 
 /// Simulates lists with the given seconds for each action. Transfers overlap compute: a transfer costs the seconds of its receive, and only the
 /// consumer waits for it. In lowered lists a transfer begins when both ranks have reached it; in compute-only schedules, which list none, when its
-/// data is available. CLIP of a micro-batch and NORM block every rank until all have reached them. All other actions block the rank's compute: give only the time that is not
+/// data is available. WAIT_CLIP blocks a rank until all have reached CLIP of the micro-batch, NORM until all have reached NORM. All other actions block the rank's compute: give only the time that is not
 /// overlapped.
 /// Errors: InternalError if a list cannot run to its end, with the rank and the action at which it is stuck.
 Simulation simulate(const ActionLists& lists, const std::function<double(const Action&)>& seconds);

@@ -56,6 +56,7 @@ class ListCheck {
   void reduce(const Action& action, Unit& unit);
   void wait_grads(const Action& action, Unit& unit);
   void clip_samples(const Action& action);
+  void wait_clip(const Action& action);
   void sum_partial(const Action& action);
   void norm();
   void update(const Action& action, Unit& unit);
@@ -72,8 +73,8 @@ class ListCheck {
   std::string where_;
   std::map<int, StageState> stages_;
   bool normed_ = false;
-  bool clips_ = false;     ///< the list has CLIP
-  std::set<int> clipped_;  ///< micro-batches
+  bool clips_ = false;               ///< the list has CLIP
+  std::set<int> clipped_, awaited_;  ///< micro-batches after CLIP, and after WAIT_CLIP
   std::vector<std::string> violations_;
 };
 
@@ -88,7 +89,7 @@ ListCheck::ListCheck(const Expected& expected, int pipeline_rank, std::string wh
 
 bool ListCheck::in_range(const Action& action) {
   if (action.type == ActionType::kNorm) return true;
-  if (action.type == ActionType::kClipSamples) {
+  if (action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip) {
     if (action.microbatch >= 0 && action.microbatch < expected_.microbatches) return true;
     add_violation(to_string(action), " names a micro-batch that does not exist");
     return false;
@@ -158,7 +159,7 @@ void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
 void ListCheck::backward_weight(const Action& part, Microbatch& microbatch) {
   if (part.part != parts(part.stage) - 1 - microbatch.weight) add_violation(to_string(part), " runs twice or out of order");
   if (microbatch.weight >= microbatch.input) add_violation(to_string(part), " runs before the input gradient");
-  if (clips_ && !clipped_.contains(part.microbatch)) add_violation(to_string(part), " runs before the micro-batch's samples are clipped");
+  if (clips_ && !awaited_.contains(part.microbatch)) add_violation(to_string(part), " runs before the norms of the micro-batch's samples are known");
   ++microbatch.weight;
 }
 
@@ -222,6 +223,11 @@ void ListCheck::clip_samples(const Action& action) {
   for (const auto& [index, stage] : stages_)
     if (stage.microbatches[static_cast<size_t>(action.microbatch)].input < parts(index))
       add_violation(to_string(action), " comes before the input gradients of stage ", index);
+}
+
+void ListCheck::wait_clip(const Action& action) {
+  if (!awaited_.insert(action.microbatch).second) add_violation(to_string(action), " occurs twice");
+  if (!clipped_.contains(action.microbatch)) add_violation(to_string(action), " comes before CLIP");
 }
 
 void ListCheck::sum_partial(const Action& action) {
@@ -294,6 +300,8 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
       transfer(action);
     } else if (action.type == ActionType::kClipSamples) {
       clip_samples(action);
+    } else if (action.type == ActionType::kWaitClip) {
+      wait_clip(action);
     } else if (action.type == ActionType::kNorm) {
       norm();
     } else if (action.type == ActionType::kSumPartial) {

@@ -12,7 +12,7 @@ bool is_backward(ActionType type) { return type == ActionType::kBackward || type
 /// Checks that a list names only stages, parts and units of its rank.
 void check(const ActionList& list, int pipeline_rank, const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank) {
   for (const Action& action : list) {
-    if (action.type == ActionType::kNorm || action.type == ActionType::kClipSamples) continue;
+    if (action.type == ActionType::kNorm || action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip) continue;
     const size_t stage = static_cast<size_t>(action.stage);
     TRIREME_CHECK(action.stage >= 0 && stage < stages.size() && stage_rank[stage] == pipeline_rank, to_string(action), " on pipeline rank ",
                   pipeline_rank, ", which has no such stage");
@@ -27,7 +27,8 @@ void check(const ActionList& list, int pipeline_rank, const std::vector<StageUni
 
 WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& costs) {
   const bool collective = action.type == ActionType::kUnshard || is_reduction(action.type);
-  const bool meets = action.type == ActionType::kClipSamples || action.type == ActionType::kSumPartial || action.type == ActionType::kNorm;
+  const bool meets = action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip || action.type == ActionType::kSumPartial ||
+                     action.type == ActionType::kNorm;
   return {meets ? 0 : costs.seconds(action),
           is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0, collective ? costs.collective(action) : 0};
 }
@@ -156,10 +157,18 @@ void WorldClocks::wait_together(std::span<const int> members) {
       rank.times.end = rank.clock;
       rank.normed = true;
     }
-    const bool clip = rank.at->type == ActionType::kClipSamples;
-    wait(rank, norm ? WaitCause::kLast : clip ? WaitCause::kStage : WaitCause::kTensor, start);
+    wait(rank, norm ? WaitCause::kLast : WaitCause::kTensor, start);
     record(rank, *rank.at, rank.clock, rank.clock);
   }
+}
+
+void WorldClocks::start_sum(int which, int64_t pipeline, int microbatch) {
+  double& last = sums_[{pipeline, microbatch}];
+  last = std::max(last, at(which).clock);
+}
+
+void WorldClocks::await_sum(int which, const Action& action, int64_t pipeline) {
+  wait(at(which), WaitCause::kStage, sums_.at({pipeline, action.microbatch}));
 }
 
 void WorldClocks::meet(std::span<const int> members, int64_t group) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <span>
 #include <unordered_map>
 
@@ -21,6 +22,9 @@ class WorldClocks {
   /// All ranks of a group have reached their action. `group` numbers the groups of all axes, each of which has one stream.
   void meet(std::span<const int> members, int64_t group);
   void transfer(int sender, const Action& send, int receiver, const Action& receive);
+  /// The rank has passed CLIP, and after all ranks of its pipeline have, it passes WAIT_CLIP. `pipeline` numbers the groups of that axis.
+  void start_sum(int rank, int64_t pipeline, int microbatch);
+  void await_sum(int rank, const Action& wait, int64_t pipeline);
   void finish(int rank);
 
   WorldSimulation result();
@@ -69,6 +73,7 @@ class WorldClocks {
   std::unordered_map<const ActionList*, std::vector<Cost>> costs_;
   std::vector<Rank> ranks_;
   std::vector<double> streams_;  ///< by group: time at which its stream is free
+  std::map<std::pair<int64_t, int>, double> sums_;  ///< by pipeline and micro-batch: when the last rank has passed CLIP so far
   std::map<int, Timeline> timelines_;
 };
 

@@ -78,7 +78,7 @@ TEST_CASE("a clip factor shortens to the limit, never lengthens, and is not a nu
     return made;
   };
   const Tensor factors = vector({0, 0, 0, 0, 0, 0});
-  clip_factors(ctx, vector({0, 4, 9, 100, HUGE_VAL, std::nan("")}), 3, factors);
+  clip_factors(ctx, vector({0, 4, 9, 100, HUGE_VAL, std::nan("")}), 3, false, factors);
   const double* const f = factors.data<double>();
   CHECK(f[0] == 1);
   CHECK(f[1] == 1);
@@ -86,6 +86,8 @@ TEST_CASE("a clip factor shortens to the limit, never lengthens, and is not a nu
   CHECK(f[3] == Approx(0.3));
   CHECK(std::isnan(f[4]));
   CHECK(std::isnan(f[5]));
+  clip_factors(ctx, vector({9, 9.01, 36, 37, 100, 1e12}), 3, true, factors);
+  CHECK(std::vector<double>(f, f + 6) == std::vector<double>{1, 0.5, 0.5, 0.25, 0.25, 0x1p-19});
 }
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 
 #include "parallel/pipeline/simulate.h"
 #include "parallel/pipeline/validate.h"
+#include "parallel/pipeline/world.h"
 #include "tests/parallel/toy_stages.h"
 #include "tests/support/catch.h"
 
@@ -20,11 +21,13 @@ std::vector<StageUnits> units_of(int stages, bool tied, bool meet) {
 
 }  // namespace
 
-TEST_CASE("sample clipping: W of a micro-batch follows CLIP, which follows every I of it") {
-  CHECK(to_string(with_sample_clipping(one_forward_one_backward(1, 2))[0]) == "0F0 0I0 CLIP0 0W0 0F1 0I1 CLIP1 0W1");
+TEST_CASE("sample clipping: CLIP follows every I of a micro-batch, WAIT_CLIP and W follow the first stage's I of it") {
+  CHECK(to_string(with_sample_clipping(one_forward_one_backward(1, 2))[0]) == "0F0 0I0 CLIP0 WAIT_CLIP0 0W0 0F1 0I1 CLIP1 WAIT_CLIP1 0W1");
   const ActionLists two = with_sample_clipping(one_forward_one_backward(2, 3));
-  CHECK(to_string(two[0]) == "0F0 0F1 0I0 CLIP0 0W0 0F2 0I1 CLIP1 0W1 0I2 CLIP2 0W2");
-  CHECK(to_string(two[1]) == "1F0 1I0 1F1 1I1 CLIP0 1W0 1F2 1I2 CLIP1 1W1 CLIP2 1W2");
+  CHECK(to_string(two[0]) == "0F0 0F1 0I0 CLIP0 WAIT_CLIP0 0W0 0F2 0I1 CLIP1 WAIT_CLIP1 0W1 0I2 CLIP2 WAIT_CLIP2 0W2");
+  CHECK(to_string(two[1]) == "1F0 1I0 CLIP0 1F1 1I1 CLIP1 WAIT_CLIP0 1W0 1F2 1I2 CLIP2 WAIT_CLIP1 1W1 WAIT_CLIP2 1W2");
+  const ActionLists virtual_stages = with_sample_clipping(zb_v(2, 1));
+  CHECK(to_string(virtual_stages[0]) == "0F0 3F0 3I0 0I0 CLIP0 WAIT_CLIP0 3W0 0W0");
 }
 
 TEST_CASE("sample clipping: lowered lists of every schedule are complete and free of deadlock") {
@@ -43,10 +46,11 @@ TEST_CASE("sample clipping: lowered lists of every schedule are complete and fre
             CHECK(validate(lists, {.pipeline = ranks, .shard = 2, .tensor = 2}, units, microbatches, true) == std::vector<std::string>());
             for (const ActionList& list : lists) {
               CHECK(count(list, ActionType::kClipSamples) == microbatches);
+              CHECK(count(list, ActionType::kWaitClip) == microbatches);
               CHECK(count(list, ActionType::kBackward) == 0);
             }
             for (const int skipped : {1, microbatches - 1}) {
-              if (skipped >= microbatches) continue;
+              if (skipped >= microbatches || each) continue;
               ActionLists fewer;
               for (const ActionList& list : lists) fewer.push_back(without_first(list, skipped));
               CHECK(validate(fewer, {.pipeline = ranks}, units, microbatches - skipped, true) == std::vector<std::string>());
@@ -69,7 +73,7 @@ TEST_CASE("sample clipping: a head that computes its logits again gathers its pa
   CHECK(found.front().find("runs before unit") != std::string::npos);
 }
 
-TEST_CASE("sample clipping: the validator finds a missing, an early and a repeated CLIP") {
+TEST_CASE("sample clipping: the validator finds a missing, an early and a repeated CLIP or WAIT_CLIP") {
   const std::vector<StageUnits> units = units_of(1, false, true);
   const auto errors = [&](const ActionList& list) {
     const std::vector<std::string> found = validate({list}, {}, units, 2, true);
@@ -80,7 +84,13 @@ TEST_CASE("sample clipping: the validator finds a missing, an early and a repeat
   const auto clip = std::ranges::find(good, ActionType::kClipSamples, &Action::type) - good.begin();
   ActionList list = good;
   list.erase(list.begin() + clip);
-  CHECK(errors(list).find("W0.3 runs before the micro-batch's samples are clipped") != std::string::npos);
+  CHECK(errors(list).find("WAIT_CLIP0 comes before CLIP") != std::string::npos);
+  list = good;
+  list.erase(std::ranges::find(list, ActionType::kWaitClip, &Action::type));
+  CHECK(errors(list).find("W0.3 runs before the norms of the micro-batch's samples are known") != std::string::npos);
+  list = good;
+  list.insert(list.begin() + clip + 2, {ActionType::kWaitClip, -1, 0});
+  CHECK(errors(list).find("WAIT_CLIP0 occurs twice") != std::string::npos);
   list = good;
   std::rotate(list.begin() + clip - 1, list.begin() + clip, list.begin() + clip + 1);
   CHECK(errors(list).find("CLIP0 comes before the input gradients of stage 0") != std::string::npos);
@@ -89,21 +99,29 @@ TEST_CASE("sample clipping: the validator finds a missing, an early and a repeat
   CHECK(errors(list).find("CLIP0 occurs twice") != std::string::npos);
 }
 
-TEST_CASE("sample clipping: CLIP makes ranks wait for the last one's input gradient in a simulation") {
-  const auto seconds = [](const Action& action) { return action.type == ActionType::kClipSamples ? 0.0 : 1.0; };
-  for (const int ranks : {1, 2, 4}) {
-    const ActionLists lists = with_sample_clipping(one_forward_one_backward(ranks, 8));
+TEST_CASE("sample clipping: in a simulation WAIT_CLIP waits for the last rank's CLIP, and a pipeline stalls no longer than one that defers W") {
+  const auto seconds = [](const Action& action) { return is_compute(action.type) ? 1.0 : 0.0; };
+  for (const int ranks : {1, 2, 4, 8}) {
+    const ActionLists lists = with_sample_clipping(one_forward_one_backward(ranks, 16));
     const Simulation run = simulate(lists, seconds);
-    std::vector<double> clipped(8, -1);
+    std::vector<double> started(16, 0);
     for (const Timeline& timeline : run.ranks)
-      for (const TimelineEvent& event : timeline) {
-        if (event.action.type != ActionType::kClipSamples) continue;
-        double& time = clipped[static_cast<size_t>(event.action.microbatch)];
-        CHECK((time < 0 || time == event.end));
-        time = event.end;
-      }
-    // Placed where the first rank's I ends: the step takes as long as one with F, I and W in a zero-bubble order, give or take the last micro-batches.
-    CHECK(run.step_seconds <= 3 * 8 + 3 * (ranks - 1));
+      for (const auto& [action, begin, end] : timeline)
+        if (action.type == ActionType::kClipSamples) started[static_cast<size_t>(action.microbatch)] = std::max(started[static_cast<size_t>(action.microbatch)], end);
+    for (const Timeline& timeline : run.ranks)
+      for (const auto& [action, begin, end] : timeline)
+        if (action.type == ActionType::kWaitClip) CHECK(begin >= started[static_cast<size_t>(action.microbatch)]);
+    CAPTURE(ranks);
+    CHECK(run.step_seconds <= simulate(zb_h1(ranks, 16), seconds).step_seconds + 2 * (ranks - 1));
+
+    // The simulation of a whole world has the same times.
+    const std::vector<StageUnits> units = toy_units(ranks, 1, false);
+    const ActionLists lowered = lower(lists, units, {});
+    WorldCosts costs;
+    costs.seconds = seconds;
+    costs.collective = [](const Action&) { return 0.0; };
+    const MeshShape mesh{.pipeline = ranks};
+    CHECK(simulate_world(lists_of_ranks(lowered, mesh), mesh, units, costs, {}).step_seconds == Approx(simulate(lowered, seconds).barrier_seconds));
   }
 }
 

@@ -51,6 +51,11 @@ TEST_CASE("privacy: every feature whose effect the accountant does not cover is 
   };
   check_refused("run.device", "no CUDA kernels", [](Config& c) { c.run.device = "cuda"; });
   check_refused("training.precision", "loss scale", [](Config& c) { c.training.precision = "fp16"; });
+  check_refused("training.reduce_dtype", "loses to rounding", [](Config& c) {
+    c.training.precision = "bf16";
+    c.training.reduce_dtype = "bf16";
+  });
+  check_refused("model.dropout", "what the others contribute", [](Config& c) { c.model.dropout = 0.1; });
   check_refused("training.compression.method", "errors of compression", [](Config& c) { c.training.compression.method = CompressionMethod::kInt8; });
   check_refused("security.aggregation.rule", "have no noise yet", [](Config& c) {
     c.security.aggregation.rule = AggregationRule::kMedian;

@@ -91,7 +91,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
   executor_->drive(mesh_.world);
   executor_->on_norm([this](Context&) { norm(); });
-  executor_->on_clip([this](Context&, int microbatch) { clip_samples(microbatch); });
+  executor_->on_clip([this](Context&, int microbatch) { start_clip(microbatch); }, [this](Context&, int microbatch) { wait_clip(microbatch); });
   sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   local_sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);

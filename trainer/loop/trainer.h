@@ -306,7 +306,8 @@ class Trainer {
   Sampler sampler(const Dataset& data) const;
   std::vector<int64_t> draw_samples(const Dataset& data, int64_t step);
   void split_samples(const MicroBatchSplit& split);
-  void clip_samples(int microbatch);
+  void start_clip(int microbatch);
+  void wait_clip(int microbatch);
   void add_noise();
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list);
@@ -359,6 +360,14 @@ class Trainer {
     int64_t step = 0;                          ///< being computed, from 0
     int64_t samples = 0;                       ///< of that step
     std::map<int, LoweredSchedule> schedules;  ///< by the largest number of micro-batches of a data rank
+    /// A micro-batch between CLIP and WAIT_CLIP.
+    struct Clip {
+      Tensor squares;     ///< [samples] f64
+      Work sum;           ///< over the pipeline
+      Tensor token_rows;  ///< being sent from the last stage to the first; only there
+      Work send;
+    };
+    std::map<int, Clip> clips;
   };
   Privacy privacy_;
   std::optional<Assignment> assigned_;         ///< the next gradient of this rank's island; none between rounds

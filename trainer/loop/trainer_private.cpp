@@ -45,23 +45,38 @@ void Trainer::split_samples(const MicroBatchSplit& split) {
   rotate_data(0);
 }
 
-/// Sets the factor of each sample of a micro-batch from the norm of its gradient of the whole model.
-void Trainer::clip_samples(int microbatch) {
+/// Starts the sum of the squared norm of each sample's gradient of the whole model. The first stage is the last to add to it.
+void Trainer::start_clip(int microbatch) {
   const TrainingConfig& training = config_.training;
   SampleSquares squares(ctx_, stages_.front()->region(), training.micro_batch_size, training.sequence_length, precision_.compute);
   for (const auto& stage : stages_) stage->add_sample_squares(ctx_, microbatch, squares);
+  Privacy::Clip& clip = privacy_.clips[microbatch];
   TransformerStage* const first = stages_.front()->range().first() ? stages_.front().get() : nullptr;
   if (config_.model.tied_embeddings && (first != nullptr || last_ != nullptr)) {
-    const Tensor rows = last_ != nullptr ? last_->token_rows(microbatch)
-                                         : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
-                                                         accumulator_of(precision_.compute), MemoryCategory::kWorkspace);
-    if (first == nullptr || last_ == nullptr) mesh_.embedding->broadcast(ctx_, rows, mesh_.embedding->size() - 1).wait(ctx_);
-    if (first != nullptr) first->add_tied_squares(ctx_, microbatch, rows, squares);
+    clip.token_rows = last_ != nullptr ? last_->take_token_rows(microbatch)
+                                       : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
+                                                       accumulator_of(precision_.compute), MemoryCategory::kActivations);
+    if (first == nullptr || last_ == nullptr) clip.send = mesh_.embedding->broadcast(ctx_, clip.token_rows, mesh_.embedding->size() - 1);
+    if (first != nullptr) {
+      clip.send.wait(ctx_);
+      first->add_tied_squares(ctx_, microbatch, clip.token_rows, squares);
+      clip.token_rows.reset();
+    }
   }
   squares.finish(ctx_);
-  for (Communicator* const group : {mesh_.tensor.get(), mesh_.pipeline.get()}) group->all_reduce(ctx_, squares.values(), ReduceOp::kSum).wait(ctx_);
-  const Tensor factors = Tensor::empty(ctx_, {squares.samples()}, DType::kF64, MemoryCategory::kWorkspace);
-  clip_factors(ctx_, squares.values(), *config_.security.privacy.clip / static_cast<double>(training.global_batch_size), factors);
+  clip.squares = squares.values();
+  mesh_.tensor->all_reduce(ctx_, clip.squares, ReduceOp::kSum).wait(ctx_);
+  clip.sum = mesh_.pipeline->all_reduce(ctx_, clip.squares, ReduceOp::kSum);
+}
+
+/// Gives the stages the factor of each sample.
+void Trainer::wait_clip(int microbatch) {
+  Privacy::Clip clip = std::move(privacy_.clips.extract(microbatch).mapped());
+  clip.send.wait(ctx_);
+  clip.sum.wait(ctx_);
+  const Tensor factors = Tensor::empty(ctx_, clip.squares.shape(), DType::kF64, MemoryCategory::kWorkspace);
+  const double limit = *config_.security.privacy.clip / static_cast<double>(config_.training.global_batch_size);
+  clip_factors(ctx_, clip.squares, limit, size_of(precision_.compute) == 2, factors);
   for (const auto& stage : stages_) stage->set_sample_factors(microbatch, factors);
 }
 

@@ -72,10 +72,10 @@ class TransformerStage : public Stage {
   /// With StageOptions::clips_samples, after the last I of a micro-batch and before its first W: adds the squares of each sample's gradient of this stage's
   /// parameters. Those of a tied embedding lack the product of its two gradients: add_tied_squares().
   void add_sample_squares(Context& ctx, int microbatch, SampleSquares& squares);
-  /// First stage: adds twice the inner product of the embedding's gradient with the tied head's, of each sample. `rows`: token_rows() of the last stage.
+  /// First stage: adds twice the inner product of the embedding's gradient with the tied head's, of each sample. `rows`: of the last stage.
   void add_tied_squares(Context& ctx, int microbatch, const Tensor& rows, SampleSquares& squares) const;
-  /// Last stage with a tied head: VocabParallelHead::SampleSaved::token_rows.
-  Tensor token_rows(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.samples.token_rows; }
+  /// Last stage with a tied head: hands over VocabParallelHead::SampleSaved::token_rows.
+  Tensor take_token_rows(int microbatch) { return std::exchange(slots_[static_cast<size_t>(microbatch)].head.samples.token_rows, Tensor()); }
   /// Every W of the micro-batch multiplies what it reads by these factors [B] f64.
   void set_sample_factors(int microbatch, const Tensor& factors) { slots_[static_cast<size_t>(microbatch)].factors = factors; }
   Tensor recv_forward_buffer(Context& ctx, int microbatch) override;
