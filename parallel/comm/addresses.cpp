@@ -45,6 +45,13 @@ std::string random_token() {
   return token;
 }
 
+bool is_token(std::string_view given, std::string_view expected) {
+  if (given.size() != expected.size()) return false;
+  int difference = 0;
+  for (size_t i = 0; i < given.size(); ++i) difference |= given[i] ^ expected[i];
+  return difference == 0;
+}
+
 std::string text_of(const Endpoint& endpoint) {
   std::string text;
   for (const std::string& address : endpoint.addresses) text += (text.empty() ? endpoint.token + "@" : ",") + address;

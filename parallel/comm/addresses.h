@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme {
@@ -9,6 +10,9 @@ std::vector<std::string> own_addresses(bool others);
 
 /// 32 random hexadecimal digits, which a process of another job cannot guess. Errors: IoError.
 std::string random_token();
+
+/// Compares in a time that does not depend on where `given` differs.
+bool is_token(std::string_view given, std::string_view expected);
 
 /// Where a process listens, and the token that it expects. As text: "TOKEN@ADDRESS:PORT,ADDRESS:PORT".
 struct Endpoint {

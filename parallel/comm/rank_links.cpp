@@ -13,11 +13,14 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <list>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "kernels/core/check.h"
 #include "parallel/comm/addresses.h"
+#include "parallel/comm/refused_connections.h"
 
 namespace trireme {
 namespace {
@@ -51,12 +54,10 @@ bool ready_before(int file, short events, LinkClock::time_point end) {
   }
 }
 
-void make_blocking(int file, bool waits_long) {
+void make_blocking(int file) {
   const int on = 1;
   ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (const int flags = ::fcntl(file, F_GETFL); flags >= 0) ::fcntl(file, F_SETFL, flags & ~O_NONBLOCK);
-  const timeval limit{waits_long ? 0 : 5, 0};  // so that a stranger who says nothing does not stop the others
-  ::setsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
 }
 
 /// Closes its file at the end.
@@ -84,6 +85,89 @@ class ListeningSocket {
   int file_, port_ = 0;
 };
 
+/// The connections to a listening socket until they have said a greeting with its token. Strangers cannot keep ranks out: each connection has five
+/// seconds, one second if there are many, and all are read as they come.
+class Callers {
+ public:
+  Callers(const ListeningSocket& listener, std::string token) : listener_(listener.file()), token_(std::move(token)) {}
+  ~Callers() {
+    while (!callers_.empty()) refuse(callers_.begin());
+    write_without_waiting(refused_.take_warning(0, true));
+  }
+  Callers(const Callers&) = delete;
+  Callers& operator=(const Callers&) = delete;
+
+  /// The next caller that knows the token, and the rank that it says it is. Nothing if none comes until `end`.
+  std::optional<std::pair<int, Link>> next(LinkClock::time_point end) {
+    for (;;) {
+      const auto now = LinkClock::now();
+      if (now >= end) return std::nullopt;
+      for (auto caller = callers_.begin(); caller != callers_.end();) {
+        const bool late = now - caller->since >= kGreetingTimeout;
+        const Said said = late ? Said::kNonsense : read(*caller);
+        if (said == Said::kGreeting) {
+          std::pair<int, Link> found{caller->greeting.rank, std::move(caller->link)};
+          callers_.erase(caller);
+          return found;
+        }
+        caller = said == Said::kNonsense ? refuse(caller) : std::next(caller);
+      }
+      int accepted = 0;
+      while (accepted < 64 && accept(now)) ++accepted;
+      if (accepted > 0) continue;
+      std::vector<pollfd> sources{{callers_.size() < kMostCallers ? listener_ : -1, POLLIN, 0}};
+      for (const Caller& caller : callers_) sources.push_back({caller.link.file(), POLLIN, 0});
+      ::poll(sources.data(), sources.size(), 100);
+    }
+  }
+
+ private:
+  struct Caller {
+    Link link;
+    LinkClock::time_point since;
+    std::string address;
+    Greeting greeting = {};
+    size_t bytes = 0;  ///< of the greeting that have arrived
+  };
+  enum class Said { kNothingYet, kGreeting, kNonsense };
+  static constexpr size_t kMostCallers = 512;
+  static constexpr std::chrono::seconds kGreetingTimeout{5}, kLeastGreetingTime{1};
+
+  Said read(Caller& caller) const {
+    const std::span<std::byte> all = std::as_writable_bytes(std::span(&caller.greeting, 1));
+    const ssize_t count = ::recv(caller.link.file(), all.data() + caller.bytes, all.size() - caller.bytes, MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Said::kNothingYet;
+    if (count <= 0) return Said::kNonsense;
+    caller.bytes += static_cast<size_t>(count);
+    if (caller.bytes < all.size()) return Said::kNothingYet;
+    return is_token({caller.greeting.token.data(), caller.greeting.token.size()}, token_) ? Said::kGreeting : Said::kNonsense;
+  }
+
+  /// Accepts what waits in the kernel's queue. False: nothing, or there is no place.
+  bool accept(LinkClock::time_point now) {
+    if (callers_.size() >= kMostCallers) {
+      if (now - callers_.front().since < kLeastGreetingTime) return false;
+      refuse(callers_.begin());
+    }
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    const int file = ::accept4(listener_, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (file < 0) return false;
+    callers_.push_back({Link(file), now, address_text(from)});
+    return true;
+  }
+
+  std::list<Caller>::iterator refuse(std::list<Caller>::iterator caller) {
+    refused_.add(caller->address, 0);
+    return callers_.erase(caller);
+  }
+
+  int listener_;
+  std::string token_;
+  std::list<Caller> callers_;  ///< the oldest first
+  RefusedConnections refused_{"a parameter server", "which did not identify themselves as ranks of this job"};
+};
+
 /// Tries the addresses of an endpoint in turn.
 Link connect_to(const Endpoint& endpoint, int rank, int own_rank, LinkClock::time_point end) {
   for (const std::string& address : endpoint.addresses) {
@@ -94,7 +178,7 @@ Link connect_to(const Endpoint& endpoint, int rank, int own_rank, LinkClock::tim
     socklen_t size = sizeof error;
     const auto soon = std::min(end, LinkClock::now() + kLinkTimeout / static_cast<int>(endpoint.addresses.size() + 1));
     if (!ready_before(file, POLLOUT, soon) || ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) continue;
-    make_blocking(file, true);
+    make_blocking(file);
     Greeting greeting{};
     std::copy_n(endpoint.token.begin(), std::min(kTokenBytes, endpoint.token.size()), greeting.token.begin());
     greeting.rank = own_rank;
@@ -248,30 +332,22 @@ RankLinks::RankLinks(Communicator& group, bool encrypted) {
   for (int rank = 0; rank < group.size(); ++rank)
     if (rank != group.rank())
       to_servers_[static_cast<size_t>(rank)] = connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), end);
+  Callers callers(listener, own.token);
   for (size_t left = ranks - 1; left > 0;) {
-    if (!ready_before(listener.file(), POLLIN, end))
+    std::optional<std::pair<int, Link>> caller = callers.next(end);
+    if (!caller)
       throw IoError(concat("no connection from ", left, " of the ", ranks - 1, " other islands within ", kLinkTimeout.count(), " seconds"));
-    const int file = ::accept4(listener.file(), nullptr, nullptr, SOCK_CLOEXEC);
-    if (file < 0) continue;
-    Link link(file);
-    make_blocking(file, false);
-    Greeting greeting{};
-    try {
-      if (!link.receive(std::as_writable_bytes(std::span(&greeting, 1)))) continue;
-    } catch (const IoError&) {
-      continue;  // a stranger
-    }
-    const bool known = std::equal(greeting.token.begin(), greeting.token.end(), own.token.begin(), own.token.end());
-    if (!known || greeting.rank < 0 || greeting.rank >= group.size() || greeting.rank == group.rank()) continue;
-    if (from_clients_[static_cast<size_t>(greeting.rank)].is_open()) continue;  // a second one that repeats a greeting
-    make_blocking(file, true);
+    auto& [client, link] = *caller;
+    if (client < 0 || client >= group.size() || client == group.rank()) continue;
+    if (from_clients_[static_cast<size_t>(client)].is_open()) continue;  // a second one that repeats a greeting
+    make_blocking(link.file());
     if (encrypted) {
       LinkSecret fresh;
       crypto::draw(fresh);
       link.send(std::as_bytes(std::span(fresh)));
-      link.encrypt(link_keys(secrets, greeting.rank, group.rank(), fresh, false), peer_text(greeting.rank));
+      link.encrypt(link_keys(secrets, client, group.rank(), fresh, false), peer_text(client));
     }
-    from_clients_[static_cast<size_t>(greeting.rank)] = std::move(link);
+    from_clients_[static_cast<size_t>(client)] = std::move(link);
     --left;
   }
   for (int rank = 0; encrypted && rank < group.size(); ++rank) {

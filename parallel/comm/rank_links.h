@@ -35,6 +35,7 @@ class Link {
   /// Ends the connection in both directions: blocked calls return or throw. Thread-safe.
   void shut_down() const;
   bool is_open() const { return file_ >= 0; }
+  int file() const { return file_; }
 
  private:
   struct Seal;

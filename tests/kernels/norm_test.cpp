@@ -166,20 +166,23 @@ std::map<std::string, std::vector<double>> results_of(const Operation& operation
 
 /// On every device, a fused backward has the bits of the two operations that it replaces, whatever the alignment of their operands.
 void check_backwards(const Case& c) {
-  for (const Device device : devices()) {
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-      INFO(c.rows << " x " << c.columns << " in " << name_of(dtype) << " on " << static_cast<int>(device));
-      const auto check = [&](const Operation& both, const Operation& forward, const Operation& first, const Operation& second) {
-        const auto fused = results_of(following(both, forward), device, dtype, Alignment::kVector);
-        for (const Operation* part : {&first, &second})
+  const auto check = [&](const Operation& forward, const Operation& fused, const std::vector<Operation>& parts) {
+    const Operation both = following(fused, forward);
+    std::vector<Operation> behind;
+    for (const Operation& part : parts) behind.push_back(following(part, forward));
+    for (const Device device : devices()) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        INFO(c.rows << " x " << c.columns << " in " << name_of(dtype) << " on " << static_cast<int>(device));
+        const auto expected = results_of(both, device, dtype, Alignment::kVector);
+        for (const Operation& part : behind)
           for (const Alignment alignment : {Alignment::kVector, Alignment::kElement})
-            for (const auto& [name, values] : results_of(following(*part, forward), device, dtype, alignment))
-              if (alignment == Alignment::kVector || name != "dx") CHECK((values == fused.at(name)));
-      };
-      check(rmsnorm_both(c), rmsnorm(c), rmsnorm_input_and_residual(c), rmsnorm_weight(c));
-      check(layernorm_both(c), layernorm(c), layernorm_input_and_residual(c), layernorm_weight(c));
+            for (const auto& [name, values] : results_of(part, device, dtype, alignment))
+              if (alignment == Alignment::kVector || name != "dx") CHECK((values == expected.at(name)));
+      }
     }
-  }
+  };
+  check(rmsnorm(c), rmsnorm_both(c), {rmsnorm_input_and_residual(c), rmsnorm_weight(c)});
+  check(layernorm(c), layernorm_both(c), {layernorm_input_and_residual(c), layernorm_weight(c)});
 }
 
 /// On every device, a fused add and norm must be bit-identical to the norm of the sum that it stores, because the backward uses that sum.

@@ -4,11 +4,23 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/forwarding.h"
+#include "parallel/comm/refused_connections.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
+#include "tests/support/strangers.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace trireme;
@@ -152,4 +164,122 @@ TEST_CASE("rank links: each changed, replayed, reordered or cut frame of an encr
     between.pass(frames(other).first);
     refused(between);
   }
+}
+
+namespace {
+
+/// Ports at which this process listens at the loopback interface, from /proc/net/tcp.
+std::set<int> listening_ports() {
+  std::set<int> ports;
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    const std::string target = std::filesystem::read_symlink(entry.path(), ignored).string();
+    if (target.starts_with("socket:[")) own.insert(target.substr(8, target.size() - 9));
+  }
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+    if (word.at(3) == "0A" && own.count(word.at(9)) == 1) ports.insert(std::stoi(word[1].substr(word[1].find(':') + 1), nullptr, 16));
+  }
+  return ports;
+}
+
+/// The communicator of a rank that waits before one of its gathers.
+class WaitingCommunicator final : public ForwardingCommunicator {
+ public:
+  WaitingCommunicator(std::unique_ptr<Communicator> inner, int gather, std::function<void()> wait)
+      : ForwardingCommunicator(std::move(inner)), left_(gather), wait_(std::move(wait)) {}
+  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override {
+    if (left_-- == 0) wait_();
+    return ForwardingCommunicator::all_gather(ctx, in, out);
+  }
+
+ protected:
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>&) override { return made; }
+
+ private:
+  int left_;
+  std::function<void()> wait_;
+};
+
+/// Makes links between three ranks that all listen before `count` strangers connect to each of them, and connect to each other behind these.
+void check_strangers_at_links(int count, bool encrypted) {
+  constexpr int kRanks = 3;
+  const std::set<int> before = listening_ports();
+  std::atomic<bool> attacked = false;
+  std::vector<std::unique_ptr<trireme::test::Strangers>> strangers;
+  std::thread attacker([&] {
+    std::set<int> found;
+    while (found.size() < kRanks) {
+      found.clear();
+      for (const int port : listening_ports())
+        if (before.count(port) == 0) found.insert(port);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (const int port : found)
+      strangers.push_back(std::make_unique<trireme::test::Strangers>(
+          port, std::vector<std::string>{std::string(36, '\0'), std::string(32, 'a') + std::string(4, '\0')}));
+    for (int done = 0; done < count; done += 20)
+      for (const auto& each : strangers) each->connect(20);
+    attacked = true;
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  std::exception_ptr failure;
+  try {
+    run_ranks(kRanks, [&](Communicator& world) {
+      // Names of hosts are two gathers. Then a rank listens, and gathers secrets or addresses.
+      WaitingCommunicator group(whole_world(world), 2, [&] {
+        while (!attacked && world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+      const RankLinks links(group, encrypted);
+      for (int other = 0; other < kRanks; ++other) {
+        if (other == world.rank()) continue;
+        const int number = 10 + world.rank();
+        links.to_server(other).send(std::as_bytes(std::span(&number, 1)));
+      }
+      for (int other = 0; other < kRanks; ++other) {
+        int number = 0;
+        if (other != world.rank()) TRIREME_CHECK(links.from_client(other).receive(std::as_writable_bytes(std::span(&number, 1))), "closed");
+        TRIREME_CHECK(other == world.rank() || number == 10 + other, "got ", number, " from ", other);
+      }
+      world.barrier();
+    });
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  attacker.join();
+  if (failure) std::rethrow_exception(failure);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  for (const auto& each : strangers) CHECK(each->open(10) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("rank links: hostile connections of every kind neither delay the ranks nor take their places") {
+  for (const bool encrypted : {false, true}) check_strangers_at_links(200, encrypted);
+}
+TEST_CASE("rank links: 10,000 hostile connections neither delay the ranks nor take their places", "[slow]") {
+  check_strangers_at_links(3'400, false);
+}
+
+TEST_CASE("refused connections: one warning counts many, and later ones come at most every ten minutes") {
+  RefusedConnections refused("the job monitor", "which say nothing");
+  CHECK(refused.take_warning(0, true).empty());
+  for (int i = 0; i < 1000; ++i) refused.add("127.0.0.1", 100);
+  CHECK(refused.take_warning(100.9).empty());
+  CHECK(refused.take_warning(101) == "warning: the job monitor refused 1000 connections from 127.0.0.1, which say nothing\n");
+  refused.add("10.0.0.7", 102);
+  CHECK(refused.take_warning(700.9).empty());
+  CHECK(refused.take_warning(701) == "warning: the job monitor refused 1 connection from 10.0.0.7, which say nothing\n");
+  for (int host = 0; host < 100; ++host)
+    for (int i = 0; i <= host; ++i) refused.add(concat("10.0.0.", host), 702);
+  CHECK(refused.take_warning(703).empty());
+  CHECK(refused.take_warning(703, true) ==
+        "warning: the job monitor refused 5050 connections from other addresses (4914), 10.0.0.15 (16), 10.0.0.14 (15) and 14 more, which say "
+        "nothing\n");
+  CHECK(refused.take_warning(5000, true).empty());
 }

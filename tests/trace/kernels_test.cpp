@@ -98,7 +98,7 @@ double figure_of(const Launch& launch, Figure figure) {
 
 }  // namespace
 
-TEST_CASE("no kernel of an operation has a race or a conflict between blocks") {
+TEST_CASE("no kernel of an operation has a race or a conflict between blocks", "[operations]") {
   for (const Traced& result : all()) {
     INFO(result.name());
     CHECK(!result.launches.empty());
@@ -106,7 +106,7 @@ TEST_CASE("no kernel of an operation has a race or a conflict between blocks") {
   }
 }
 
-TEST_CASE("sectors, banks and repeated loads of each kernel are ideal, or a stated exception") {
+TEST_CASE("sectors, banks and repeated loads of each kernel are ideal, or a stated exception", "[operations]") {
   std::set<const Exception*> used;
   for (const Traced& result : all())
     for (const Launch& launch : result.launches)
@@ -127,7 +127,7 @@ TEST_CASE("sectors, banks and repeated loads of each kernel are ideal, or a stat
   }
 }
 
-TEST_CASE("operations move the bytes of their records, apart from stated exceptions") {
+TEST_CASE("operations move the bytes of their records, apart from stated exceptions", "[operations]") {
   std::set<const BytesException*> used;
   for (const Traced& result : all()) {
     const auto* const exception = std::find_if(std::begin(kBytesExceptions), std::end(kBytesExceptions),
@@ -148,7 +148,7 @@ TEST_CASE("operations move the bytes of their records, apart from stated excepti
   }
 }
 
-TEST_CASE("a norm's backward in 16 bits loads each operand once per row") {
+TEST_CASE("a norm's backward in 16 bits loads each operand once per row", "[operations]") {
   constexpr int64_t kRows = 64, kColumns = 512, kWarps = 2;
   for (const Traced& result : all()) {
     if (result.dtype != DType::kBF16 || result.operation.find("norm_backward_input") == std::string::npos) continue;
@@ -159,7 +159,7 @@ TEST_CASE("a norm's backward in 16 bits loads each operand once per row") {
   }
 }
 
-TEST_CASE("a norm's fused backward in 16 bits loads each operand once, and the weight once per block") {
+TEST_CASE("a norm's fused backward in 16 bits loads each operand once, and the weight once per block", "[operations]") {
   constexpr int64_t kRows = 64, kColumns = 512, kBlocks = 8, kWarps = 2;
   int found = 0;
   for (const Traced& result : all()) {
@@ -173,7 +173,7 @@ TEST_CASE("a norm's fused backward in 16 bits loads each operand once, and the w
   CHECK(found == 2);
 }
 
-TEST_CASE("the forward of the cross-entropy loads each logit once") {
+TEST_CASE("the forward of the cross-entropy loads each logit once", "[operations]") {
   constexpr int64_t kRows = 64, kColumns = 512;
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     int64_t loaded = 0;
@@ -188,7 +188,7 @@ TEST_CASE("the forward of the cross-entropy loads each logit once") {
   }
 }
 
-TEST_CASE("the kernels of training steps have no race, and each of them is traced above") {
+TEST_CASE("the kernels of training steps have no race, and each of them is traced above", "[operations]") {
   std::set<std::string> known, seen;
   for (const Traced& result : all())
     for (const Launch& launch : result.launches) known.insert(name_of_kernel(launch));

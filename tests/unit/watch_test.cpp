@@ -22,6 +22,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
+#include "tests/support/strangers.h"
 
 using namespace trireme;
 
@@ -118,6 +119,7 @@ class WatchedJob {
   /// `program` reads the stacks.
   WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000, const char* program = TRIREME_BINARY) {
     hub = std::make_unique<Child>([&] {
+      ::dup2(warnings.input(), STDERR_FILENO);
       sigset_t request;
       sigemptyset(&request);
       sigaddset(&request, SIGUSR1);
@@ -182,7 +184,7 @@ class WatchedJob {
   std::string log(int r) const { return test::slurp(directory / concat("run/logs/rank-000", r, ".log")); }
 
   test::Scratch directory;
-  Pipe verdicts, errors, requested;
+  Pipe verdicts, errors, requested, warnings;
   std::string address;
   std::unique_ptr<Child> hub;
   std::vector<std::unique_ptr<Child>> ranks;
@@ -216,6 +218,7 @@ bool is_closed(int file, double seconds) {
 struct Keeper {
   explicit Keeper(const HubOptions& options)
       : process([&] {
+          ::dup2(warnings.input(), STDERR_FILENO);
           const Hub hub(options, [&](const Verdict& verdict) { verdicts.say(verdict.text + "\n"); });
           address_.say(hub.address() + "\n");
           for (;;) ::pause();
@@ -230,7 +233,7 @@ struct Keeper {
   Pipe address_;
 
  public:
-  Pipe verdicts;
+  Pipe verdicts, warnings;
   std::string address;
   Child process;
 };
@@ -538,6 +541,110 @@ TEST_CASE("watch: invalid connections are refused without effect on the job") {
   job.rank(1).signal(SIGKILL);
   CHECK(job.verdicts.hear(2).find("rank 1 ") == 2);
   for (const int file : silent) ::close(file);
+}
+
+namespace {
+
+int port_of(const std::string& address) { return std::stoi(address.substr(address.rfind(':') + 1)); }
+
+/// Hellos of strangers: with wrong tokens, and with the right one of a rank that is already connected or does not exist.
+std::vector<std::string> forged_hellos(const std::string& address) {
+  const std::string token = address.substr(0, address.find('@'));
+  const auto hello = [](const std::string& with, const std::string& rank) {
+    return concat("{\"token\": \"", with, "\", \"rank\": ", rank, ", \"host\": \"x\", \"pid\": 1}\n{\"goodbye\": \"well\"}\n");
+  };
+  return {hello(std::string(32, '0'), "1"),
+          hello("", "1"),
+          hello(token.substr(0, 31), "1"),
+          hello(token + "0", "1"),
+          hello(token, "1"),
+          hello(token, "0"),
+          hello(token, "-1"),
+          hello(token, "1000000"),
+          "{\"goodbye\": \"well\"}\n"};
+}
+
+void check_strangers(int count) {
+  WatchedJob job(3, 5, kNothing);
+  const Footprint before = footprint_of(job.hub->pid());
+  const auto begin = Clock::now();
+  Strangers strangers(port_of(job.address), forged_hellos(job.address));
+  Footprint most = before;
+  while (strangers.opened() < count) {
+    strangers.connect(100);
+    strangers.drip();
+    const Footprint now = footprint_of(job.hub->pid());
+    most = {std::max(most.descriptors, now.descriptors), std::max(most.bytes, now.bytes)};
+  }
+  CHECK(most.descriptors < before.descriptors + 600);
+  CHECK(most.bytes < before.bytes + (int64_t{48} << 20));
+  job.hub->signal(SIGUSR1);  // while 500 of them are still there
+  CHECK(job.requested.hear(10).starts_with("3 ranks; stacks: "));
+  while (since(begin) < 7) {  // longer than a hub without heartbeats, and ranks without reports, would be tolerated
+    strangers.drip();
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  CHECK(strangers.open(20) == 0);  // a slow one is not given more time than a silent one
+  CHECK(job.verdicts.hear(0.2).empty());
+  const std::string warning = job.warnings.hear(5);  // of those that were refused within the first second
+  CHECK(warning.starts_with("warning: the job monitor refused "));
+  CHECK(warning.ends_with(" from 127.0.0.1, which did not identify themselves as ranks of this job\n"));
+  if (since(begin) < 500) CHECK(job.warnings.hear(1).empty());
+  CHECK(footprint_of(job.hub->pid()).descriptors <= before.descriptors);
+  job.rank(1).signal(SIGKILL);  // the ranks are still watched
+  CHECK(job.verdicts.hear(10).find("rank 1 ") == 2);
+}
+
+}  // namespace
+
+TEST_CASE("watch: hostile connections of every kind have no effect on the ranks, and the hub bounds what they take") { check_strangers(400); }
+TEST_CASE("watch: 10,000 hostile connections have no effect on the ranks", "[slow]") { check_strangers(10'000); }
+
+TEST_CASE("watch: a rank that is slow to say its hello keeps its place among many connections") {
+  Keeper keeper({.ranks = 1});
+  const int slow = stranger(keeper.address);
+  std::vector<int> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger(keeper.address));
+  std::this_thread::sleep_for(milliseconds(300));
+  const std::string hello = concat("{\"token\": \"", keeper.address.substr(0, 32), "\", \"rank\": 0}\n");
+  CHECK(::send(slow, hello.data(), hello.size(), MSG_NOSIGNAL) > 0);
+  char byte = 0;
+  pollfd ready{slow, POLLIN, 0};
+  CHECK((::poll(&ready, 1, 5000) == 1 && ::recv(slow, &byte, 1, 0) == 1 && byte == '{'));
+  for (int i = 0; i < 400; ++i) silent.push_back(stranger(keeper.address));
+  std::this_thread::sleep_for(milliseconds(300));
+  CHECK(footprint_of(keeper.process.pid()).descriptors < 600);  // the kernel's queue has the others
+  for (const int file : silent) ::close(file);
+  ::close(slow);
+}
+
+TEST_CASE("watch: ranks join while hostile connections come without a pause") {
+  for (const bool encrypted : {false, true}) {
+    INFO((encrypted ? "encrypted" : "in clear"));
+    Pipe joined, going;
+    HubOptions options{.ranks = 3};
+    if (encrypted) options.key = std::make_shared<const crypto::Key>();
+    Keeper keeper(options);
+    Child attacker([&] {
+      Strangers strangers(port_of(keeper.address), forged_hellos(std::string(32, '0') + "@"));
+      strangers.connect(400);
+      going.say("\n");
+      for (;;) strangers.connect(1);
+      return 0;
+    });
+    REQUIRE(going.hear(20) == "\n");
+    std::vector<std::unique_ptr<Child>> ranks;
+    for (int rank = 0; rank < options.ranks; ++rank)
+      ranks.push_back(std::make_unique<Child>([&, rank] {
+        RankRecord record;
+        const Monitor monitor(keeper.address, rank, record, options.key);
+        joined.say("\n");
+        for (;;) ::pause();
+        return 0;
+      }));
+    for (int rank = 0; rank < options.ranks; ++rank) CHECK(joined.hear(30) == "\n");
+    CHECK(keeper.verdicts.hear(1).empty());
+  }
 }
 
 TEST_CASE("watch: a rank that sends malformed lines remains monitored") {

@@ -20,6 +20,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/comm/addresses.h"
+#include "parallel/comm/refused_connections.h"
 #include "trainer/files/open_file_limit.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/running_clock.h"
@@ -32,15 +33,18 @@ using nlohmann::json;
 
 constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
 constexpr double kHelloTimeout = 5;
-constexpr double kAskedStackSeconds = 3;                ///< for the ranks to write their stacks
-constexpr size_t kMostReasons = 2000;                   ///< bytes of a verdict that the ranks are told: less than a Monitor's longest line
-constexpr int kMostStrangers = 128, kMostAccepts = 64;  // limits per turn, so that a flood of connections cannot block the ranks
+constexpr double kAskedStackSeconds = 3;  ///< for the ranks to write their stacks
+constexpr size_t kMostReasons = 2000;     ///< bytes of a verdict that the ranks are told: less than a Monitor's longest line
+constexpr int kMostStrangers = 512;       ///< connections without a hello
+constexpr double kLeastHelloTime = 1;     ///< seconds that a connection has for its hello, however many others wait
+constexpr int kMostAccepts = 64;          ///< per turn, so that a flood of connections cannot block the ranks
 
 bool is_hang(Verdict::Kind kind) { return kind == Verdict::Kind::kHung || kind == Verdict::Kind::kDeadlock || kind == Verdict::Kind::kDisagreement; }
 
 struct Connection {
   LineSocket socket;
-  double since;         ///< time of accept()
+  double since;  ///< time of accept()
+  std::string address;
   int rank = -1;        ///< -1 before its hello
   bool joined = false;  ///< has sent a report. Before that its rank may switch to another address of the hub
   bool over = false;
@@ -56,7 +60,7 @@ class Hub::Impl {
         on_verdict_(std::move(on_verdict)),
         ranks_(static_cast<size_t>(options.ranks)),
         token_(random_token()) {
-    raise_open_file_limit(static_cast<uint64_t>(options.ranks) + 256);  // one connection per rank
+    raise_open_file_limit(static_cast<uint64_t>(options.ranks) + kMostStrangers + 256);  // one connection per rank
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sockaddr_in at{};
@@ -123,6 +127,13 @@ class Hub::Impl {
     for (Connection& connection : connections_) connection.socket.finish();
     // Wait until the peers close: a connection closed with unread bytes is reset, and the last line may be lost.
     for (const double until = now_ + 0.2; !connections_.empty() && now_ < until;) turn(20);
+    for (const Connection& connection : connections_) note_stranger(connection);
+    write_without_waiting(refused_.take_warning(now_, true));
+  }
+
+  static bool is_stranger(const Connection& connection) { return connection.rank < 0; }
+  void note_stranger(const Connection& connection) {
+    if (is_stranger(connection)) refused_.add(connection.address, now_);
   }
 
   /// Begins what request_stacks() has asked for, and ends it.
@@ -172,7 +183,7 @@ class Hub::Impl {
 
   /// Waits for events, handles them, and advances the clock.
   void turn(int milliseconds) {
-    std::vector<pollfd> sources{{wake_, static_cast<short>(stop_ ? 0 : POLLIN), 0}, {listener_, POLLIN, 0}};
+    std::vector<pollfd> sources{{wake_, static_cast<short>(stop_ ? 0 : POLLIN), 0}, {has_place() ? listener_ : -1, POLLIN, 0}};
     for (const Connection& connection : connections_)
       sources.push_back({connection.socket.file(), static_cast<short>(connection.socket.unsent() ? POLLIN | POLLOUT : POLLIN), 0});
     ::poll(sources.data(), sources.size(), milliseconds);
@@ -182,22 +193,41 @@ class Hub::Impl {
       if (sources[i].revents != 0) serve(connections_[i - 2]);
     }
     for (Connection& connection : connections_)
-      if (connection.rank < 0 && now_ - connection.since > kHelloTimeout) connection.over = true;
-    std::erase_if(connections_, [](const Connection& connection) { return connection.over; });
+      if (is_stranger(connection) && now_ - connection.since > kHelloTimeout) connection.over = true;
+    std::erase_if(connections_, [&](const Connection& connection) {
+      if (connection.over) note_stranger(connection);
+      return connection.over;
+    });
     if (sources[1].revents != 0) accept_all();
+    write_without_waiting(refused_.take_warning(now_));
+  }
+
+  /// True if another connection may be accepted, which ends the oldest one without a hello if there are too many.
+  bool has_place() const {
+    if (std::count_if(connections_.begin(), connections_.end(), is_stranger) < kMostStrangers) return true;
+    return now_ - std::find_if(connections_.begin(), connections_.end(), is_stranger)->since >= kLeastHelloTime;
+  }
+  void drop_oldest_stranger() {
+    const auto oldest = std::find_if(connections_.begin(), connections_.end(), is_stranger);
+    if (oldest == connections_.end()) return;
+    note_stranger(*oldest);
+    connections_.erase(oldest);
   }
 
   void accept_all() {
-    for (int i = 0; i < kMostAccepts; ++i) {
-      const int file = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (file < 0 && (errno == EMFILE || errno == ENFILE)) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // avoids a busy loop
+    for (int i = 0; i < kMostAccepts && has_place(); ++i) {
+      sockaddr_storage from{};
+      socklen_t size = sizeof from;
+      const int file = ::accept4(listener_, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (file < 0 && (errno == EMFILE || errno == ENFILE)) {
+        drop_oldest_stranger();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // avoids a busy loop
+      }
       if (file < 0) return;
-      const auto is_stranger = [](const Connection& connection) { return connection.rank < 0; };
-      if (std::count_if(connections_.begin(), connections_.end(), is_stranger) >= kMostStrangers)
-        connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_stranger));  // drop the oldest
+      if (std::count_if(connections_.begin(), connections_.end(), is_stranger) >= kMostStrangers) drop_oldest_stranger();
       const int on = 1;
       ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      connections_.push_back({LineSocket(file), now_});
+      connections_.push_back({LineSocket(file), now_, address_text(from)});
     }
   }
 
@@ -251,7 +281,7 @@ class Hub::Impl {
   void greet(Connection& connection, const json& hello) {
     connection.over = true;
     const auto text = [&](const char* key) { return hello.contains(key) && hello[key].is_string() ? hello[key].get<std::string>() : ""; };
-    if (text("token") != token_ || !hello.contains("rank") || !hello["rank"].is_number_unsigned()) return;
+    if (!is_token(text("token"), token_) || !hello.contains("rank") || !hello["rank"].is_number_unsigned()) return;
     const auto rank = hello["rank"].get<uint64_t>();
     if (rank >= ranks_.size() || ranks_[rank].life != RankState::Life::kAbsent) return;
     connection.over = false;
@@ -310,6 +340,7 @@ class Hub::Impl {
   std::vector<Connection> connections_;
   std::string token_, address_;
   json welcome_;
+  RefusedConnections refused_{"the job monitor", "which did not identify themselves as ranks of this job"};
   int listener_ = -1, wake_ = -1;
   RunningClock clock_;
   double now_ = 0, next_beat_ = 0, next_ask_ = 0, ask_until_ = 0;

@@ -44,7 +44,7 @@ int64_t token_after(int64_t token) { return token == std::numeric_limits<int64_t
 
 /// Opens only a regular file, never a link or a pipe that would block. Returns -1 with errno on failure.
 int open_lock(const std::filesystem::path& path, int flags) {
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   struct stat status {};
   if (file < 0 || (::fstat(file, &status) == 0 && S_ISREG(status.st_mode))) return file;
   ::close(file);
@@ -71,6 +71,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
   if (!error) file_ = open_lock(path_, O_RDWR | O_CREAT);
   if (file_ < 0 && !error && (errno == ELOOP || errno == EINVAL)) fail(path_, "cannot be locked", errno);
   if (file_ < 0) throw IoError(concat("run.directory=", run_directory.string(), ": cannot be written: ", error ? error.message() : reason_of(errno)));
+  ::fchmod(file_, 0600);  // whoever may read a file can lock it; an earlier version made it readable for others
   try {
     const auto begin = std::chrono::steady_clock::now();
     bool told = false;

@@ -19,14 +19,16 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "parallel/comm/refused_connections.h"
 
 namespace trireme {
 namespace {
 
 using ServerClock = std::chrono::steady_clock;
-constexpr size_t kMostConnections = 8;
+constexpr size_t kMostConnections = 64;
 constexpr size_t kLongestRequest = 8192;
 constexpr auto kTimeout = std::chrono::seconds(5);
+constexpr auto kLeastTime = std::chrono::seconds(1);  ///< that a client has, however many others wait
 constexpr const char* kTextFormat = "text/plain; version=0.0.4; charset=utf-8";
 
 struct SocketAddress {
@@ -68,7 +70,7 @@ int listening_socket(const std::string& address, int port) {
   const int on = 1;
   // The connections of a run that has just ended may still be in TIME_WAIT.
   const bool ready = file >= 0 && ::setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && ::bind(file, wanted.get(), wanted.size) == 0 &&
-                     ::listen(file, 64) == 0;
+                     ::listen(file, SOMAXCONN) == 0;
   if (ready) return file;
   const int error = errno;
   if (file >= 0) ::close(file);
@@ -98,10 +100,15 @@ std::string answer_to(std::string_view request, const std::function<std::string(
 /// would make the kernel discard the answer.
 class HttpClient {
  public:
-  explicit HttpClient(int file) : file_(file) {}
+  HttpClient(int file, std::string address) : file_(file), address_(std::move(address)) {}
 
   pollfd interest() const { return {file_, static_cast<int16_t>(answer_.empty() ? POLLIN : POLLOUT), 0}; }
   ServerClock::time_point deadline() const { return deadline_; }
+  /// From then on it may have to make place for others.
+  ServerClock::time_point replaceable() const { return since_ + kLeastTime; }
+  const std::string& address() const { return address_; }
+  /// It has sent a request that the server understands.
+  bool understood() const { return understood_; }
 
   /// Returns false at the end of the connection.
   bool advance(const std::function<std::string()>& body) {
@@ -114,6 +121,7 @@ class HttpClient {
     request_.append(bytes, static_cast<size_t>(count));
     if (request_.find("\r\n\r\n") != request_.npos || request_.find("\n\n") != request_.npos) {
       answer_ = answer_to(request_, body);
+      understood_ = !answer_.starts_with("HTTP/1.1 400");
     } else if (request_.size() >= kLongestRequest) {
       answer_ = http_error("431 Request Header Fields Too Large");
     }
@@ -131,9 +139,10 @@ class HttpClient {
   }
 
   const Descriptor file_;
-  const ServerClock::time_point deadline_ = ServerClock::now() + kTimeout;
+  const std::string address_;
+  const ServerClock::time_point since_ = ServerClock::now(), deadline_ = since_ + kTimeout;
   std::string request_, answer_;
-  bool answered_ = false;
+  bool answered_ = false, understood_ = false;
 };
 
 }  // namespace
@@ -157,31 +166,45 @@ MetricsServer::~MetricsServer() {
 
 void MetricsServer::serve() {
   ::pthread_setname_np(::pthread_self(), "metrics http");
-  std::list<HttpClient> clients;
+  std::list<HttpClient> clients;  // the oldest first
+  RefusedConnections refused("the server of observe.prometheus.port", "which sent no request that it understands");
+  const auto seconds = [] { return std::chrono::duration<double>(ServerClock::now().time_since_epoch()).count(); };
+  const auto warn = [&](bool ends) { write_without_waiting(refused.take_warning(seconds(), ends)); };
+  const auto end = [&](std::list<HttpClient>::iterator client) {
+    if (!client->understood()) refused.add(client->address(), seconds());
+    return clients.erase(client);
+  };
   for (;;) {
-    // A descriptor of -1 is ignored: with all places taken no client is accepted.
-    std::vector<pollfd> files = {{stop_, POLLIN, 0}, {clients.size() < kMostConnections ? listening_ : -1, POLLIN, 0}};
-    auto deadline = ServerClock::time_point::max();
+    const bool full = clients.size() >= kMostConnections;
+    const bool has_place = !full || ServerClock::now() >= clients.front().replaceable();
+    // A descriptor of -1 is ignored: without a place no client is accepted.
+    std::vector<pollfd> files = {{stop_, POLLIN, 0}, {has_place ? listening_ : -1, POLLIN, 0}};
+    auto deadline = full && !has_place ? clients.front().replaceable() : ServerClock::time_point::max();
+    if (refused.pending()) deadline = std::min(deadline, ServerClock::now() + std::chrono::seconds(1));
     for (const HttpClient& client : clients) {
       files.push_back(client.interest());
       deadline = std::min(deadline, client.deadline());
     }
     int milliseconds = -1;
-    if (!clients.empty()) {
+    if (deadline != ServerClock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - ServerClock::now()).count();
       milliseconds = static_cast<int>(std::max<int64_t>(left, 0));
     }
     if (::poll(files.data(), files.size(), milliseconds) < 0 && errno != EINTR) return;
-    if (files[0].revents != 0) return;
+    if (files[0].revents != 0) return warn(true);
+    warn(false);
     const auto now = ServerClock::now();
     size_t next = 2;
     for (auto client = clients.begin(); client != clients.end(); ++next) {
       const bool open = files[next].revents == 0 || client->advance(body_);
-      client = open && now < client->deadline() ? std::next(client) : clients.erase(client);
+      client = open && now < client->deadline() ? std::next(client) : end(client);
     }
     if ((files[1].revents & POLLIN) == 0) continue;
-    const int accepted = ::accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (accepted >= 0) clients.emplace_back(accepted);
+    if (clients.size() >= kMostConnections) end(clients.begin());
+    SocketAddress from;
+    from.size = sizeof from.storage;
+    const int accepted = ::accept4(listening_, reinterpret_cast<sockaddr*>(&from.storage), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted >= 0) clients.emplace_back(accepted, address_text(from.storage));
     // Without free descriptors the connection stays in the queue, and poll() returns at once.
     if (accepted < 0 && (errno == EMFILE || errno == ENFILE)) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }

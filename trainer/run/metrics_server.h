@@ -9,7 +9,8 @@
 namespace trireme {
 
 /// A small HTTP server with one thread and one resource: GET and HEAD of /metrics. Every answer closes its connection. What a client can demand is
-/// bounded: eight connections at a time, 8 KiB of request, five seconds for a request and its answer; further clients wait in the kernel's queue.
+/// bounded: 64 connections at a time, 8 KiB of request, five seconds for a request and its answer, one second if more clients wait in the kernel's queue.
+/// Clients without a valid request are counted in a warning on standard error.
 class MetricsServer {
  public:
   /// Listens on `address` (IPv4 or IPv6, in digits) and `port`. `body` is called on the server's thread for each request.
