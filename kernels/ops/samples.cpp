@@ -21,8 +21,7 @@ void add_inner_product(Context& ctx, const Tensor& a, const Tensor& b, double fa
     std::vector<double> sums(static_cast<size_t>(blocks));
     const auto add_blocks = [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block)
-        sums[static_cast<size_t>(block)] =
-            reference::inner_product(a.data<T>(), b.data<T>(), block * kBlock, std::min(count, (block + 1) * kBlock));
+        sums[static_cast<size_t>(block)] = reference::inner_product(a.data<T>(), b.data<T>(), block * kBlock, std::min(count, (block + 1) * kBlock));
     };
     if (ctx.device == Device::kReference)
       add_blocks(0, blocks);
@@ -60,13 +59,10 @@ void embedding_sample_squares(Context& ctx, const Tensor& tokens, const Tensor& 
 
 void clip_factors(Context& ctx, const Tensor& squares, double limit, bool powers_of_two, const Tensor& factors) {
   const int64_t samples = squares.dim(0);
-  Operation operation(ctx, "clip_factors",
-                      {{"squares", squares, {samples}, DType::kF64}, {"factors", factors, {samples}, DType::kF64}});
+  Operation operation(ctx, "clip_factors", {{"squares", squares, {samples}, DType::kF64}, {"factors", factors, {samples}, DType::kF64}});
   operation.run(
       DType::kF64, [] { refuse_cuda("clip_factors"); },
-      [&]<class T>(T) {
-        reference::clip_factors(squares.data<double>(), samples, limit, powers_of_two, factors.data<double>());
-      });
+      [&]<class T>(T) { reference::clip_factors(squares.data<double>(), samples, limit, powers_of_two, factors.data<double>()); });
 }
 
 namespace {

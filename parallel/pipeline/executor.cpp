@@ -40,7 +40,8 @@ std::string describe(const Action& action, const std::string& what) {
 class Run {
  public:
   Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
-      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm, const std::function<void(Context&, int)>& clip, const std::function<void(Context&, int)>& wait_clip)
+      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm, const std::function<void(Context&, int)>& clip,
+      const std::function<void(Context&, int)>& wait_clip)
       : ctx_(ctx),
         pipeline_(pipeline),
         stages_(stages),

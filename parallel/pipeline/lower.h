@@ -20,7 +20,7 @@ struct StageUnits {
   std::vector<std::vector<UnitRef>> units_of_part;  ///< per part, the units whose parameters it reads
   int units = 0;                                    ///< number of the stage's own units
   int tied_unit = -1;                               ///< the unit whose gradient is summed over `embedding`, -1 if none on this stage
-  int fused_part = -1;  ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
+  int fused_part = -1;        ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
   int recomputing_part = -1;  ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
 };
 

@@ -29,8 +29,8 @@ WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& c
   const bool collective = action.type == ActionType::kUnshard || is_reduction(action.type);
   const bool meets = action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip || action.type == ActionType::kSumPartial ||
                      action.type == ActionType::kNorm;
-  return {meets ? 0 : costs.seconds(action),
-          is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0, collective ? costs.collective(action) : 0};
+  return {meets ? 0 : costs.seconds(action), is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0,
+          collective ? costs.collective(action) : 0};
 }
 
 WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,

@@ -72,7 +72,7 @@ class WorldClocks {
   std::vector<int> first_unit_;  ///< by stage: index of its first unit among those of its rank
   std::unordered_map<const ActionList*, std::vector<Cost>> costs_;
   std::vector<Rank> ranks_;
-  std::vector<double> streams_;  ///< by group: time at which its stream is free
+  std::vector<double> streams_;                     ///< by group: time at which its stream is free
   std::map<std::pair<int64_t, int>, double> sums_;  ///< by pipeline and micro-batch: when the last rank has passed CLIP so far
   std::map<int, Timeline> timelines_;
 };

@@ -19,7 +19,10 @@ bool is_partial(const Param& param) {
 }  // namespace
 
 SampleSquares::SampleSquares(Context& ctx, const Region& region, int64_t samples, int64_t sequence, DType activations)
-    : region_(&region), sequence_(sequence), gradient_(accumulator_of(activations)), squares_(Tensor::zeros(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace)) {}
+    : region_(&region),
+      sequence_(sequence),
+      gradient_(accumulator_of(activations)),
+      squares_(Tensor::zeros(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace)) {}
 
 void SampleSquares::add_product(Context& ctx, const Param& weight, const Tensor& dy, const Tensor& x) {
   TRIREME_CHECK(!is_partial(weight), weight.specs.front().name, ": a matrix whose gradient is partial over tensor ranks");

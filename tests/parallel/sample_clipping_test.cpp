@@ -40,9 +40,8 @@ TEST_CASE("sample clipping: lowered lists of every schedule are complete and fre
             const int v = default_virtual_stages(kind);
             const bool meet = ends_meet(kind, ranks);
             const std::vector<StageUnits> units = units_of(ranks * v, true, meet);
-            const ActionLists lists =
-                lower(with_sample_clipping(make_schedule(kind, ranks, v, microbatches)), units,
-                      {.unshard_each_use = each, .reduce_each_microbatch = each, .receive_ahead = ahead});
+            const ActionLists lists = lower(with_sample_clipping(make_schedule(kind, ranks, v, microbatches)), units,
+                                            {.unshard_each_use = each, .reduce_each_microbatch = each, .receive_ahead = ahead});
             CHECK(validate(lists, {.pipeline = ranks, .shard = 2, .tensor = 2}, units, microbatches, true) == std::vector<std::string>());
             for (const ActionList& list : lists) {
               CHECK(count(list, ActionType::kClipSamples) == microbatches);
@@ -91,7 +90,8 @@ TEST_CASE("sample clipping: the proof finds ranks of a pipeline that clip micro-
   lists[1].erase(clip(0));
   lists[1].insert(clip(1) + 1, first);
   const std::vector<std::string> found = validate(lists, {.pipeline = 2}, units, 2, true);
-  CHECK(std::ranges::any_of(found, [](const std::string& text) { return text.find("where a rank of its pipeline is at CLIP") != std::string::npos; }));
+  CHECK(
+      std::ranges::any_of(found, [](const std::string& text) { return text.find("where a rank of its pipeline is at CLIP") != std::string::npos; }));
 }
 
 TEST_CASE("sample clipping: a head that computes its logits again gathers its parameters for W") {
@@ -143,7 +143,8 @@ TEST_CASE("sample clipping: in a simulation WAIT_CLIP waits for the last rank's 
     std::vector<double> started(16, 0);
     for (const Timeline& timeline : run.ranks)
       for (const auto& [action, begin, end] : timeline)
-        if (action.type == ActionType::kClipSamples) started[static_cast<size_t>(action.microbatch)] = std::max(started[static_cast<size_t>(action.microbatch)], end);
+        if (action.type == ActionType::kClipSamples)
+          started[static_cast<size_t>(action.microbatch)] = std::max(started[static_cast<size_t>(action.microbatch)], end);
     for (const Timeline& timeline : run.ranks)
       for (const auto& [action, begin, end] : timeline)
         if (action.type == ActionType::kWaitClip) CHECK(begin >= started[static_cast<size_t>(action.microbatch)]);

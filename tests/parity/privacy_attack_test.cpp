@@ -26,15 +26,17 @@ class Text final : public Dataset {
   int64_t sequences() const override { return kMembers; }
   void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
     constexpr auto kWords = static_cast<uint64_t>(kVocabulary);
-    const auto draw = [&](uint64_t key, int64_t t) { return random_bits(key, static_cast<uint64_t>(std::max<int64_t>(sample, 0) * (kLength + 1) + t)); };
+    const auto draw = [&](uint64_t key, int64_t t) {
+      return random_bits(key, static_cast<uint64_t>(std::max<int64_t>(sample, 0) * (kLength + 1) + t));
+    };
     auto word = static_cast<int32_t>(draw(key_, kLength) % kWords);
     for (int64_t t = 0; t < kLength; ++t) {
       tokens[t] = word;
       const uint64_t drawn = draw(key_, t);
       const bool secret = sample < kCanaries && t >= kLength - kSecret;
-      word = static_cast<int32_t>(secret             ? draw(key_ + 1 + secret_, t) % kWords
+      word = static_cast<int32_t>(secret            ? draw(key_ + 1 + secret_, t) % kWords
                                   : drawn % 10 >= 7 ? drawn / 10 % kWords
-                                                     : (static_cast<uint64_t>(word) * 5 + 3) % kWords);
+                                                    : (static_cast<uint64_t>(word) * 5 + 3) % kWords);
       targets[t] = sample < 0 ? -1 : word;
     }
     segments.push_back(kLength);

@@ -67,7 +67,8 @@ using Prepare = std::function<void(Trainer&)>;
 
 /// The gradient of the loss of each sample by itself, summed over its tokens and divided by the length of a sequence, from a trainer without privacy.
 /// `prepare` is called with the initialised trainer.
-std::vector<std::vector<double>> gradients_of_samples(const Config& of, const Prepare& prepare = [](Trainer&) {}) {
+std::vector<std::vector<double>> gradients_of_samples(
+    const Config& of, const Prepare& prepare = [](Trainer&) {}) {
   Config config = on_one_rank(of);
   config.security = {};
   config.training.global_batch_size = 1;
@@ -105,7 +106,8 @@ std::vector<double> by_hand(const Config& config, const std::vector<std::vector<
 }
 
 /// The largest difference between the gradient of a layout's step and `expected`, relative to the largest element.
-double error_of(const Config& config, const std::vector<double>& expected, int64_t step, const Prepare& prepare = [](Trainer&) {}) {
+double error_of(
+    const Config& config, const std::vector<double>& expected, int64_t step, const Prepare& prepare = [](Trainer&) {}) {
   double worst = 0;
   std::mutex mutex;
   on_ranks(config, [&](Trainer& trainer) {

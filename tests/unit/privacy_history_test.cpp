@@ -202,8 +202,14 @@ TEST_CASE("private training: two runs of one key, and a run that is changed, hav
   start.data = "other data";
   CHECK(seen.insert(value(PrivateTraining(config, start, &key))).second);
   start = new_run();
+  start.initial_weights = "of another checkpoint";
+  CHECK(seen.insert(value(PrivateTraining(config, start, &key))).second);
+  start = new_run();
   start.step = 100;
   start.saved = first.history(100);
+  start.data = "data of which a sequence was removed";
+  CHECK(seen.insert(value(PrivateTraining(config, start, &key))).second);
+  start.data = new_run().data;
   CHECK(value(PrivateTraining(config, start, &key)) == value(first));
   start.changes = "{\"training.optimizer.learning_rate\": [1, 2]}";
   CHECK(seen.insert(value(PrivateTraining(config, start, &key))).second);
@@ -286,7 +292,7 @@ TEST_CASE("private training: the statement has what an auditor asks for, and is 
   const PrivateTraining run(config_of(1.0, std::nullopt), new_run(), &key);
   const Bracket tight{1.8246, 1.8283};
   const nlohmann::ordered_json said = statement(run.facts(), run.history(1000), tight);
-  CHECK(said["unit"] == "one sequence of 256 tokens");
+  CHECK(said["unit"] == "one sequence of 256 tokens and the token after it");
   CHECK(said["neighbours"] == "data sets that differ by one added or removed sequence");
   CHECK(said["sequences"] == 1000);
   CHECK(said["sampling_rate"] == 0.01);
@@ -298,8 +304,8 @@ TEST_CASE("private training: the statement has what an auditor asks for, and is 
   CHECK(said["accountant"]["order"] == 8);
   CHECK(said["tight"]["lower"] == 1.8246);
   CHECK(said["tight"]["upper"] == 1.8283);
-  CHECK(said["key"] == crypto::PrivateRandom(key).fingerprint());
-  CHECK(said["outside"].size() == 6);
+  CHECK(said["key"] == crypto::PrivateRandom(crypto::derive(key, "data data")).fingerprint());
+  CHECK(said["outside"].size() == 9);
   CHECK(history_in(said.dump(2), "privacy.json") == run.history(1000));
   CHECK(text_of(run.facts(), run.epsilon(1000), tight) ==
         "epsilon 2.11 (RDP; 1.83 tight) at delta 1e-05 for adding or removing one sequence of 256 tokens");

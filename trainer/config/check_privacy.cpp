@@ -31,7 +31,8 @@ void check_privacy(Rules& rules, const Config& c) {
   };
   refuse(c.run.device == "cuda", "run.device", "clipping the gradient of each sequence has no CUDA kernels", "cpu");
   refuse(t.precision == "fp16", "training.precision", "whether a step is skipped for its loss scale would depend on single sequences", "bf16");
-  refuse(t.reduce_dtype == "bf16", "training.reduce_dtype", "what a sum loses to rounding would depend on single sequences, before the noise", "auto");
+  refuse(t.reduce_dtype == "bf16", "training.reduce_dtype", "what a sum loses to rounding would depend on single sequences, before the noise",
+         "auto");
   refuse(c.model.dropout > 0, "model.dropout",
          "dropout masks follow the places of sequences in a step, so that a sequence would change what the others contribute", "0");
   refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",

@@ -122,8 +122,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   if (config.run.device == "cuda" && is_robust(config.security))
     throw AgreedError(ExitCode::kUsage, "security.aggregation.rule: robust rules have no CUDA kernels; allowed mean, or run.device cpu", reports);
   if (config.run.device == "cuda" && is_private(config.security))
-    throw AgreedError(ExitCode::kUsage, "security.privacy.clip: clipping the gradient of each sequence has no CUDA kernels; allowed null, or run.device cpu",
-                      reports);
+    throw AgreedError(ExitCode::kUsage,
+                      "security.privacy.clip: clipping the gradient of each sequence has no CUDA kernels; allowed null, or run.device cpu", reports);
   if (config.run.device == "cuda" && config.resilience.rebalance != Rebalance::kNone)
     throw AgreedError(ExitCode::kUsage, "resilience.rebalance: how long a GPU computes in a step is not measured; allowed none, or run.device cpu",
                       reports);

@@ -273,8 +273,7 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
   // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
   if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(local_targets_, 1));
   // The weight of a sample may not depend on others either, if its clipped gradient is to be private.
-  if (is_private(config_.security))
-    of_gradient = 1.0 / static_cast<double>(config_.training.sequence_length * config_.training.global_batch_size);
+  if (is_private(config_.security)) of_gradient = 1.0 / static_cast<double>(config_.training.sequence_length * config_.training.global_batch_size);
   for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
   return {valid, factor};
 }

@@ -347,15 +347,15 @@ class Trainer {
   StepTrace* trace_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool records_activations_ = false;
-  std::unique_ptr<SharedShards> shared_;       ///< with training.local, and with elastic averaging
-  std::unique_ptr<LocalUpdates> local_;        ///< with training.local
-  std::unique_ptr<ParameterServer> server_;    ///< with parameter servers, and with elastic averaging
-  std::unique_ptr<Hogwild> hogwild_;           ///< with hogwild
+  std::unique_ptr<SharedShards> shared_;     ///< with training.local, and with elastic averaging
+  std::unique_ptr<LocalUpdates> local_;      ///< with training.local
+  std::unique_ptr<ParameterServer> server_;  ///< with parameter servers, and with elastic averaging
+  std::unique_ptr<Hogwild> hogwild_;         ///< with hogwild
   /// With security.privacy. Steps draw different numbers of samples, so their numbers of micro-batches differ, too.
   struct Privacy {
     std::optional<crypto::PrivateRandom> random;
     double noise = 0;
-    int64_t step = 0;                          ///< being computed, from 0
+    int64_t step = 0;  ///< being computed, from 0
     struct Lists {
       ActionList training, evaluation;
     };

@@ -25,7 +25,8 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
   std::vector<int64_t> samples = privacy_.random->poisson_sample(step, sequences, rate);
   privacy_.step = step;
   const int64_t rows = config_.training.micro_batch_size, ranks = mesh_.data->size();
-  const int64_t count = std::max(ranks, (std::ssize(samples) + rows - 1) / rows);  // every data rank has a micro-batch, because it waits for the others' reductions
+  const int64_t count =
+      std::max(ranks, (std::ssize(samples) + rows - 1) / rows);  // every data rank has a micro-batch, because it waits for the others' reductions
   MicroBatchSplit split;
   for (int64_t rank = 0; rank < ranks; ++rank) split.push_back(static_cast<int>(count / ranks + (rank < count % ranks ? 1 : 0)));
   split_samples(split);

@@ -62,7 +62,8 @@ std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageR
   return names;
 }
 
-StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local, bool clips_samples) {
+StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local,
+                       bool clips_samples) {
   const std::vector<std::string> names = unit_names(parts, range, first_stage_is_local);
   size_t at = 0;  // parts read units in order; only a tied head on a single stage reads the first again
   const auto number = [&](const std::string& name) {

@@ -45,7 +45,8 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
 /// The units of a stage, as lowering reads them. A tied embedding is a separate unit, so that its flat layout, and with it what each shard owns, is
 /// the same on the first and the last stage. The last stage has a copy as its last unit, or reads the first stage's unit if `first_stage_is_local`
 /// (this rank has both stages). If samples are clipped between I and W, the head has a W, which computes the logits again.
-StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local, bool clips_samples = false);
+StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local,
+                       bool clips_samples = false);
 /// Names of the units that the stage owns, by unit number.
 std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local);
 

@@ -19,7 +19,7 @@ namespace trireme::privacy {
 struct Mechanism {
   double sampling_rate = 0;
   double noise = 0;
-  std::string key = {};  ///< PrivateRandom::fingerprint of the key file; empty: none
+  std::string key = {};  ///< fingerprint of the key file together with the data; empty: none
   bool operator==(const Mechanism&) const = default;
 };
 /// Steps without privacy: each reveals everything.

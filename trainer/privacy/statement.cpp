@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kStatementVersion = 1;
 
-/// Rounded up, so that no reader is promised more than was computed.
+/// Rounded up, so that no reader is promised more than was computed, apart from an excess that is rounding itself.
 std::string rounded_up(double epsilon) {
   if (std::isinf(epsilon)) return "unbounded";
   const double digits = epsilon < 0.01 ? 1e4 : 100;
@@ -35,7 +35,7 @@ nlohmann::ordered_json statement(const Facts& facts, const History& history, con
       {"version", kStatementVersion},
       {"epsilon", to_json(epsilon.value)},
       {"delta", facts.delta ? nlohmann::ordered_json(*facts.delta) : nlohmann::ordered_json()},
-      {"unit", concat("one sequence of ", facts.sequence_length, " tokens")},
+      {"unit", concat("one sequence of ", facts.sequence_length, " tokens and the token after it")},
       {"neighbours", "data sets that differ by one added or removed sequence"},
       {"sequences", facts.sequences},
       {"sampling",
@@ -58,6 +58,9 @@ nlohmann::ordered_json statement(const Facts& facts, const History& history, con
                        "metrics.jsonl, logs and other records of training, which contain losses and norms of the training data without noise",
                        "validation losses, and choices made by them, such as early stopping and the choice of hyper-parameters",
                        "other runs on the same data: their epsilons add up",
+                       "the number of sequences, and how the data are cut into them",
+                       "digests of the training data in checkpoints and in the audit log, by which a guess of all data can be checked",
+                       "weights that the run started from, if they were trained on the same data",
                        "the key file: who has it can compute the samples and the noise of every step",
                        "the finite precision of the noise and of the sums that it is added to"};
   result["history"] = to_json(history);

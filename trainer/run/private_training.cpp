@@ -17,9 +17,9 @@ using privacy::PrivateSteps;
 
 constexpr const char* kTarget = "security.privacy.target_epsilon";
 
-/// Everything that decides what is trained: two runs that differ in it must not share noise.
-std::string mathematics_of(const Config& config, const std::string& data) {
-  std::string text = concat("data: ", data, "\n");
+/// Everything that decides what is trained, but the data: two runs that differ in it must not share noise.
+std::string mathematics_of(const Config& config, const std::string& initial_weights) {
+  std::string text = concat("weights: ", initial_weights, "\n");
   for (const FieldRow& row : table_of(config).fields)
     if (row.field.decides == Aspect::kMathematics)
       if (const std::string value = written_value(row); !value.empty()) text += concat(row.path, ": ", value, "\n");
@@ -103,8 +103,11 @@ PrivateTraining::PrivateTraining(const Config& config, const PrivacyStart& start
   facts_ = {c.clip, key != nullptr ? c.delta : std::nullopt, c.target_epsilon, start.sequences, config.training.sequence_length};
   const History saved = saved_history(start);
   // A job that changes nothing continues; anything else begins with all that tells it from other runs of the same key.
-  const std::string changes =
-      saved.empty() || !start.changes.empty() ? concat(start.changes, "\n", mathematics_of(config, start.data)) : std::string();
+  std::string changes = start.changes;
+  if (key != nullptr &&
+      (saved.empty() || !changes.empty()))  // without the key nobody learns from a lineage whether a guess of the configuration is right
+    changes =
+        crypto::PrivateRandom(crypto::derive(*key, concat("changes ", changes, "\n", mathematics_of(config, start.initial_weights)))).fingerprint();
   Mechanism mechanism = privacy::no_privacy();
   if (key != nullptr) {
     const int64_t batch = config.training.global_batch_size;
@@ -112,7 +115,8 @@ PrivateTraining::PrivateTraining(const Config& config, const PrivacyStart& start
       throw ConfigError(concat("training.global_batch_size=", batch,
                                ": security.privacy draws each sequence at most once in a step, and the training data have ",
                                counted(start.sequences, "sequence"), "; allowed 1 to ", start.sequences));
-    const std::string fingerprint = crypto::PrivateRandom(*key).fingerprint();
+    // Other data make it another key: what they have in common must not be drawn again with the same noise.
+    const std::string fingerprint = crypto::PrivateRandom(crypto::derive(*key, concat("data ", start.data))).fingerprint();
     const double rate = static_cast<double>(batch) / static_cast<double>(start.sequences);
     mechanism = {rate, choose_noise(config, start, rate, fingerprint, changes), fingerprint};
     if (*c.delta * static_cast<double>(start.sequences) >= 1)

@@ -14,10 +14,11 @@ namespace trireme {
 
 /// What a job finds at its start.
 struct PrivacyStart {
-  int64_t step = 0;       ///< steps of the run that are done
-  int64_t total = 0;      ///< steps of the complete run
-  int64_t sequences = 0;  ///< of the training data
-  std::string data;       ///< TokenDataset::identity of the training data
+  int64_t step = 0;                  ///< steps of the run that are done
+  int64_t total = 0;                 ///< steps of the complete run
+  int64_t sequences = 0;             ///< of the training data
+  std::string data;                  ///< SHA-256 of the samples of the training data
+  std::string initial_weights = {};  ///< of a new run: SHA-256 of those that it reads, if any
   privacy::History saved = {};
   privacy::History known = {};  ///< of RUN/privacy.json, in the run directory and in that of the checkpoint
   std::string changes = {};     ///< made by this resume; empty if none
@@ -44,7 +45,7 @@ class PrivateTraining {
   std::optional<privacy::Bracket> tight(int64_t step) const;
   /// Not empty if the user should know something before the first step.
   const std::string& warning() const { return warning_; }
-  /// "sampling rate 0.01, noise multiplier 1.2, ...": one line for the start of a job.
+  /// "privacy: each of 1000 sequences enters a step with probability 0.01, ...": one line for the start of a job.
   std::string text() const;
 
  private:

@@ -52,6 +52,7 @@ class Run {
   void complete_audit(const Resumed& resumed);
   void end_audit(const char* status, const std::string& reason = "");
   privacy::History known_history(const Resumed& resumed) const;
+  void digest_private_data();
   void open_privacy(const Resumed& resumed);
   void begin_privacy();
   void write_statement(int64_t step, const std::optional<privacy::Bracket>& tight) const;
@@ -151,6 +152,7 @@ class Run {
   Reporter reporter_;                       ///< has an effect on rank 0 only
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
   std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
+  std::string samples_digest_, weights_digest_;     ///< with it: PrivacyStart::data and initial_weights; empty until they are computed
   int64_t announced_ = 0;                           ///< with it: the last step in privacy.json
   std::vector<RankMemory> memory_;                  ///< forecast by pipeline rank
   std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known

@@ -25,6 +25,7 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
   const std::vector<std::string> warnings = sinks_.open({config, history_, steps, std::move(width), stdout, messages});
   has_islands_ = config.parallel.islands > 1 && !has_parameter_servers(config.training);
   balances_ = config.data.balance != Balance::kNone;
+  is_private_ = is_private(config.security);
   packs_ = config.data.packing != Packing::kNone;
   positions_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
@@ -63,7 +64,7 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds, cons
   fields.update(more);
   event("step", step, fields);
   for (const std::string& error : sinks_.new_errors()) message(error);
-  if (result.targets == 0)
+  if (result.targets == 0 && !is_private_)  // a private step may draw no sequence, and says nothing about it
     event("no_target", step, {},
           concat("warning: step ", step, " has no loss and its gradients are zero: every target of its batch is masked, as prompt targets are"));
   if (result.accepted || result.over_limit) return;  // a limit is reported by anomaly()

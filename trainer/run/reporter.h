@@ -64,7 +64,7 @@ class Reporter {
   Sinks sinks_;
   std::optional<nlohmann::ordered_json> kept_;  ///< a list of [kind, step, fields, text]
   int64_t positions_per_step_ = 0;
-  bool packs_ = false, balances_ = false, has_islands_ = false;
+  bool packs_ = false, balances_ = false, has_islands_ = false, is_private_ = false;
   RunHistory history_;
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;

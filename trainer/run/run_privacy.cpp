@@ -1,6 +1,9 @@
 // security.privacy in a run: its key, RUN/privacy.json, the budget, and what is reported.
+#include <algorithm>
+
 #include "parallel/crypto/key_file.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/sha256_file.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/rank_run.h"
 
@@ -16,26 +19,80 @@ static privacy::History history_of(const fs::path& run_directory) {
 }
 
 /// What jobs of this run, and of the run that the checkpoint belongs to, may have released. On rank 0.
+/// Errors: DataError if the privacy.json beside the checkpoint is missing, or older than the checkpoint.
 privacy::History Run::known_history(const Resumed& resumed) const {
   privacy::History known = history_of(directory());
   if (resumed.checkpoint.empty()) return known;
-  if (is_own(resumed.checkpoint, config_)) {
-    if (known.empty() && !resumed.history.privacy.empty())
-      throw DataError(concat("cannot resume from ", resumed.checkpoint, ": ", (directory() / privacy::kStatementName).string(),
-                             " does not exist. It has the steps that jobs may have released after the checkpoint; restore it"));
-    return known;
+  const fs::path run = is_own(resumed.checkpoint, config_) ? fs::path(directory()) : fs::canonical(resumed.checkpoint).parent_path().parent_path();
+  const privacy::History source = history_of(run);
+  for (const privacy::Segment& saved : resumed.history.privacy) {
+    const bool found = std::ranges::any_of(source, [&](privacy::Segment one) {
+      const bool as_long = one.steps >= saved.steps;
+      one.steps = saved.steps;
+      return as_long && one == saved;
+    });
+    if (!found)
+      throw DataError(
+          concat("cannot resume from ", resumed.checkpoint, ": ", (run / privacy::kStatementName).string(),
+                 " is missing, or older than the checkpoint. It has the steps that jobs may have released after the checkpoint; restore it"));
   }
-  std::error_code ignored;
-  const privacy::History source = history_of(fs::canonical(resumed.checkpoint, ignored).parent_path().parent_path());
-  known.insert(known.end(), source.begin(), source.end());
+  if (!is_own(resumed.checkpoint, config_)) known.insert(known.end(), source.begin(), source.end());
   return known;
+}
+
+namespace {
+
+/// Of everything that steps read: tokens, targets and documents of all samples.
+std::string digest_of_samples(const Dataset& data, int64_t sequence) {
+  std::vector<int32_t> values(static_cast<size_t>(2 * sequence));
+  std::vector<int64_t> lengths;
+  crypto::Sha256 hash;
+  for (int64_t sample = 0; sample < data.sequences(); ++sample) {
+    lengths.clear();
+    data.read(sample, values.data(), values.data() + sequence, lengths);
+    hash.update(values.data(), values.size() * sizeof(int32_t));
+    hash.update(lengths.data(), lengths.size() * sizeof(int64_t));
+  }
+  const crypto::Hash digest = hash.finish();
+  return crypto::hex(digest);
+}
+
+/// Of the files of a checkpoint or of a Hugging Face folder.
+std::string digest_of_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  std::ranges::sort(files);
+  std::string digests;
+  for (const fs::path& file : files) digests += sha256_of_file(file);
+  const crypto::Hash digest = crypto::sha256(digests);
+  return crypto::hex(digest);
+}
+
+}  // namespace
+
+/// Collective. Rank 0 reads all data once.
+void Run::digest_private_data() {
+  if (!samples_digest_.empty()) return;
+  std::string samples, weights;
+  collectively(world_, [&] {
+    if (!reports()) return;
+    progress_.act("computing a digest of the training data");
+    samples = digest_of_samples(data_->train, config_.training.sequence_length);
+    if (const std::string& from = config_.training.initial_weights; from != "none" && done_ == 0) weights = digest_of_files(fs::canonical(from));
+  });
+  samples_digest_ = all_gather_strings(world_, samples)[0];
+  weights_digest_ = all_gather_strings(world_, weights)[0];
 }
 
 /// Collective. Called again under the lock on the run directory, as another job may have been ending.
 void Run::open_privacy(const Resumed& resumed) {
   const bool is_private_now = is_private(config_.security);
   privacy_.reset();
-  if (!is_private_now && resumed.history.privacy.empty()) return;
+  // A statement about this directory must not outlive a change to training without privacy.
+  bool stated = false;
+  collectively(world_, [&] { stated = reports() && fs::exists(fs::symlink_status(fs::path(directory()) / privacy::kStatementName)); });
+  if (all_gather_strings(world_, stated ? "stated" : "")[0].empty() && !is_private_now && resumed.history.privacy.empty()) return;
   std::optional<crypto::Key> key;
   std::string fingerprint, known;
   collectively(world_, [&] {
@@ -46,10 +103,11 @@ void Run::open_privacy(const Resumed& resumed) {
     }
     if (reports()) known = privacy::to_json(known_history(resumed)).dump();
   });
+  if (is_private_now) digest_private_data();
   check_same_everywhere(world_, {{"the key in security.privacy.key_file", fingerprint}});
   known = all_gather_strings(world_, known)[0];
   collectively(world_, [&] {
-    PrivacyStart start{done_, total_, data_->train.sequences(), training_data_, resumed.history.privacy};
+    PrivacyStart start{done_, total_, data_->train.sequences(), samples_digest_, weights_digest_, resumed.history.privacy};
     start.known = privacy::parse_history(nlohmann::json::parse(known), privacy::kStatementName);
     if (resumed.changed) start.changes = nlohmann::json(resumed.history.branch.back().changes).dump();
     privacy_ = std::make_unique<PrivateTraining>(config_, start, key ? &*key : nullptr);
