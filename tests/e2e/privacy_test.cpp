@@ -52,7 +52,7 @@ TEST_CASE("privacy: a run states its epsilon in every step, in privacy.json, in 
   const nlohmann::json said = statement_of(directory / "run");
   CHECK(said["steps"] == 12);
   CHECK(said["noise"] == 1.1);
-  CHECK(said["unit"] == "one sequence of 16 tokens");
+  CHECK(said["unit"] == "one sequence of 16 tokens and the token after it");
   CHECK(said["history"].size() == 1);
   CHECK(said["sampling_rate"].get<double>() == 8.0 / said["sequences"].get<double>());
   CHECK(said["tight"]["upper"].get<double>() < said["epsilon"].get<double>());
