@@ -130,7 +130,7 @@ TEST_CASE("privacy: a job that was killed has announced the steps that it may ha
   CHECK(announced >= 100);
   CHECK(announced >= std::ssize(epsilons(directory / "run")));
   fs::rename(directory / "run/privacy.json", directory / "privacy.json");
-  check_error(run(directory, kTrain + arguments), 65, "run/privacy.json does not exist");
+  check_error(run(directory, kTrain + arguments), 65, "run/privacy.json is missing");
   fs::rename(directory / "privacy.json", directory / "run/privacy.json");
   must(directory, kTrain + arguments);
   CHECK(statement_of(directory / "run")["steps"] == 400);

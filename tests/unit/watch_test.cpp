@@ -25,6 +25,7 @@
 #include "tests/support/strangers.h"
 
 using namespace trireme;
+using namespace trireme::test;
 
 namespace {
 

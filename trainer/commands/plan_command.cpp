@@ -19,6 +19,7 @@
 #include "trainer/plan/compression_gain.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/place.h"
+#include "trainer/plan/privacy_cost.h"
 #include "trainer/plan/report.h"
 #include "trainer/plan/svg.h"
 #include "trainer/plan/text.h"
@@ -56,8 +57,9 @@ struct PlanResults {
   std::optional<SearchResult> found;
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
-  std::optional<PackedData> packed;  ///< with data.packing
-  std::string proposal, trace, svg;  ///< contents of the output files
+  std::optional<PackedData> packed;    ///< with data.packing
+  std::optional<PrivacyCost> privacy;  ///< with security.privacy
+  std::string proposal, trace, svg;    ///< contents of the output files
 };
 
 template <class Number>
@@ -162,6 +164,15 @@ std::optional<PackedData> packed_data(const Config& config) {
   }
 }
 
+/// 0 where the data are not.
+int64_t training_sequences(const Config& config) {
+  try {
+    return open_training_data(config).sequences();
+  } catch (const MissingFileError&) {
+    return 0;
+  }
+}
+
 ordered_json packing_json(const PackedData& packed) {
   if (!packed.unknown.empty()) return {{"sequences", nullptr}, {"padding", nullptr}, {"unknown", packed.unknown}};
   return {{"sequences", packed.sequences}, {"padding", packed.padding}};
@@ -193,6 +204,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
     json["advice"] = answer.found->advice.empty() ? ordered_json() : ordered_json(answer.found->advice);
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
+  if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);
   if (answer.world) json["world"] = world_json(*answer.world);
   if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
   // File names may contain invalid UTF-8.
@@ -204,6 +216,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
   if (answer.plan) {
     std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
     std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
+    if (answer.privacy) std::cout << privacy_cost_text(answer.plan->config, *answer.privacy);
   }
   if (answer.packed) std::cout << packing_text(*answer.packed);
   if (answer.plan) std::cout << rebalance_text(answer.plan->config);
@@ -265,6 +278,7 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
     Config config = answer.plan->config;
     config.parallel.gradient_accumulation = loaded.config.parallel.gradient_accumulation;  // auto may become another value
     answer.compressed = compression_gain(config, place.cluster, answer.plan->forecast);
+    if (is_private(config.security)) answer.privacy = privacy_cost(config, place.cluster, answer.plan->forecast, training_sequences(config));
   }
   if (answer.plan) answer.packed = packed_data(answer.plan->config);
   if (arguments.wants_world()) add_world(arguments, place.cluster, answer);
