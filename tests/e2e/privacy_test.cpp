@@ -120,7 +120,7 @@ TEST_CASE("privacy: a restart counts a repeated step once, and with another key 
 TEST_CASE("privacy: a job that was killed has announced the steps that it may have released") {
   TemporaryDirectory directory;
   prepare_private_run(directory);
-  const Arguments arguments = kPrivate + sets({"training.steps=400", "checkpoint.every=50"});
+  const Arguments arguments = kPrivate + sets({"training.steps=400", "checkpoint.every=50", "checkpoint.asynchronous=false"});
   LiveJob job(directory, "run", arguments);
   REQUIRE(job.wait_for_step(60));
   job.signal(SIGKILL);
