@@ -341,7 +341,8 @@ TEST_CASE("inspect: before hung ranks are ended they write their stacks, and the
   CHECK_FALSE(has(log_of(directory, "run", 2), "stacks of all threads"));
   const std::string text = must(directory, {"inspect", "run"}).out;
   INFO(text);
-  CHECK(has(text, "ranks 0, 1, 2, 3 ended: ordered to exit by the job monitor: rank 3 ("));
+  // mpirun may kill a rank that has not noted its end yet as soon as the first one exits.
+  CHECK(has(text, "3 ended: ordered to exit by the job monitor: rank 3 ("));
   CHECK(has(text, "  rank 3 (host "));
 }
 
