@@ -35,6 +35,7 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
 
 /// Like set_micro_batches, for a split of any number of micro-batches.
 void Trainer::split_samples(const MicroBatchSplit& split) {
+  if (split == split_) return;
   const int longest = std::ranges::max(split);
   if (longest != std::ranges::max(split_)) {
     const auto [lists, added] = privacy_.lists.try_emplace(longest);

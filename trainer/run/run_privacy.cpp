@@ -11,36 +11,16 @@ namespace trireme {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+bool has_statement(const fs::path& run_directory) { return fs::exists(fs::symlink_status(run_directory / privacy::kStatementName)); }
+
 /// The history in privacy.json of a run directory; empty if there is no such file.
-static privacy::History history_of(const fs::path& run_directory) {
+privacy::History history_of(const fs::path& run_directory) {
+  if (!has_statement(run_directory)) return {};
   const fs::path path = run_directory / privacy::kStatementName;
-  if (!fs::exists(fs::symlink_status(path))) return {};
   return privacy::history_in(read_text(path, int64_t{1} << 26), path.string());
 }
-
-/// What jobs of this run, and of the run that the checkpoint belongs to, may have released. On rank 0.
-/// Errors: DataError if the privacy.json beside the checkpoint is missing, or older than the checkpoint.
-privacy::History Run::known_history(const Resumed& resumed) const {
-  privacy::History known = history_of(directory());
-  if (resumed.checkpoint.empty()) return known;
-  const fs::path run = is_own(resumed.checkpoint, config_) ? fs::path(directory()) : fs::canonical(resumed.checkpoint).parent_path().parent_path();
-  const privacy::History source = history_of(run);
-  for (const privacy::Segment& saved : resumed.history.privacy) {
-    const bool found = std::ranges::any_of(source, [&](privacy::Segment one) {
-      const bool as_long = one.steps >= saved.steps;
-      one.steps = saved.steps;
-      return as_long && one == saved;
-    });
-    if (!found)
-      throw DataError(
-          concat("cannot resume from ", resumed.checkpoint, ": ", (run / privacy::kStatementName).string(),
-                 " is missing, or older than the checkpoint. It has the steps that jobs may have released after the checkpoint; restore it"));
-  }
-  if (!is_own(resumed.checkpoint, config_)) known.insert(known.end(), source.begin(), source.end());
-  return known;
-}
-
-namespace {
 
 /// Of everything that steps read: tokens, targets and documents of all samples.
 std::string digest_of_samples(const Dataset& data, int64_t sequence) {
@@ -53,8 +33,7 @@ std::string digest_of_samples(const Dataset& data, int64_t sequence) {
     hash.update(values.data(), values.size() * sizeof(int32_t));
     hash.update(lengths.data(), lengths.size() * sizeof(int64_t));
   }
-  const crypto::Hash digest = hash.finish();
-  return crypto::hex(digest);
+  return crypto::hex(hash.finish());
 }
 
 /// Of the files of a checkpoint or of a Hugging Face folder.
@@ -65,11 +44,33 @@ std::string digest_of_files(const fs::path& directory) {
   std::ranges::sort(files);
   std::string digests;
   for (const fs::path& file : files) digests += sha256_of_file(file);
-  const crypto::Hash digest = crypto::sha256(digests);
-  return crypto::hex(digest);
+  return crypto::hex(crypto::sha256(digests));
 }
 
 }  // namespace
+
+/// What jobs of this run, and of the run that the checkpoint belongs to, may have released. On rank 0.
+/// Errors: DataError if the privacy.json beside the checkpoint is missing, or older than the checkpoint.
+privacy::History Run::known_history(const Resumed& resumed) const {
+  privacy::History known = history_of(directory());
+  if (resumed.checkpoint.empty()) return known;
+  const bool own = is_own(resumed.checkpoint, config_);
+  const fs::path run = own ? fs::path(directory()) : fs::canonical(resumed.checkpoint).parent_path().parent_path();
+  const privacy::History source = own ? known : history_of(run);
+  for (const privacy::Segment& saved : resumed.history.privacy) {
+    const bool found = std::ranges::any_of(source, [&](privacy::Segment one) {
+      const bool as_long = one.steps >= saved.steps;
+      one.steps = saved.steps;
+      return as_long && one == saved;
+    });
+    if (!found)
+      throw DataError(
+          concat("cannot resume from ", resumed.checkpoint, ": ", (run / privacy::kStatementName).string(),
+                 " is missing, or older than the checkpoint. It has the steps that jobs may have released after the checkpoint; restore it"));
+  }
+  if (!own) known.insert(known.end(), source.begin(), source.end());
+  return known;
+}
 
 /// Collective. Rank 0 reads all data once.
 void Run::digest_private_data() {
@@ -89,10 +90,6 @@ void Run::digest_private_data() {
 void Run::open_privacy(const Resumed& resumed) {
   const bool is_private_now = is_private(config_.security);
   privacy_.reset();
-  // A statement about this directory must not outlive a change to training without privacy.
-  bool stated = false;
-  collectively(world_, [&] { stated = reports() && fs::exists(fs::symlink_status(fs::path(directory()) / privacy::kStatementName)); });
-  if (all_gather_strings(world_, stated ? "stated" : "")[0].empty() && !is_private_now && resumed.history.privacy.empty()) return;
   std::optional<crypto::Key> key;
   std::string fingerprint, known;
   collectively(world_, [&] {
@@ -101,11 +98,14 @@ void Run::open_privacy(const Resumed& resumed) {
       key = crypto::read_shared_key(*config_.security.privacy.key_file, "security.privacy.key_file");
       fingerprint = crypto::PrivateRandom(*key).fingerprint();
     }
-    if (reports()) known = privacy::to_json(known_history(resumed)).dump();
+    // A statement about this directory must not outlive a change to training without privacy.
+    const bool concerns_privacy = is_private_now || !resumed.history.privacy.empty() || (reports() && has_statement(directory()));
+    if (reports() && concerns_privacy) known = privacy::to_json(known_history(resumed)).dump();
   });
-  if (is_private_now) digest_private_data();
-  check_same_everywhere(world_, {{"the key in security.privacy.key_file", fingerprint}});
   known = all_gather_strings(world_, known)[0];
+  if (known.empty()) return;
+  check_same_everywhere(world_, {{"the key in security.privacy.key_file", fingerprint}});
+  if (is_private_now) digest_private_data();
   collectively(world_, [&] {
     PrivacyStart start{done_, total_, data_->train.sequences(), samples_digest_, weights_digest_, resumed.history.privacy};
     start.known = privacy::parse_history(nlohmann::json::parse(known), privacy::kStatementName);
