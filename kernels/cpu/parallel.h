@@ -43,12 +43,16 @@ void parallel_for(const Context& ctx, int64_t count, int64_t grain, const Body& 
 /// For an implementation that serves both CPU devices: calls body(begin, end) for [0, count), on Device::kReference as one range, else by
 /// parallel_for.
 template <class Body>
-void for_elements(const Context& ctx, int64_t count, const Body& body) {
+void for_ranges(const Context& ctx, int64_t count, int64_t grain, const Body& body) {
   if (ctx.device == Device::kReference) {
     body(0, count);
   } else {
-    parallel_for(ctx, count, kElementsPerThread, body);
+    parallel_for(ctx, count, grain, body);
   }
+}
+template <class Body>
+void for_elements(const Context& ctx, int64_t count, const Body& body) {
+  for_ranges(ctx, count, kElementsPerThread, body);
 }
 
 }  // namespace trireme::cpu

@@ -9,6 +9,21 @@ namespace {
 
 [[noreturn]] void refuse_cuda(const char* name) { throw InternalError(concat(name, " has no CUDA kernel")); }
 
+/// Runs `kernel(T{}, columns, first, last)` on ranges of the rows of x.
+template <class Kernel>
+void run_on_rows(Context& ctx, const char* name, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors,
+                 const Kernel& kernel) {
+  const int64_t rows = x.dim(0), columns = x.numel() / std::max<int64_t>(1, rows);
+  Operation operation(ctx, name, {{"x", x, x.shape(), x.dtype(), Passes::kReadAndWritten}, {"factors", factors, {factors.dim(0)}, DType::kF64}});
+  TRIREME_CHECK(rows_per_sample > 0 && first_row >= 0 && first_row + rows <= factors.dim(0) * rows_per_sample, name, ": rows ", first_row, " to ",
+                first_row + rows, " of ", factors.dim(0), " samples of ", rows_per_sample, " rows");
+  operation.run(
+      x.dtype(), [&] { refuse_cuda(name); },
+      [&]<class T>(T value) {
+        cpu::for_ranges(ctx, rows, cpu::grain_of(columns), [&](int64_t first, int64_t last) { kernel(value, columns, first, last); });
+      });
+}
+
 }  // namespace
 
 void add_inner_product(Context& ctx, const Tensor& a, const Tensor& b, double factor, const Tensor& sum) {
@@ -23,10 +38,7 @@ void add_inner_product(Context& ctx, const Tensor& a, const Tensor& b, double fa
       for (int64_t block = first; block < last; ++block)
         sums[static_cast<size_t>(block)] = reference::inner_product(a.data<T>(), b.data<T>(), block * kBlock, std::min(count, (block + 1) * kBlock));
     };
-    if (ctx.device == Device::kReference)
-      add_blocks(0, blocks);
-    else
-      cpu::parallel_for(ctx, blocks, 1, add_blocks);
+    cpu::for_ranges(ctx, blocks, 1, add_blocks);
     for (const double value : sums) sum.data<double>()[0] += factor * value;
   };
   operation.run(
@@ -50,10 +62,7 @@ void embedding_sample_squares(Context& ctx, const Tensor& tokens, const Tensor& 
             squares.data<double>()[s] += reference::embedding_squares(tokens.data<int32_t>() + s * rows, dy.data<T>() + s * rows * columns, rows,
                                                                       columns, vocab_begin, vocab_rows);
         };
-        if (ctx.device == Device::kReference)
-          add_samples(0, samples);
-        else
-          cpu::parallel_for(ctx, samples, cpu::grain_of(rows * columns), add_samples);
+        cpu::for_ranges(ctx, samples, cpu::grain_of(rows * columns), add_samples);
       });
 }
 
@@ -64,29 +73,6 @@ void clip_factors(Context& ctx, const Tensor& squares, double limit, bool powers
       DType::kF64, [] { refuse_cuda("clip_factors"); },
       [&]<class T>(T) { reference::clip_factors(squares.data<double>(), samples, limit, powers_of_two, factors.data<double>()); });
 }
-
-namespace {
-
-/// Runs `kernel(T{}, columns, first, last)` on ranges of the rows of x.
-template <class Kernel>
-void run_on_rows(Context& ctx, const char* name, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors,
-                 const Kernel& kernel) {
-  const int64_t rows = x.dim(0), columns = x.numel() / std::max<int64_t>(1, rows);
-  Operation operation(ctx, name, {{"x", x, x.shape(), x.dtype(), Passes::kReadAndWritten}, {"factors", factors, {factors.dim(0)}, DType::kF64}});
-  TRIREME_CHECK(rows_per_sample > 0 && first_row >= 0 && first_row + rows <= factors.dim(0) * rows_per_sample, name, ": rows ", first_row, " to ",
-                first_row + rows, " of ", factors.dim(0), " samples of ", rows_per_sample, " rows");
-  operation.run(
-      x.dtype(), [&] { refuse_cuda(name); },
-      [&]<class T>(T value) {
-        const auto run = [&](int64_t first, int64_t last) { kernel(value, columns, first, last); };
-        if (ctx.device == Device::kReference)
-          run(0, rows);
-        else
-          cpu::parallel_for(ctx, rows, cpu::grain_of(columns), run);
-      });
-}
-
-}  // namespace
 
 void scale_sample_rows(Context& ctx, const Tensor& x, int64_t rows_per_sample, int64_t first_row, const Tensor& factors) {
   run_on_rows(ctx, "scale_sample_rows", x, rows_per_sample, first_row, factors, [&]<class T>(T, int64_t columns, int64_t first, int64_t last) {

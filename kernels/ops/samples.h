@@ -13,8 +13,9 @@ void add_inner_product(Context& ctx, const Tensor& a, const Tensor& b, double fa
 /// tokens [B*R] int32, dy [B*R,D], squares [B]. Time and memory O(B*R*D), whatever the vocabulary.
 void embedding_sample_squares(Context& ctx, const Tensor& tokens, const Tensor& dy, int64_t vocab_begin, int64_t vocab_rows, const Tensor& squares);
 
-/// factors[s] := min(1, limit / sqrt(squares[s])).   squares, factors [B] f64. The factor of squares that are not finite is 0. `powers_of_two`: factors are rounded down to one, by which 16-bit numbers are multiplied without rounding. Rows
-/// that are rounded again could add up to a gradient that is longer than the limit, if they nearly cancel out.
+/// factors[s] := min(1, limit / sqrt(squares[s])).   squares, factors [B] f64. The factor of squares that are not finite is 0. `powers_of_two`: factors are
+/// rounded down to one, by which 16-bit numbers are multiplied without rounding. Rows that are rounded again could add up to a gradient that is longer
+/// than the limit, if they nearly cancel out.
 void clip_factors(Context& ctx, const Tensor& squares, double limit, bool powers_of_two, const Tensor& factors);
 
 /// x[m] *= factors[sample of row m].   x [M,C], factors [B] f64. A factor of 0 makes a row zero, whatever it contains.
