@@ -46,21 +46,6 @@ Config config_of(ParityModel model, const std::string& spec, double clip, double
 
 bool supports(const Config& config) { return *config.model.kv_heads % config.parallel.tensor == 0; }
 
-Config on_one_rank(Config config) {
-  config.parallel = ParityLayout().parallel();
-  config.parallel.virtual_stages = 1;
-  config.parallel.layers_per_stage = {config.model.layers};
-  config.training.recompute = Config().training.recompute;
-  config.training.micro_batch_size = 1;
-  return config;
-}
-
-std::vector<double> flattened(const GlobalTensors& tensors) {
-  std::vector<double> all;
-  for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.values.begin(), tensor.values.end());
-  return all;
-}
-
 double norm_of(const std::vector<double>& values) { return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0)); }
 
 using Prepare = std::function<void(Trainer&)>;
@@ -70,7 +55,6 @@ using Prepare = std::function<void(Trainer&)>;
 std::vector<std::vector<double>> gradients_of_samples(
     const Config& of, const Prepare& prepare = [](Trainer&) {}) {
   Config config = on_one_rank(of);
-  config.security = {};
   config.training.global_batch_size = 1;
   const RaggedDataset data = data_of(config);
   std::vector<std::vector<double>> gradients;
@@ -82,8 +66,7 @@ std::vector<std::vector<double>> gradients_of_samples(
     prepare(trainer);
     for (int64_t sample = 0; sample < data.sequences(); ++sample) {
       const StepResult result = trainer.step(OneSample(data, sample), 0, 0);
-      RunRecord record;
-      gradients.push_back(flattened(gather(trainer, Gathered::kGradient, 1, record)));
+      gradients.push_back(gathered_gradient(trainer));
       for (double& value : gradients.back()) value *= static_cast<double>(result.targets) / static_cast<double>(config.training.sequence_length);
     }
   });
@@ -115,10 +98,7 @@ double error_of(
     trainer.initialise();
     prepare(trainer);
     TRIREME_CHECK(trainer.step(data_of(config), step, 0).accepted, "the step was rejected");
-    RunRecord record;
-    const std::vector<double> gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
-    TRIREME_CHECK(!record.disagreement && record.unheld.empty(),
-                  "copies of the gradient differ: ", record.disagreement ? record.disagreement->str() : record.unheld);
+    const std::vector<double> gradient = gathered_gradient(trainer);
     TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
     const std::lock_guard lock(mutex);
     for (size_t k = 0; k < gradient.size(); ++k) worst = std::max(worst, std::isnan(gradient[k]) ? HUGE_VAL : std::abs(gradient[k] - expected[k]));
@@ -242,8 +222,7 @@ TEST_CASE("private: no sample contributes more than the clip norm, in any precis
           trainer.set_privacy(test_random(), 0);
           trainer.initialise();
           trainer.step(OneSample(data_of(config), 5), 0, 0);  // of one sequence: always drawn
-          RunRecord record;
-          gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
+          gradient = gathered_gradient(trainer);
         });
         return gradient;
       };

@@ -52,32 +52,20 @@ Config config_of(ParityModel model, const std::string& spec, AggregationRule rul
   return with_rule(config, rule, momentum);
 }
 
-/// The elements of all parameters in the order of their names.
-std::vector<double> flattened(const GlobalTensors& tensors) {
-  std::vector<double> all;
-  for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.values.begin(), tensor.values.end());
-  return all;
-}
-
 /// The gradients of the first step's samples of each data rank, from one rank that takes them as batches of its own.
 std::vector<std::vector<double>> gradients_of_data_ranks(Config config) {
   const int64_t ranks = *config.parallel.data;
-  config.security = {};
-  config.parallel = ParityLayout().parallel();
-  config.parallel.virtual_stages = 1;
-  config.parallel.layers_per_stage = {config.model.layers};
+  config = on_one_rank(std::move(config));
   config.training.global_batch_size /= ranks;
-  config.training.micro_batch_size = 1;
   std::vector<std::vector<double>> gradients;
   run_ranks(1, [&](Communicator& world) {
     Arena arena(Device::kReference);
     Context ctx{Device::kReference, &arena, 1};
     Trainer trainer(ctx, world, config, true);
     trainer.initialise();
-    RunRecord record;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       trainer.step(data_of(config), rank, 0);
-      gradients.push_back(flattened(gather(trainer, Gathered::kGradient, 1, record)));
+      gradients.push_back(gathered_gradient(trainer));
     }
   });
   return gradients;
@@ -194,10 +182,7 @@ double error_of(const Config& config, const std::vector<double>& expected, doubl
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
     const StepResult result = trainer.step(data_of(config), 0, 0);
-    RunRecord record;
-    const std::vector<double> gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
-    TRIREME_CHECK(!record.disagreement && record.unheld.empty(),
-                  "copies of the gradient differ: ", record.disagreement ? record.disagreement->str() : record.unheld);
+    const std::vector<double> gradient = gathered_gradient(trainer);
     TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
     const std::lock_guard lock(mutex);
     norm = result.grad_norm;

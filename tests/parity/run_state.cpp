@@ -41,6 +41,29 @@ RankMemory checked_forecast(const Config& config, const MeasuredRun& run, int ra
   return forecast;
 }
 
+Config on_one_rank(Config config) {
+  config.security = {};
+  config.parallel = ParityLayout().parallel();
+  config.parallel.virtual_stages = 1;
+  config.parallel.layers_per_stage = {config.model.layers};
+  config.training.micro_batch_size = 1;
+  return config;
+}
+
+std::vector<double> flattened(const GlobalTensors& tensors) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.values.begin(), tensor.values.end());
+  return all;
+}
+
+std::vector<double> gathered_gradient(Trainer& trainer) {
+  RunRecord record;
+  std::vector<double> gradient = flattened(gather(trainer, Gathered::kGradient, 1, record));
+  TRIREME_CHECK(!record.disagreement && record.unheld.empty(),
+                "copies of the gradient differ: ", record.disagreement ? record.disagreement->str() : record.unheld);
+  return gradient;
+}
+
 void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {
   Communicator& world = trainer.mesh().world;
   Checkpointer checkpointer({directory, "session", world.rank(), world.size(), 0, false, std::chrono::seconds(60)});

@@ -36,6 +36,14 @@ MeasuredRun measured_run(const Config& config, const Dataset& data, int steps = 
 /// Checks that the forecast of a rank's memory equals what it has used, and returns the forecast.
 RankMemory checked_forecast(const Config& config, const MeasuredRun& run, int rank);
 
+/// The same model on one rank, one sample at a time, with the plain sum of gradients.
+Config on_one_rank(Config config);
+
+/// The elements of all parameters in the order of their names.
+std::vector<double> flattened(const GlobalTensors& tensors);
+/// The gradient of the last step of all ranks, likewise. Collective. Throws if copies of it differ.
+std::vector<double> gathered_gradient(Trainer& trainer);
+
 /// Saves a checkpoint of step `step` in `directory` from all ranks, after applying `change` to the tensors this rank writes. Collective.
 void save(
     Trainer& trainer, const std::filesystem::path& directory, int64_t step,
