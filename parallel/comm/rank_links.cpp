@@ -127,7 +127,7 @@ class Callers {
     LinkClock::time_point since;
     std::string address;
     Greeting greeting = {};
-    size_t bytes = 0;  ///< of the greeting that have arrived
+    size_t bytes = 0;  ///< received so far of `greeting`
   };
   enum class Said { kNothingYet, kGreeting, kNonsense };
   static constexpr size_t kMostCallers = 512;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kBlockBytes = 64;
 constexpr size_t kBlockWords = kBlockBytes / sizeof(uint64_t);
-constexpr size_t kBlocks = 64;  ///< of the keystream, drawn at a time
+constexpr size_t kBlocks = 64;  ///< number of keystream blocks that are drawn at a time
 constexpr size_t kWords = kBlocks * kBlockWords;
 
 /// An integer below 2^52 as a double; unlike a conversion it is an instruction of every vector unit.

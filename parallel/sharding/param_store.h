@@ -47,7 +47,7 @@ class ParamStore {
  private:
   struct State {
     Tensor full, master;
-    std::vector<UnitMessage> layout;  ///< of the message of each shard; empty if gathers are not encoded
+    std::vector<UnitMessage> layout;  ///< by shard, the layout of its message; empty if gathers are not encoded
     Tensor messages;                  ///< u8, of all shards in turn: defined from the start of an encoded gather until it is decoded
     Work gather;
     bool fresh = false;  ///< `full` equals the masters, or a gather that makes it so is in flight

@@ -25,7 +25,7 @@ struct ColumnParallelLinear {
   Tensor backward_input(Context& ctx, const Tensor& dy) const;
   PendingRegionOp gather(Context& ctx, const Tensor& x) const { return region->enter_forward(ctx, x); }  ///< for backward_weight
   void backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy) const;
-  void add_sample_squares(Context& ctx, PendingRegionOp x, const Tensor& dy, SampleSquares& squares) const;  ///< of the same x and dy
+  void add_sample_squares(Context& ctx, PendingRegionOp x, const Tensor& dy, SampleSquares& squares) const;  ///< of backward_weight(x, dy)
   /// Fused backward_input + backward_weight, bit-identical to calling both; returns the pending reduction of dx.
   [[nodiscard]] PendingRegionOp backward(Context& ctx, const Tensor& x, const Tensor& dy) const;
 
@@ -51,7 +51,7 @@ struct RowParallelLinear {
   PendingRegionOp gather(Context& ctx, const Tensor& dy) const { return region->exit_backward(ctx, dy); }  ///< for backward_input
   InputGradient backward_input(Context& ctx, PendingRegionOp dy) const;
   void backward_weight(Context& ctx, const Tensor& x, const Tensor& dy_all) const;
-  void add_sample_squares(Context& ctx, const Tensor& x, const Tensor& dy_all, SampleSquares& squares) const;  ///< of the same x and dy_all
+  void add_sample_squares(Context& ctx, const Tensor& x, const Tensor& dy_all, SampleSquares& squares) const;  ///< of backward_weight(x, dy_all)
 };
 
 }  // namespace trireme

@@ -23,7 +23,8 @@ struct HubOptions {
 
 /// Runs a thread from construction to destruction. A connection that closes without a goodbye means a dead rank; silence means a stopped or
 /// unreachable rank; no progress for longer than the timeout of the rank means a hung rank. Time in which the hub process itself was suspended does
-/// not count. Whoever connects has five seconds for its hello; at most 512 such connections are open, and those refused are counted. After the destructor the remaining ranks continue unmonitored.
+/// not count. Whoever connects has five seconds for its hello; at most 512 such connections are open, and those refused are counted. After the destructor
+/// the remaining ranks continue unmonitored.
 class Hub {
  public:
   /// `on_verdict` is called at most once, from the hub's thread, after an order to exit was sent to every reachable rank. The orders may still be in

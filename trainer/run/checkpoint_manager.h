@@ -27,8 +27,8 @@ class CheckpointManager {
                     const RunLock* lock, Reporter& reporter, Progress& progress, audit::RunAudit* audit = nullptr);
 
   /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping and of
-  /// AnomalyWindow. `privacy`: what the run has released up to the step. `padding`: StepResult::padding of all steps since the start of this job. With checkpoint.asynchronous a thread writes after the
-  /// return. A failure is reported once per job, and training continues.
+  /// AnomalyWindow. `privacy`: what the run has released up to the step. `padding`: StepResult::padding of all steps since the start of this job. With
+  /// checkpoint.asynchronous a thread writes after the return. A failure is reported once per job, and training continues.
   /// Collective. Errors, on all ranks: IoError if this job has lost the lock on the run directory.
   void save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping = {},
             const std::vector<StepFigures>& anomaly_window = {}, const privacy::History& privacy = {});
