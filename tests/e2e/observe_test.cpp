@@ -193,7 +193,7 @@ TEST_CASE("observe: every sink on two ranks, killed and resumed, with the bits o
       sets({"observe.tensorboard=true", "observe.prometheus.port=" + std::to_string(port), "observe.prometheus.textfile=run.prom"});
   {
     LiveJob job(directory, "run", command + sinks + sets({"resilience.restarts=0"}));
-    REQUIRE(job.wait_for_step(10));
+    REQUIRE(job.wait_for_step(11));  // by then all sinks have step 10
     const std::string answer = scrape(port);
     CHECK(answer.starts_with("HTTP/1.1 200 OK\r\n"));
     CHECK(figure_of(answer, "step") >= 10);
