@@ -41,6 +41,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   app.require_subcommand(1);
   int exit_code = 0;
   trireme::add_train_command(app, environment, {argv + 1, argv + argc}, exit_code);
+  trireme::add_join_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_eval_command(app, environment, exit_code);
   trireme::add_generate_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_checkpoint_command(app, environment, exit_code);

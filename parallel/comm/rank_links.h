@@ -4,48 +4,13 @@
 //
 // Encrypted connections. The ranks tell each other a random secret over the group, which must be sealed (sealed.h). The keys of a connection, one for
 // each direction, are derived from the secrets of both ranks, their ranks, which of them is the client, and 32 random bytes of the server, which it
-// sends in clear first; the cipher is the best that both have. What is sent is cut into frames: 4 bytes of length, little endian, and that many encrypted bytes with their tag. The nonce is
-// the number of the frame; the length is authenticated with it.
-#include <cstddef>
-#include <memory>
-#include <span>
-#include <string>
+// sends in clear first; the cipher is the best that both have.
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/crypto/handshake.h"
+#include "parallel/comm/link.h"
 
 namespace trireme {
-
-/// One end of a connection. A thread may send while another one receives; two threads must not do the same.
-class Link {
- public:
-  explicit Link(int file = -1);
-  Link(Link&& other) noexcept;
-  Link& operator=(Link&& other) noexcept;
-  ~Link();
-
-  /// From now on both directions are encrypted. `peer`: the other end, for messages.
-  void encrypt(crypto::Channel keys, std::string peer);
-  /// Sends all of `bytes`. Blocks while the other end does not receive. Errors: IoError if the connection is lost.
-  void send(std::span<const std::byte> bytes) const;
-  /// Fills `bytes`. Returns false if the other end has closed the connection before the first byte.
-  /// Errors: IoError if the connection is lost, or closed after it; InternalError that names the peer if a frame does not open.
-  bool receive(std::span<std::byte> bytes) const;
-  /// Ends the connection in both directions: blocked calls return or throw. Thread-safe.
-  void shut_down() const;
-  bool is_open() const { return file_ >= 0; }
-  int file() const { return file_; }
-
- private:
-  struct Seal;
-  bool receive_plain(std::span<std::byte> bytes) const;
-  bool receive_frame() const;
-  void send_plain(std::span<const std::byte> bytes) const;
-
-  int file_;
-  std::unique_ptr<Seal> seal_;  ///< null: not encrypted
-};
 
 /// Two connections of this rank with each other rank of a group: one that this rank has opened, as a client, and one that the other rank has opened,
 /// which this rank serves.

@@ -12,9 +12,9 @@
 namespace trireme::privacy {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-struct Row {
+struct BracketRow {
   std::vector<PrivateSteps> history;
   double delta;
   Bracket known;
@@ -26,7 +26,7 @@ double above(double x) { return std::erfc(x / std::numbers::sqrt2) / 2; }
 double delta_of_step(double rate, double noise, bool removed, double epsilon) {
   const auto at_loss = [&](double ratio) {  // the x where ln((1 - rate) + rate exp((x - 1/2) / noise^2)) is `ratio`
     const double inner = (std::exp(ratio) - (1 - rate)) / rate;
-    return inner <= 0 ? -kInfinity : noise * noise * std::log(inner) + 0.5;
+    return inner <= 0 ? -kUnbounded : noise * noise * std::log(inner) + 0.5;
   };
   const auto normal = [&](double x) { return above(x / noise); };
   const auto mixture = [&](double x) { return (1 - rate) * above(x / noise) + rate * above((x - 1) / noise); };
@@ -63,14 +63,14 @@ double smallest_epsilon(const std::function<double(double)>& delta_at, double de
 }  // namespace
 
 TEST_CASE("privacy loss distribution: brackets agree with the known ones, and RDP is never below them") {
-  const std::vector<Row> rows{
+  const std::vector<BracketRow> rows{
       {{{0.01, 1.0, 1000}}, 1e-5, {1.8246, 1.8318}},          {{{0.04, 1.5, 2250}}, 1e-5, {6.7366, 6.8010}},
       {{{150.0 / 60000, 1.3, 6000}}, 1e-5, {0.6257, 0.6543}}, {{{0.001, 1.0, 30000}}, 1e-7, {1.0619, 1.1334}},
       {{{0.01, 0.7, 120}}, 1e-5, {2.4590, 2.4635}},           {{{256.0 / 60000, 1.1, 14063}}, 1e-5, {2.3565, 2.4068}},
       {{{0.001024, 0.6, 5000}}, 1e-6, {2.739, 2.835}},        {{{0.01, 0.8, 10000}}, 1e-5, {9.911, 10.197}},
       {{{0.01, 2.0, 10000}}, 1e-5, {2.091, 2.234}},
   };
-  for (const Row& row : rows) {
+  for (const BracketRow& row : rows) {
     CAPTURE(row.history[0].sampling_rate, row.history[0].noise, row.history[0].steps);
     const Bracket bracket = tight_epsilon(row.history, row.delta);
     CAPTURE(bracket.lower, bracket.upper);
@@ -134,8 +134,8 @@ TEST_CASE("privacy loss distribution: extreme steps have a bracket that is no na
   };
   CHECK(tight_epsilon({}, 1e-5).upper == 0);
   CHECK(bracket(0, 0, 10).upper == 0);
-  CHECK(bracket(0.01, 0, 10).lower == kInfinity);
-  CHECK(bracket(0.01, 1e-3, 10).upper == kInfinity);
+  CHECK(bracket(0.01, 0, 10).lower == kUnbounded);
+  CHECK(bracket(0.01, 1e-3, 10).upper == kUnbounded);
   CHECK(bracket(1e-12, 1, 1).upper == 0);               // delta covers the sample's inclusion
   const Bracket small = bracket(0.01, 1, 1000, 1e-20);  // the transform rounds at 1e-16
   CHECK(small.upper < rdp_epsilon(std::vector<PrivateSteps>{{0.01, 1, 1000}}, 1e-20).value);

@@ -258,6 +258,13 @@ void RunAudit::evaluated(int64_t step, const ordered_json& fields) {
   validation_loss_ = fields.contains("validation_loss") ? fields["validation_loss"] : ordered_json();
 }
 
+void RunAudit::took_round(int64_t step, const ordered_json& fields) {
+  ordered_json record = new_record("round");
+  record["step"] = step;
+  record.update(fields);
+  append(record);
+}
+
 void RunAudit::stepped(int64_t step, const ordered_json& loss, const ordered_json& suspects) {
   {
     const std::lock_guard lock(mutex_);

@@ -54,6 +54,8 @@ class RunAudit {
   /// CheckpointOptions::anchor. Errors: IoError.
   AuditAnchor anchor(const CheckpointDescription& about, const std::string& manifest);
   void evaluated(int64_t step, const nlohmann::ordered_json& fields);
+  /// A round of a federation: its number, members, result, and the epsilon of members.
+  void took_round(int64_t step, const nlohmann::ordered_json& fields);
   /// `suspects`: data ranks that stood out, with their distances; a step without any is not recorded.
   void stepped(int64_t step, const nlohmann::ordered_json& loss, const nlohmann::ordered_json& suspects);
   /// What the run says about its privacy at the end of a job.

@@ -22,6 +22,7 @@
 #include "trainer/commands/link_file.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
+#include "trainer/federation/role.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/table.h"
 #include "trainer/job/launcher.h"
@@ -158,6 +159,7 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
     if (is_private(config.security))
       throw ConfigError(concat("bench step: security.privacy.clip=", *config.security.privacy.clip,
                                ": private steps draw different numbers of sequences; allowed null"));
+    if (is_federated(config.security)) config = resolve(federation::config_of(federation::Role(), *loaded), world->size());
     if (std::exchange(config.resilience.rebalance, Rebalance::kNone) != Rebalance::kNone && world->rank() == 0)
       std::cerr << "note: bench step splits micro-batches evenly, with no resilience.rebalance\n";
     machine.emplace(std::move(world), place, config);

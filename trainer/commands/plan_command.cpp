@@ -10,13 +10,16 @@
 #include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
+#include "trainer/federation/role.h"
 #include "trainer/files/output_files.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/micro_batch_split.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/compression_gain.h"
+#include "trainer/plan/federation_cost.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/place.h"
 #include "trainer/plan/privacy_cost.h"
@@ -57,9 +60,10 @@ struct PlanResults {
   std::optional<SearchResult> found;
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
-  std::optional<PackedData> packed;    ///< with data.packing
-  std::optional<PrivacyCost> privacy;  ///< with security.privacy
-  std::string proposal, trace, svg;    ///< contents of the output files
+  std::optional<PackedData> packed;          ///< with data.packing
+  std::optional<PrivacyCost> privacy;        ///< with security.privacy
+  std::optional<FederationCost> federation;  ///< with security.federation; the rest is about the steps of a member
+  std::string proposal, trace, svg;          ///< contents of the output files
 };
 
 template <class Number>
@@ -205,6 +209,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
   if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);
+  if (answer.federation) json["federation"] = federation_cost_json(*answer.federation);
   if (answer.world) json["world"] = world_json(*answer.world);
   if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
   // File names may contain invalid UTF-8.
@@ -217,6 +222,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
     std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
     std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
     if (answer.privacy) std::cout << privacy_cost_text(answer.plan->config, *answer.privacy);
+    if (answer.federation) std::cout << federation_cost_text(*answer.federation);
   }
   if (answer.packed) std::cout << packing_text(*answer.packed);
   if (answer.plan) std::cout << rebalance_text(answer.plan->config);
@@ -251,6 +257,9 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
   if (is_private(loaded.config.security) && arguments.search)
     throw ConfigError(concat("security.privacy.clip=", *loaded.config.security.privacy.clip,
                              ": --search compares layouts of training without clipping of samples; allowed null"));
+  if (is_federated(loaded.config.security) && arguments.search)
+    throw ConfigError(
+        concat("security.federation.members=", loaded.config.security.federation.members, ": --search proposes the layout of one job; allowed 0"));
   if (is_robust(loaded.config.security) && arguments.search)
     throw ConfigError(concat("security.aggregation.rule=", loaded.config.security.aggregation.rule,
                              ": --search compares numbers of data ranks, with each of which a robust rule trains another model; allowed mean"));
@@ -288,6 +297,11 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
 void plan(const PlanArguments& arguments) {
   LoadedConfig loaded = load_config(arguments.config, arguments.sets);
   check(arguments, loaded);
+  PlanResults answer;
+  if (is_federated(loaded.config.security)) {
+    answer.federation = federation_cost(loaded.config, parameter_count(resolve(loaded).model));
+    loaded = federation::config_of(federation::Role(), loaded);
+  }
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);
   Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
@@ -297,7 +311,6 @@ void plan(const PlanArguments& arguments) {
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
   if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // reports an invalid --ranks early
 
-  PlanResults answer;
   compute_results(arguments, loaded, place, own, answer);
   std::vector<std::string> texts;
   if (arguments.output) texts.push_back(std::move(answer.proposal));

@@ -8,6 +8,7 @@
 #include "trainer/commands/restart_planner.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
+#include "trainer/federation/roster.h"
 #include "trainer/files/printable.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/mpirun_command.h"
@@ -26,6 +27,7 @@ namespace trireme {
 namespace {
 
 struct TrainArguments {
+  std::optional<std::string> join;  ///< address of the coordinator; nullopt: `trireme train`
   std::string config;
   std::vector<std::string> sets;
   RunOptions options;
@@ -46,6 +48,16 @@ void refuse_restarts(const TrainArguments& arguments, const LaunchEnvironment& e
                            "can restart only ranks that it started; allowed 0, with restarts by that launcher (Slurm: sbatch --requeue)"));
 }
 
+/// Reads the configuration, and makes it that of a role if it has a federation.
+LoadedConfig load_role(const TrainArguments& arguments, std::optional<federation::Role>& role) {
+  LoadedConfig loaded = load_config(arguments.config, arguments.sets);
+  role = federation::role_of(loaded.config, arguments.join);
+  if (!role) return loaded;
+  const FederationConfig& f = role->config;
+  federation::read_identity(f.roster.value(), f.members, f.identity_key_file.value(), role->coordinates);
+  return federation::config_of(*role, std::move(loaded));
+}
+
 /// The key of security.key_file; null without encryption.
 std::shared_ptr<const crypto::Key> link_key(const Config& config) {
   return is_encrypted(config.security) ? std::make_shared<const crypto::Key>(read_link_key(config.security)) : nullptr;
@@ -64,13 +76,14 @@ ExitCode train_recorded(RankRecord& record, const std::function<ExitCode()>& tra
 }
 
 /// `loaded`: the configuration if it was already read; a pipe can be read only once.
-ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded) {
+ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded,
+                       std::optional<federation::Role> role) {
   return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     Config config;
     std::shared_ptr<const crypto::Key> key;
     collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
-      if (!loaded) loaded = load_config(arguments.config, arguments.sets);
+      if (!loaded) loaded = load_role(arguments, role);
       config = resolve(*loaded, world->size());
       refuse_restarts(arguments, environment, config);
       if (world->rank() == 0) audit::check_audit(config.security);
@@ -88,6 +101,7 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
     RunOptions options = arguments.options;
     options.ranks_per_host = place.local_size;
     options.environment = environment;
+    options.federation = role;
     options.record = &watch.record();
     return train_recorded(watch.record(), [&] { return run_training(machine->ctx(), *noted, config, options, watch.progress()); });
   });
@@ -103,8 +117,9 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
   if (arguments.options.resume == "never" && !arguments.options.change.empty())
     throw ConfigError("--change: --resume never resumes nothing; allowed with --resume auto or a directory");
   std::optional<LoadedConfig> loaded;
+  std::optional<federation::Role> role;
   if (!environment.is_rank()) {
-    loaded = load_config(arguments.config, arguments.sets);
+    loaded = load_role(arguments, role);
     const Config config = resolve(*loaded);
     const int ranks = mesh_shape(config.parallel).world();
     const int64_t restarts = arguments.restarts_of(config);
@@ -131,7 +146,17 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
   } else if (arguments.hosts) {
     throw ConfigError("--hosts: the ranks were already started by mpirun or srun; pass the hosts to mpirun or srun");
   }
-  return static_cast<int>(train_as_rank(arguments, environment, std::move(loaded)));
+  return static_cast<int>(train_as_rank(arguments, environment, std::move(loaded), std::move(role)));
+}
+
+/// Options that `train` and `join` have in common.
+void add_options(CLI::App& command, TrainArguments& arguments) {
+  command.add_option("CONFIG", arguments.config, "YAML file of the run")->required();
+  command.add_option("--set", arguments.sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+  command.add_option("--restarts", arguments.restarts, "How many times to restart the job after ranks died or hung; overrides resilience.restarts")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  command.add_option("--hosts", arguments.hosts, "mpirun hostfile for the ranks that this command starts");
+  add_oversubscribe_flag(command, arguments.oversubscribe);
 }
 
 }  // namespace
@@ -139,8 +164,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
 void add_train_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", "Train a model; resumes the run in run.directory if there is one");
   const auto arguments = std::make_shared<TrainArguments>();
-  command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
-  command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+  add_options(*command, *arguments);
   command->add_option(
       "--resume", arguments->options.resume,
       "auto: resume from the newest complete checkpoint; never: start over; or the directory of a checkpoint, or of a run for its newest one");
@@ -154,18 +178,23 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
       ->allow_extra_args(false);
   command->add_option("--max-steps", arguments->options.max_steps, "Save a checkpoint and stop after this step of the run")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  command->add_option("--restarts", arguments->restarts, "How many times to restart the job after ranks died or hung; overrides resilience.restarts")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   command->add_option("--trace-steps", arguments->trace_steps,
                       "Steps A:B to trace, from 1, at most 100: writes the actions of all ranks to trace.json for Perfetto (every operation in the "
                       "first step), and seconds by cause to metrics.jsonl");
-  command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks that this command starts");
-  add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->callback([arguments, &environment, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
     arguments->options.change = changeable_keys(arguments->changes);
     exit_code = train(*arguments, environment, command_line);
   });
+}
+
+void add_join_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
+  CLI::App* command = app.add_subcommand("join", "Train as a member of a federation, on data that never leave this job");
+  const auto arguments = std::make_shared<TrainArguments>();
+  arguments->join.emplace();
+  command->add_option("ADDRESS", *arguments->join, "HOST:PORT of the coordinator, which `trireme train` started")->required();
+  add_options(*command, *arguments);
+  command->callback([arguments, &environment, command_line, &exit_code] { exit_code = train(*arguments, environment, command_line); });
 }
 
 }  // namespace trireme

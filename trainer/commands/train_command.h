@@ -9,4 +9,7 @@ namespace trireme {
 /// `arguments`: the command line after the program's name, passed to started ranks. Sets `exit_code`; errors are thrown as trireme::Error.
 void add_train_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& arguments, int& exit_code);
 
+/// `join ADDRESS CONFIG [--set key.path=value]... [--restarts N] [--hosts FILE]`: trains as a member of a federation. Otherwise as above.
+void add_join_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& arguments, int& exit_code);
+
 }  // namespace trireme

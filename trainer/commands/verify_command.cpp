@@ -105,6 +105,7 @@ bool verify(const VerifyArguments& arguments) {
               << (config.training.compression == CompressionConfig{} ? "" : ", without training.compression")
               << (is_robust(config.security) ? ", without security.aggregation" : "")
               << (is_private(config.security) ? ", without security.privacy" : "")
+              << (is_federated(config.security) ? ", without security.federation" : "")
               << (config.training.local.steps ? ", as one island without training.local" : "")
               << (is_asynchronous(config.training) ? ", as one island without training.asynchronous" : "")
               << (config.resilience.rebalance == Rebalance::kMicroBatches ? ", data ranks with different numbers of micro-batches" : "") << std::endl;

@@ -13,6 +13,7 @@
 #include "parallel/pipeline/schedule.h"
 #include "trainer/config/check_communication.h"
 #include "trainer/config/check_fields.h"
+#include "trainer/config/check_federation.h"
 #include "trainer/config/check_privacy.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/rules.h"
@@ -427,6 +428,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_precision(rules, sound);
   check_communication(rules, sound);
   check_privacy(rules, sound);
+  check_federation(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);
   check_samples_memory(rules, sound);

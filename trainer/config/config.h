@@ -392,9 +392,36 @@ enum class Encryption : uint8_t { kNone, kRequired };
 template <>
 inline constexpr std::array kNames<Encryption>{"none", "required"};
 
+/// What a member's update counts in the mean of a round.
+enum class MemberWeight : uint8_t { kEqual, kSamples };
+template <>
+inline constexpr std::array kNames<MemberWeight>{"equal", "samples"};
+
+/// Federated training: rounds of local updates by members that keep their data (McMahan et al. 2017, arXiv:1602.05629).
+struct FederationConfig {
+  int64_t members = 0;                           ///< 0: no federation
+  int64_t rounds = 0;                            ///< of training.local.steps steps; 0: as many as training.steps has
+  std::optional<std::string> roster;             ///< path of the public keys of the coordinator and the members
+  std::optional<std::string> identity_key_file;  ///< path of the Ed25519 secret key of this process
+  std::string address = "127.0.0.1";             ///< where the coordinator listens
+  int64_t port = 7117;
+  bool secure = true;           ///< secure aggregation: nobody learns the update of a single member
+  Auto<int64_t> minimum;        ///< fewest members of a round
+  double wait_seconds = 60;     ///< how long a round waits for the members beyond `minimum`
+  double round_seconds = 3600;  ///< longest time for the steps of a round, and for each message
+  OneOf<MemberWeight> weighting = MemberWeight::kEqual;
+  std::optional<double> clip;               ///< largest norm of a member's update
+  std::optional<double> noise;              ///< noise multiplier; unset: none
+  std::optional<double> delta;              ///< of the privacy of members
+  std::optional<double> max_loss_increase;  ///< nats; a larger one refuses a round
+  std::optional<double> max_update_norm;    ///< of the mean update; a larger one refuses a round
+  bool operator==(const FederationConfig&) const = default;
+};
+
 struct SecurityConfig {
   AggregationConfig aggregation;
   PrivacyConfig privacy;
+  FederationConfig federation;
   OneOf<Encryption> encryption = Encryption::kNone;  ///< of everything that ranks on different hosts send each other
   std::optional<std::string> key_file;               ///< path of the pre-shared key of all hosts
   AuditConfig audit;
@@ -420,6 +447,7 @@ struct Config {
 inline bool is_robust(const SecurityConfig& security) { return security.aggregation.rule != AggregationRule::kMean; }
 /// True if each sample's gradient is clipped and noise is added to their sum.
 inline bool is_private(const SecurityConfig& security) { return security.privacy.clip.has_value(); }
+inline bool is_federated(const SecurityConfig& security) { return security.federation.members > 0; }
 inline bool is_encrypted(const SecurityConfig& security) { return security.encryption == Encryption::kRequired; }
 /// True if islands train by training.asynchronous.
 inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }

@@ -88,6 +88,107 @@ void visit(V& v, PrivacyConfig& c) {
 }
 
 template <class V>
+void visit(V& v, FederationConfig& c) {
+  const char* const off = c.members > 0 ? nullptr : "members is 0";
+  v(Field{.key = "members",
+          .doc =
+              "Number of members of a federation: each trains training.local.steps steps on its own data, which it never sends, and a coordinator "
+              "takes an outer step on the mean of their updates. `trireme train` then starts the coordinator, and `trireme join ADDRESS` a member, "
+              "all with the same model and training. 0: no federation. Needs a build with libsodium.",
+          .min = 0,
+          .max = 64},
+    c.members);
+  v(operation_key({.key = "rounds",
+                   .doc = "Number of rounds of training.local.steps steps. 0: as many as training.steps has.",
+                   .min = 0,
+                   .max = kMaxExtent,
+                   .without_effect = off}),
+    c.rounds);
+  v(operation_key({.key = "roster",
+                   .doc = "File with the public keys of the federation, the same for all: a line with a name and a key, as `trireme audit keygen` "
+                          "prints it, for each member, and one for the name coordinator.",
+                   .without_effect = off,
+                   .or_null = true}),
+    c.roster);
+  v(operation_key({.key = "identity_key_file",
+                   .doc = "File with the Ed25519 secret key of this member or of the coordinator, made by `trireme audit keygen`. It must belong to "
+                          "the user of the run and be readable by no one else.",
+                   .without_effect = off,
+                   .or_null = true}),
+    c.identity_key_file);
+  v(operation_key({.key = "address", .doc = "IPv4 address at which the coordinator listens. 0.0.0.0: at every interface.", .without_effect = off}),
+    c.address);
+  v(operation_key(
+        {.key = "port", .doc = "Port at which the coordinator listens. 0: any that is free.", .min = 0, .max = 65535, .without_effect = off}),
+    c.port);
+  v(Field{.key = "secure",
+          .doc = "Secure aggregation: members mask their updates, so that the coordinator learns only their sum. Needs two members in every round.",
+          .without_effect = off},
+    c.secure);
+  v(Field{.key = "minimum",
+          .doc = "Fewest members of a round; with fewer it is repeated. With secure aggregation it is also the number of members that must agree "
+                 "before masks are removed, and more than half of all.",
+          .min = 1,
+          .max = 64,
+          .auto_rule = "two thirds of the members, rounded down, and one more; 1 without secure",
+          .without_effect = off},
+    c.minimum);
+  v(operation_key(
+        {.key = "wait_seconds", .doc = "How long a round waits for members beyond the fewest.", .min = 0, .max = kMaxExtent, .without_effect = off}),
+    c.wait_seconds);
+  v(operation_key({.key = "round_seconds",
+                   .doc = "A member that takes longer for the steps of a round, or does not answer for as long, has left the round.",
+                   .min = 1,
+                   .max = kMaxExtent,
+                   .without_effect = off}),
+    c.round_seconds);
+  v(Field{.key = "weighting",
+          .doc = "What the update of a member counts: equal, or as many as it has training sequences (samples), of which the coordinator then knows "
+                 "the number.",
+          .without_effect = off},
+    c.weighting);
+  v(Field{.key = "clip",
+          .doc = "Norm to which each member shortens its update. null: no limit.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = off,
+          .or_null = true},
+    c.clip);
+  v(Field{.key = "noise",
+          .doc = "Noise multiplier for the privacy of whole members: the sum of a round gets Gaussian noise with a standard deviation of at least "
+                 "noise * clip, of which every member adds a part. null: none.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = c.clip ? off : "clip is null",
+          .or_null = true},
+    c.noise);
+  v(Field{.key = "delta",
+          .doc = "Probability with which the bound of the epsilon of members may fail.",
+          .min = 0,
+          .max = 1,
+          .above_min = true,
+          .below_max = true,
+          .without_effect = c.noise ? off : "noise is null",
+          .or_null = true},
+    c.delta);
+  v(Field{.key = "max_loss_increase",
+          .doc = "Verification before release: every member evaluates the new weights on its data.validation, and a round whose mean loss is larger "
+                 "than before by more than this, in nats, is refused: the weights stay what they were. null: only a loss that is not finite is "
+                 "refused.",
+          .min = 0,
+          .without_effect = off,
+          .or_null = true},
+    c.max_loss_increase);
+  v(Field{.key = "max_update_norm",
+          .doc = "A round whose mean update has a larger norm is refused. null: only one that is not finite is refused.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = off,
+          .or_null = true},
+    c.max_update_norm);
+}
+
+template <class V>
 void visit(V& v, AuditConfig& c) {
   v(operation_key({.key = "enabled",
                    .doc =
@@ -107,6 +208,7 @@ template <class V>
 void visit(V& v, SecurityConfig& c) {
   v.section("aggregation", "Aggregation of gradients over data ranks of which some may be faulty.", c.aggregation);
   v.section("privacy", "Differential privacy of the training data.", c.privacy);
+  v.section("federation", "Rounds of training by members that keep their data.", c.federation);
   v(operation_key(
         {.key = "encryption",
          .doc = "required: what ranks on different hosts send each other is encrypted and authenticated by the key of key_file. That covers messages "

@@ -57,8 +57,8 @@ void hash_documents(const TokenSource& source, uint64_t& hash) {
 TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options) : options_(options) {
   const int64_t length = options.sequence_length;
   const bool apart = !options.weights.empty(), packs = options.packing_window > 0;
-  TRIREME_CHECK(length >= 1 && !paths.empty() && (!apart || options.weights.size() == paths.size()), "sequence_length ", length, ", ", paths.size(),
-                " paths, ", options.weights.size(), " weights");
+  TRIREME_CHECK(length >= 1 && (!apart || options.weights.size() == paths.size()), "sequence_length ", length, ", ", paths.size(), " paths, ",
+                options.weights.size(), " weights");
   TRIREME_CHECK(!packs || options.document_mask, "packed documents are kept apart");
   for (const std::string& path : paths) {
     if (apart || streams_.empty()) streams_.emplace_back();
@@ -126,7 +126,7 @@ void TokenDataset::check_targets(const Stream& stream) const {
                          options_.document_mask ? ", nor is the first token of a document with data.document_mask=true" : ""));
 }
 
-int64_t TokenDataset::sequences() const { return streams_.back().first_sample + sequences_of(streams_.back()); }
+int64_t TokenDataset::sequences() const { return streams_.empty() ? 0 : streams_.back().first_sample + sequences_of(streams_.back()); }
 
 std::vector<Dataset::Group> TokenDataset::groups() const {
   if (options_.weights.empty()) return Dataset::groups();

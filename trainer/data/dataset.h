@@ -37,7 +37,7 @@ struct DatasetOptions {
   int64_t packing_window = 0;        ///< documents that are packed together, see PackedDocuments; 0: no packing. Needs document_mask
 };
 
-/// Samples of T = sequence_length tokens from token sources. Without weights the sources are concatenated into one stream, and sample i is the
+/// Samples of T = sequence_length tokens from token sources; none without a source. Without weights the sources are concatenated into one stream, and sample i is the
 /// window of T+1 tokens from token i*T: every token but the first is a target once. With weights each source is a separate stream and a group of
 /// samples. Prompt tokens of instruction data are never targets.
 /// With packing, a sample is a sequence of PackedDocuments, one for each stream. Every token is then in one sample, and a target once if it is neither

@@ -1,6 +1,6 @@
 #pragma once
 // Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp,
-// run_asynchronous.cpp, run_privacy.cpp and run_audit.cpp.
+// run_asynchronous.cpp, run_privacy.cpp, run_audit.cpp, run_member.cpp and run_coordinate.cpp.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "trainer/audit/run_audit.h"
+#include "trainer/federation/flat_model.h"
+#include "trainer/federation/member.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/attention_kernels.h"
@@ -46,7 +48,17 @@ class Run {
   ExitCode loop();
 
  private:
+  friend class FederatedRounds;  ///< run_coordinate.cpp
   ExitCode train();
+  bool train_steps();
+  ExitCode end_training(bool stopped);
+  void join_federation();
+  federation::Order next_order();
+  std::optional<int64_t> federate();
+  bool take_weights(const federation::Order& order);
+  void send_update();
+  bool coordinate();
+  void take_outer_step(const federation::FlatModel& model, std::span<const double> mean);
   audit::Job audit_job(const Resumed& resumed) const;
   void open_audit(const Resumed& resumed);
   void complete_audit(const Resumed& resumed);
@@ -124,7 +136,11 @@ class Run {
   }
   /// Whether islands decide anything alone within a round.
   bool islands_decide() const { return config_.parallel.islands > 1 && !has_parameter_servers(config_.training); }
-  Rounds rounds() const { return rounds_of(config_.training, total_); }
+  bool coordinates() const { return options_.federation && options_.federation->coordinates; }
+  bool is_member() const { return options_.federation && !options_.federation->coordinates; }
+  Rounds rounds() const {
+    return is_member() ? Rounds{.round = options_.federation->round_steps, .last = total_} : rounds_of(config_.training, total_);
+  }
   bool reports() const { return world_.rank() == 0; }
 
   Context& ctx_;
@@ -154,15 +170,23 @@ class Run {
   std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
   std::string samples_digest_, weights_digest_;     ///< with it: PrivacyStart::data and initial_weights; empty until they are computed
   int64_t announced_ = 0;                           ///< with it: the last step in privacy.json
-  std::vector<RankMemory> memory_;                  ///< forecast by pipeline rank
-  std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known
-  std::string accumulation_;                        ///< cost of parallel.gradient_accumulation, if both values are possible
-  std::string recompute_;                           ///< the choice of training.recompute budget, as text
-  RunHistory history_;                              ///< of the checkpoint that the run resumed from, with this resume's change and algorithms
+  // Of a member of a federation:
+  std::unique_ptr<federation::Identity> identity_;  ///< rank 0
+  std::unique_ptr<federation::Member> member_;      ///< rank 0
+  std::unique_ptr<federation::FlatModel> model_;
+  int64_t round_ = 0;  ///< being trained, from 1; 0: none
+  double round_weight_ = 1;
+  bool has_ended_ = false;               ///< the coordinator has said so
+  std::vector<RankMemory> memory_;       ///< forecast by pipeline rank
+  std::optional<RunForecast> forecast_;  ///< of step time, if this machine's hardware figures are known
+  std::string accumulation_;             ///< cost of parallel.gradient_accumulation, if both values are possible
+  std::string recompute_;                ///< the choice of training.recompute budget, as text
+  RunHistory history_;                   ///< of the checkpoint that the run resumed from, with this resume's change and algorithms
   int64_t total_ = 0;
-  int64_t done_ = 0;        ///< steps completed
-  int64_t padding_ = 0;     ///< StepResult::padding of the steps reported since the start of this job
-  bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it
+  int64_t done_ = 0;                     ///< steps completed
+  int64_t padding_ = 0;                  ///< StepResult::padding of the steps reported since the start of this job
+  bool evaluated_ = false;               ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it
+  Trainer::Evaluation last_evaluation_;  ///< of all validation sets
   EarlyStopping stopper_;
   std::optional<Tokenizer> tokenizer_;  ///< with observe.samples
   std::vector<std::vector<int32_t>> prompts_;

@@ -302,8 +302,7 @@ ExitCode Run::train() {
     if (reports()) std::cerr << concat("nothing to do: ", done_, " of ", total_, " steps are done", early) << std::endl;
     return ExitCode::kOk;
   }
-  bool stopped = stop_agreed();
-  if (stopped) {
+  if (stop_agreed()) {
     reporter_.message("stopped on request before the first step; rerun the same command to resume");
     return ExitCode::kRequeue;
   }
@@ -312,11 +311,26 @@ ExitCode Run::train() {
     return ExitCode::kRequeue;
   }
   last_report_ = std::chrono::steady_clock::now();
-  log(RankRecord::Level::kInfo, concat("training from step ", done_ + 1, " to ", last));
   figures_.emplace(*trainer_, progress_);
+  return end_training(coordinates() ? coordinate() : train_steps());
+}
+
+/// Returns whether a stop was requested.
+bool Run::train_steps() {
+  const int64_t last = last_step();
+  if (is_member()) join_federation();
+  log(RankRecord::Level::kInfo, concat("training from step ", done_ + 1, " to ", last));
   const bool one_host = options_.ranks_per_host.value_or(world_.size()) == world_.size();
   timeout_ = StepTimeout(hang_seconds(config_, ctx_.device == Device::kCuda, one_host), state_timeout(config_));
-  for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
+  bool stopped = false;
+  for (int64_t step = done_ + 1; !stopped && !stopper_.reached(); ++step) {
+    if (is_member() && rounds().ends_after(step - 1)) {
+      const std::optional<int64_t> next = federate();
+      if (!next) break;
+      step = *next;
+    } else if (step > last) {
+      break;
+    }
     announce_steps(step);
     start_step(step);
     end_if_anomalous(step);
@@ -336,7 +350,8 @@ ExitCode Run::train() {
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
-    const bool saves = (interval > 0 && step % interval == 0) || step == last || news == kStop || news == kSave;
+    const bool ends = step == last && !is_member();  // the last weights of a member are those that the coordinator sends it
+    const bool saves = (rounds().is_due(step, interval) && step != last) || ends || news == kStop || news == kSave;
     const bool checks = rounds().is_due(step, check);
     if (checks || saves || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
@@ -350,6 +365,15 @@ ExitCode Run::train() {
     if (checks || saves || samples_at(step) || evaluates_at(step)) continue_training();
     if (checks || saves || samples_at(step)) set_timeout();
   }
+  if (!is_member() || stopped) return stopped;
+  if (has_ended_) done_ = last;
+  if (checkpoints_->last_saved() < done_) save(done_);
+  return !has_ended_;
+}
+
+/// Waits for the last checkpoint, and reports what concerns the whole job.
+ExitCode Run::end_training(bool stopped) {
+  const int64_t last = last_step();
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));
   checkpoints_->finish();
@@ -366,7 +390,7 @@ ExitCode Run::train() {
   }
   figures_->report(done_, reporter_);
   reporter_.finish();
-  report_memory();
+  if (!coordinates()) report_memory();
   report_goodput();
   report_suspects();
   report_privacy();

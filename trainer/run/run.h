@@ -4,6 +4,7 @@
 #include <string>
 
 #include "parallel/comm/progress.h"
+#include "trainer/federation/role.h"
 #include "trainer/job/launch_environment.h"
 #include "trainer/resilience/rank_record.h"
 #include "trainer/run/tracer.h"
@@ -15,9 +16,10 @@ struct RunOptions {
   std::set<std::string> change = {};  ///< keys that may differ from the checkpoint's configuration (changeable_keys)
   std::optional<int64_t> max_steps;   ///< save a checkpoint and stop after this step; the learning-rate schedule remains that of the complete run
   std::optional<StepRange> trace_steps = {};
-  std::optional<int> ranks_per_host = {};  ///< nullopt: all ranks are on one host
-  RankRecord* record = nullptr;            ///< gets its files once this job owns the run directory; null: this rank leaves none
-  LaunchEnvironment environment = {};      ///< which launcher started the ranks, and whether standard output is a terminal
+  std::optional<int> ranks_per_host = {};           ///< nullopt: all ranks are on one host
+  RankRecord* record = nullptr;                     ///< gets its files once this job owns the run directory; null: this rank leaves none
+  std::optional<federation::Role> federation = {};  ///< whose coordinator or member this run is; the configuration is config_of() of it
+  LaunchEnvironment environment = {};               ///< which launcher started the ranks, and whether standard output is a terminal
 };
 
 /// Errors: ConfigError if a step to trace is after the end of the run, or with training.asynchronous.

@@ -19,7 +19,7 @@ static int64_t batches_of(const ValidationSet& set, const TrainingConfig& traini
 
 bool Run::evaluates_at(int64_t step) const {
   const int64_t every = config_.training.evaluate.every;
-  return !data_->validation.empty() && step > 0 && ((every > 0 && step % every == 0) || step == total_);
+  return !data_->validation.empty() && !is_member() && step > 0 && ((every > 0 && step % every == 0) || step == total_);
 }
 
 /// True on every rank if any rank has received a stop request. Collective.
@@ -77,6 +77,7 @@ bool Run::evaluate(int64_t step) {
     report_attention(step);
   }
   evaluated_ = all.complete;
+  last_evaluation_ = all;
   if (!evaluated_) return false;
   reporter_.evaluation(step, loss_of(all), losses);
   checkpoints_->evaluated(step, loss_of(all));

@@ -43,7 +43,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     check_trace_steps(options_, config_, total_);
     if (reports() && ctx_.device == Device::kCuda && config_.kernels.tuning_file != "none") check_tuning_file(config_.kernels.tuning_file);
     const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
-    forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
+    if (!coordinates()) forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
     std::string validation;
     for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.identity(), " ");
     facts = {{"binary", binary_digest()},
@@ -118,7 +118,7 @@ void Run::tune() {
 
 void Run::open_data() {
   data_ = std::make_unique<RunData>(open_run_data(config_));
-  training_data_ = data_->train.identity();
+  training_data_ = coordinates() ? "of the members of a federation" : data_->train.identity();
   if (config_.observe.samples.every > 0) open_samples();
   total_ = total_steps(config_, data_->train.sequences());
   if (config_.training.epochs) {  // rules and `auto` values that depend on the number of steps
@@ -269,6 +269,7 @@ void Run::open_directory(const Resumed& resumed) {
         "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock, so results differ from run to run");
   if (!data_->validation.empty()) reporter_.message(evaluation_text());
   if (forecast_) reporter_.message(forecast_text(*forecast_));
+  if (coordinates()) return;  // it takes no steps
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of CPU kernels" : "";
   reporter_.message(
       concat("memory forecast per rank, maximum of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));

@@ -1,0 +1,270 @@
+// Rosters, connections and rounds of a federation, without models: members are threads that send vectors.
+#include <sys/socket.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "parallel/crypto/fixed_point.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
+#include "tests/support/strangers.h"
+#include "trainer/federation/coordinator.h"
+#include "trainer/federation/member.h"
+
+using namespace trireme;
+using namespace trireme::test;
+using namespace trireme::federation;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Keys of a coordinator and members, and what each of them knows.
+struct Parties {
+  explicit Parties(int members) : coordinator_key(crypto::SigningKey::generate()) {
+    std::string text = "coordinator ed25519-public:" + crypto::hex(coordinator_key.public_key()) + "\n";
+    for (int member = 0; member < members; ++member) {
+      keys.push_back(crypto::SigningKey::generate());
+      text += concat("m", member, " ed25519-public:", crypto::hex(keys.back().public_key()), "\n");
+    }
+    roster = parse_roster(text, "roster");
+  }
+  Identity coordinator() const { return {roster, copy_of(coordinator_key), kCoordinator}; }
+  Identity member(int index) const { return {roster, copy_of(keys[static_cast<size_t>(index)]), index}; }
+  static crypto::SigningKey copy_of(const crypto::SigningKey& key) {
+    crypto::SecretBytes seed = key.seed();
+    return crypto::SigningKey::from_seed(seed.span());
+  }
+  crypto::SigningKey coordinator_key;
+  std::vector<crypto::SigningKey> keys;
+  Roster roster;
+};
+
+FederationConfig config_of_members(int members, bool secure) {
+  FederationConfig config;
+  config.members = members;
+  config.port = 0;
+  config.secure = secure;
+  config.wait_seconds = 0.2;
+  config.round_seconds = 20;
+  return config;
+}
+
+constexpr int64_t kElements = 1000;
+/// Element `i` of the update of a member.
+double update_of(int member, int64_t i) { return std::sin(static_cast<double>(i * (member + 1))) / 7; }
+
+/// What a member does in place of training: `leaves` is the question at which it closes its connection; kAnswer: never.
+void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over) {
+  Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", 100 + identity.index, [&] { return over.load(); },
+                           [](const std::string&) {}});
+  for (;;) {
+    const Order order = member.next();
+    switch (order.task) {
+      case Task::kWeights: {
+        std::vector<std::byte> bytes(static_cast<size_t>(order.bytes));
+        if (leaves == Kind::kWeights || !member.receive_weights(bytes)) return;
+        member.answer_weights(1.5, 10);
+        break;
+      }
+      case Task::kTrain:
+        if (leaves == Kind::kTrain) return;
+        member.answer_trained(2);
+        break;
+      case Task::kSend: {
+        if (leaves == Kind::kMask) return;
+        const crypto::FixedPoint numbers(kFractionBits, static_cast<size_t>(config.members));
+        std::vector<uint64_t> values;
+        for (int64_t i = 0; i < kElements; ++i) values.push_back(numbers.encode(order.weight * update_of(identity.index, i)));
+        member.begin_update();
+        member.send_update(kElements / 2, std::span(values).subspan(kElements / 2));
+        member.send_update(0, std::span(values).first(kElements / 2));
+        member.end_update();
+        break;
+      }
+      case Task::kStop:
+      case Task::kEnd: return;
+      case Task::kLost:
+        if (leaves != Kind::kAnswer) return;
+    }
+  }
+}
+
+/// A coordinator and the threads of its members.
+struct Federated {
+  Federated(const Parties& parties, const FederationConfig& config)
+      : own(parties.coordinator()),
+        coordinator(own, {config, R"({"model.layers":"2"})", [] { return false; }, [this](const std::string& line) { said += line + "\n"; }}) {}
+  ~Federated() {
+    over = true;
+    for (std::thread& thread : threads) thread.join();
+  }
+  void add(const Parties& parties, const FederationConfig& config, int member, Kind leaves = Kind::kAnswer) {
+    threads.emplace_back(
+        [this, identity = parties.member(member), config, leaves] { be_member(identity, config, coordinator.port(), leaves, over); });
+  }
+  std::string said;
+  Identity own;
+  Coordinator coordinator;
+  std::atomic<bool> over = false;
+  std::vector<std::thread> threads;
+};
+
+void check_mean(const MeanUpdate& update, const std::vector<int>& members, const std::vector<double>& weights) {
+  CHECK(update.members == members);
+  REQUIRE(std::ssize(update.mean) == kElements);
+  double total = 0, worst = 0;
+  for (const int member : members) total += weights[static_cast<size_t>(member)];
+  for (int64_t i = 0; i < kElements; ++i) {
+    double expected = 0;
+    for (const int member : members) expected += weights[static_cast<size_t>(member)] * update_of(member, i) / total;
+    worst = std::max(worst, std::abs(expected - update.mean[static_cast<size_t>(i)]));
+  }
+  CHECK(worst < 1e-11);
+}
+
+}  // namespace
+
+TEST_CASE("federation: rosters name their errors, and their order of lines is of no importance") {
+  const Parties parties(3);
+  const auto line = [&](const std::string& name, int key) {
+    return concat(name, " ed25519-public:", crypto::hex(parties.keys[static_cast<size_t>(key)].public_key()), "\n");
+  };
+  const Roster first = parse_roster(line("coordinator", 0) + line("b", 1) + "# a comment\n\n" + line("a", 2), "r");
+  const Roster second = parse_roster(line("a", 2) + line("coordinator", 0) + line("b", 1), "r");
+  CHECK(first.digest == second.digest);
+  CHECK(first.name_of(0) == "a");
+  CHECK(first.name_of(kCoordinator) == "coordinator");
+  CHECK(parse_roster(line("coordinator", 0) + line("a", 1) + line("b", 2), "r").digest != first.digest);  // keys exchanged
+  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
+           {line("a", 0), "r: no line for the name coordinator"},
+           {line("coordinator", 0) + line("a", 1) + line("a", 2), "r, line 3: the name a is there twice"},
+           {line("coordinator", 0) + line("a", 0), "r, line 2: the key of a is there twice"},
+           {line("coordinator", 0) + "a\n", "r, line 2: expected a name and a public key"},
+           {line("coordinator", 0) + "a ed25519-secret:" + std::string(64, 'a'), "r, line 2: the key of a is not a line as"},
+           {line("coordinator", 0) + "a ed25519-public:" + std::string(63, 'a'), "r, line 2: the key of a is not a line as"},
+           {line("coordinator", 0) + line("a b", 1), "r, line 2: expected a name and a public key"},
+           {line("coordinator", 0) + line("a/b", 1), "r, line 2: expected a name and a public key"}})
+    CHECK_THROWS_WITH(parse_roster(text, "r"), Contains(error));
+}
+
+TEST_CASE("federation: sums are those of the members in the round, with and without secure aggregation, by any weighting") {
+  const Parties parties(4);
+  std::vector<double> secure_mean;
+  for (const bool secure : {true, false}) {
+    for (const MemberWeight weighting : {MemberWeight::kEqual, MemberWeight::kSamples}) {
+      FederationConfig config = config_of_members(4, secure);
+      config.weighting = weighting;
+      Federated all(parties, config);
+      for (int member = 0; member < 4; ++member) all.add(parties, config, member);
+      REQUIRE(all.coordinator.gather());
+      const std::vector<std::byte> weights(3 << 20);
+      const auto losses = all.coordinator.evaluate(0, weights);
+      CHECK(losses.size() == 4);
+      const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+      REQUIRE(update);
+      check_mean(*update, {0, 1, 2, 3},
+                 weighting == MemberWeight::kEqual ? std::vector<double>{1, 1, 1, 1} : std::vector<double>{100, 101, 102, 103});
+      if (weighting == MemberWeight::kSamples) {
+        if (secure) secure_mean = update->mean;
+        if (!secure) CHECK(secure_mean == update->mean);  // to the bit
+      }
+      CHECK(all.coordinator.train(2, kElements));
+      all.coordinator.end();
+    }
+  }
+}
+
+TEST_CASE("federation: a member that leaves at any question is left out, and too few repeat the round") {
+  const Parties parties(4);
+  for (const bool secure : {true, false}) {
+    for (const Kind leaves : {Kind::kWeights, Kind::kTrain, Kind::kMask}) {
+      INFO(secure << " " << static_cast<int>(leaves));
+      const FederationConfig config = config_of_members(4, secure);
+      Federated all(parties, config);
+      for (int member = 0; member < 4; ++member) all.add(parties, config, member, member == 2 ? leaves : Kind::kAnswer);
+      REQUIRE(all.coordinator.gather());
+      all.coordinator.evaluate(0, std::vector<std::byte>(100));
+      const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+      REQUIRE(update);
+      check_mean(*update, {0, 1, 3}, {1, 1, 1, 1});
+      CHECK_THAT(all.said, Contains("member m2 has left: "));
+      CHECK(all.coordinator.gather());  // after wait_seconds, without it
+      CHECK(all.coordinator.train(2, kElements));
+      all.coordinator.end();
+    }
+  }
+  const FederationConfig config = config_of_members(4, true);
+  Federated all(parties, config);
+  for (int member = 0; member < 4; ++member) all.add(parties, config, member, member < 2 ? Kind::kMask : Kind::kAnswer);
+  REQUIRE(all.coordinator.gather());
+  CHECK(!all.coordinator.train(1, kElements));
+  CHECK_THAT(all.said, Contains("round 1 is repeated: "));
+  all.add(parties, config, 0);  // it comes back
+  REQUIRE(all.coordinator.gather());
+  const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+  REQUIRE(update);
+  check_mean(*update, {0, 2, 3}, {1, 1, 1, 1});
+  all.coordinator.end();
+}
+
+TEST_CASE("federation: whoever is not in the roster, or has another one, or other terms, is refused") {
+  const Parties parties(2), others(2);
+  const FederationConfig config = config_of_members(2, true);
+  Federated all(parties, config);
+  const auto soon = [] { return Clock::now() + std::chrono::seconds(5); };
+  const std::string address = concat("127.0.0.1:", all.coordinator.port());
+  CHECK_THROWS_WITH(connect_to_coordinator(address, others.member(0), soon()), Contains("is not the coordinator of this roster"));
+  const auto outcome_of = [&](const Identity& identity, const std::string& terms) {
+    auto answer = std::async(std::launch::async, [&] {
+      try {
+        std::atomic<bool> over = false;
+        Member member(identity, {address, config, terms, 10, [&] { return over.load(); }, [](const std::string&) {}});
+        for (;;) member.next();
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+    });
+    while (answer.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) all.coordinator.admit();
+    return answer.get();
+  };
+  Identity impostor = others.member(0);
+  impostor.roster = parties.roster;  // the key of somebody else
+  CHECK_THAT(outcome_of(impostor, "{}"), Contains("refuses this member"));
+  CHECK_THAT(outcome_of(parties.member(1), R"({"model.layers":"3"})"),
+             Contains("has another configuration:\n  model.layers: 3 here, 2 at the coordinator"));
+}
+
+namespace {
+
+/// Hostile connections of every kind while members join.
+void check_strangers_at_coordinator(int count) {
+  const Parties parties(2);
+  const FederationConfig config = config_of_members(2, true);
+  const Footprint before = footprint_of(::getpid());
+  {
+    Federated all(parties, config);
+    const crypto::Handshake handshake;
+    const std::string hello(reinterpret_cast<const char*>(handshake.hello().data()), handshake.hello().size());
+    Strangers strangers(all.coordinator.port(), {hello, hello + std::string(84, 'x'), hello.substr(0, 40)});
+    strangers.connect(count / 2);
+    all.add(parties, config, 0);
+    strangers.connect(count - count / 2);
+    strangers.drip();
+    all.add(parties, config, 1);
+    REQUIRE(all.coordinator.gather());
+    const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+    REQUIRE(update);
+    check_mean(*update, {0, 1}, {1, 1});
+    CHECK(strangers.opened() == count);
+    CHECK(strangers.open(8) == 0);
+    CHECK(footprint_of(::getpid()).descriptors < before.descriptors + 1100);
+    all.coordinator.end();
+  }
+  CHECK(footprint_of(::getpid()).descriptors <= before.descriptors + 2);
+}
+
+}  // namespace
+
+TEST_CASE("federation: hostile connections of every kind neither join nor keep members out") { check_strangers_at_coordinator(400); }
+TEST_CASE("federation: 10,000 hostile connections neither join nor keep members out", "[slow]") { check_strangers_at_coordinator(10'000); }

@@ -1,0 +1,328 @@
+#include "trainer/federation/coordinator.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cmath>
+#include <semaphore>
+#include <utility>
+
+#include "kernels/core/counted.h"
+#include "parallel/crypto/aead.h"
+#include "parallel/crypto/secure_sum.h"
+#include "trainer/config/check_federation.h"
+#include "trainer/files/printable.h"
+
+namespace trireme::federation {
+namespace {
+
+constexpr std::chrono::seconds kGreetingTime{30};  ///< for the answer to kConfiguration
+constexpr std::ptrdiff_t kUpdatesAtOnce = 2;
+
+crypto::Bytes bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of_bytes(const crypto::Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// A connection of a member that waits has nothing to read, unless it is closed.
+bool is_closed(const Link& link) {
+  pollfd source{link.file(), POLLIN, 0};
+  return ::poll(&source, 1, 0) != 0;
+}
+
+/// Checks that ranges of (first, count) tile [0, numel).
+void check_complete(std::vector<std::pair<uint64_t, uint64_t>> ranges, uint64_t numel, const std::string& peer) {
+  std::ranges::sort(ranges);
+  uint64_t end = 0;
+  for (const auto& [first, count] : ranges) {
+    if (first != end) throw DataError(concat(peer, " has left out elements of its update, or sent some twice"));
+    end += count;
+  }
+  if (end != numel) throw DataError(concat(peer, " has left out elements of its update"));
+}
+
+/// The stream that follows the answer to kMask.
+std::vector<uint64_t> receive_update(const Link& link, uint64_t numel) {
+  std::vector<uint64_t> values(numel);
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (;;) {
+    Range range;
+    if (!link.receive(std::as_writable_bytes(std::span(&range, 1))))
+      throw IoError(concat(link.peer(), " has closed its connection within its update"));
+    if (range.count == 0) break;
+    if (range.count > kLongestRange || range.first > numel || range.count > numel - range.first)
+      throw DataError(concat(link.peer(), " has sent elements that the model does not have"));
+    const std::span<uint64_t> part = std::span(values).subspan(range.first, range.count);
+    if (!link.receive(std::as_writable_bytes(part))) throw IoError(concat(link.peer(), " has closed its connection within its update"));
+    ranges.emplace_back(range.first, range.count);
+  }
+  check_complete(std::move(ranges), numel, link.peer());
+  return values;
+}
+
+void add_to(std::span<uint64_t> sum, std::span<const uint64_t> values) {
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+}
+
+}  // namespace
+
+std::string ask(const Link& link, Kind kind, std::string body) {
+  send(link, {kind, std::move(body)});
+  std::optional<Message> answer = receive(link);
+  if (!answer) throw IoError(concat(link.peer(), " has closed its connection"));
+  if (answer->kind == Kind::kRefusal) throw DataError(printable(answer->body));
+  if (answer->kind != Kind::kAnswer) throw DataError(concat(link.peer(), " has not answered the question"));
+  return std::move(answer->body);
+}
+
+Coordinator::Coordinator(const Identity& identity, CoordinatorOptions options)
+    : identity_(identity), options_(std::move(options)), listener_(options_.config.address, static_cast<int>(options_.config.port), identity) {
+  crypto::draw(run_);
+  thread_ = std::thread([this] { listen(); });
+}
+
+Coordinator::~Coordinator() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  thread_.join();
+}
+
+int64_t Coordinator::fewest() const { return fewest_members(options_.config); }
+
+std::vector<int> Coordinator::present() const {
+  std::vector<int> members;
+  for (const auto& [member, link] : links_) members.push_back(member);
+  return members;
+}
+
+void Coordinator::listen() {
+  for (;;) {
+    std::optional<std::pair<int, Link>> arrival = listener_.next(Clock::now() + kLook);
+    const std::lock_guard lock(mutex_);
+    if (is_closing_) return;
+    if (!arrival) continue;
+    arrivals_.push_back(std::move(*arrival));
+    arrived_.notify_all();
+  }
+}
+
+void Coordinator::leave(int member, const std::string& reason) {
+  if (links_.erase(member) == 0) return;
+  options_.say(concat("member ", name_of(member), " has left: ", reason));
+}
+
+void Coordinator::remove_closed() {
+  for (const int member : present())
+    if (is_closed(links_.at(member))) leave(member, "it has closed its connection");
+}
+
+/// Asks all members at once, each in a thread of its own. Those that fail leave. Returns the others.
+std::vector<int> Coordinator::ask_all(const std::vector<int>& members, const Ask& ask_one) {
+  std::map<int, std::string> problems;
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::condition_variable done;
+  size_t left = 0;
+  for (const int member : members) {
+    const auto found = links_.find(member);
+    if (found == links_.end()) continue;
+    ++left;
+    threads.emplace_back([&, member, &link = found->second] {
+      std::string problem;
+      try {
+        ask_one(member, link);
+      } catch (const std::exception& error) {
+        problem = error.what();
+        if (problem.empty()) problem = "unknown";
+      }
+      const std::lock_guard lock(mutex);
+      if (!problem.empty()) problems[member] = problem;
+      --left;
+      done.notify_all();
+    });
+  }
+  {
+    std::unique_lock lock(mutex);
+    while (!done.wait_for(lock, kLook, [&] { return left == 0; }))
+      if (options_.stopped())
+        for (const auto& [member, link] : links_) link.shut_down();
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!options_.stopped())
+    for (const auto& [member, problem] : problems) leave(member, problem);
+  std::vector<int> good;
+  for (const int member : members)
+    if (links_.contains(member) && !problems.contains(member)) good.push_back(member);
+  return good;
+}
+
+/// Takes those that have connected. A member that connects again has lost its connection.
+void Coordinator::admit() {
+  std::vector<std::pair<int, Link>> arrivals;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+  }
+  std::vector<int> members;
+  for (auto& [member, link] : arrivals) {
+    leave(member, "it has connected again");
+    links_[member] = std::move(link);
+    if (std::ranges::find(members, member) == members.end()) members.push_back(member);
+  }
+  if (!members.empty()) greet(members);
+}
+
+void Coordinator::greet(const std::vector<int>& members) {
+  std::mutex mutex;
+  const std::vector<int> good = ask_all(members, [&](int member, const Link& link) {
+    link.set_timeout(kGreetingTime);
+    const nlohmann::json answer = parse_body(ask(link, Kind::kConfiguration, options_.terms), link.peer());
+    const auto sequences = member_of_body<int64_t>(answer, "sequences", link.peer());
+    if (sequences < 1) throw DataError("it has no training data");
+    link.set_timeout(std::chrono::seconds(static_cast<int64_t>(std::ceil(options_.config.round_seconds))));
+    const std::lock_guard lock(mutex);
+    sequences_[member] = sequences;
+  });
+  for (const int member : good) options_.say(concat("member ", name_of(member), " has joined"));
+}
+
+bool Coordinator::gather() {
+  const auto begin = Clock::now();
+  const auto wait = std::chrono::duration<double>(options_.config.wait_seconds);
+  for (bool told = false; !options_.stopped();) {
+    admit();
+    remove_closed();
+    const auto here = std::ssize(links_);
+    if (here == options_.config.members || (here >= fewest() && Clock::now() - begin >= wait)) return !options_.stopped();
+    if (!std::exchange(told, true))
+      options_.say(
+          concat("waiting for members at port ", port(), ": ", here, " of ", options_.config.members, " are there, and a round needs ", fewest()));
+    std::unique_lock lock(mutex_);
+    arrived_.wait_for(lock, kLook, [this] { return !arrivals_.empty(); });
+  }
+  return false;
+}
+
+std::map<int, HeldOutLoss> Coordinator::evaluate(int64_t step, std::span<const std::byte> weights) {
+  std::map<int, HeldOutLoss> losses;
+  std::mutex mutex;
+  const std::string body = nlohmann::json{{"step", step}, {"bytes", weights.size()}}.dump();
+  ask_all(present(), [&](int member, const Link& link) {
+    send(link, {Kind::kWeights, body});
+    link.send(weights);
+    const std::optional<Message> answer = receive(link);
+    if (!answer) throw IoError("it has closed its connection");
+    if (answer->kind == Kind::kRefusal) throw DataError(printable(answer->body));
+    const nlohmann::json said = parse_body(answer->body, link.peer());
+    const auto tokens = member_of_body<int64_t>(said, "tokens", link.peer());
+    if (tokens == 0) return;
+    const bool is_number = said.contains("loss") && said["loss"].is_number();  // null: not finite
+    const std::lock_guard lock(mutex);
+    losses[member] = {is_number ? said["loss"].get<double>() : std::nan(""), tokens};
+  });
+  return losses;
+}
+
+std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
+  const uint32_t attempt = attempts_[round]++;
+  int64_t most = 1;
+  for (const int member : present()) most = std::max(most, sequences_.at(member));
+  const auto weight_of = [&](int member) {
+    const bool by_samples = options_.config.weighting == MemberWeight::kSamples;
+    return by_samples ? static_cast<double>(sequences_.at(member)) / static_cast<double>(most) : 1.0;
+  };
+  const std::vector<int> trained = ask_all(present(), [&](int member, const Link& link) {
+    ask(link, Kind::kTrain, nlohmann::json{{"round", round}, {"attempt", attempt}, {"run", crypto::hex(run_)}, {"weight", weight_of(member)}}.dump());
+  });
+  if (options_.stopped()) return std::nullopt;
+  if (std::ssize(trained) < fewest()) {
+    options_.say(concat("round ", round, " is repeated: ", counted(std::ssize(trained), "member"), " finished it, and it needs ", fewest()));
+    return std::nullopt;
+  }
+  const std::optional<Summed> sum = options_.config.secure ? sum_securely(trained, numel, round) : sum_plainly(trained, numel);
+  if (!sum || options_.stopped()) return std::nullopt;
+  double weight = 0;
+  for (const int member : sum->members) weight += weight_of(member);
+  const crypto::FixedPoint numbers(kFractionBits, static_cast<size_t>(options_.config.members));
+  MeanUpdate update{sum->members, std::vector<double>(sum->values.size())};
+  for (size_t i = 0; i < update.mean.size(); ++i) update.mean[i] = numbers.decode(sum->values[i]) / weight;
+  return update;
+}
+
+std::optional<Coordinator::Summed> Coordinator::sum_plainly(const std::vector<int>& members, int64_t numel) {
+  Summed sum{{}, std::vector<uint64_t>(static_cast<size_t>(numel))};
+  std::mutex mutex;
+  std::counting_semaphore<> places(kUpdatesAtOnce);
+  sum.members = ask_all(members, [&](int, const Link& link) {
+    places.acquire();
+    const auto release = std::unique_ptr<void, std::function<void(void*)>>(&places, [&](void*) { places.release(); });
+    ask(link, Kind::kMask, "");
+    const std::vector<uint64_t> values = receive_update(link, static_cast<uint64_t>(numel));
+    const std::lock_guard lock(mutex);
+    add_to(sum.values, values);
+  });
+  if (std::ssize(sum.members) >= fewest()) return sum;
+  options_.say(concat("the round is repeated: ", counted(std::ssize(sum.members), "update"), " arrived, and it needs ", fewest()));
+  return std::nullopt;
+}
+
+/// The phases of parallel/crypto/secure_sum.h.
+std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<int>& members, int64_t numel, int64_t round) {
+  const crypto::SumRound sum_round(identity_.roster.member_keys(), static_cast<size_t>(fewest()),
+                                   {run_, static_cast<uint64_t>(round), attempts_.at(round) - 1});
+  crypto::SecureSumCoordinator sum(sum_round);
+  Summed result{{}, std::vector<uint64_t>(static_cast<size_t>(numel))};
+  std::mutex mutex;
+  const auto left = [&] {
+    std::vector<int> all;
+    for (const size_t member : sum.members().members()) all.push_back(static_cast<int>(member));
+    return all;
+  };
+  const auto phase = [&](const std::vector<int>& whom, Kind kind, const std::function<crypto::Bytes(int)>& question, const auto& take) {
+    ask_all(whom, [&](int member, const Link& link) {
+      const crypto::Bytes answer = bytes_of_text(ask(link, kind, text_of_bytes(question(member))));
+      const std::lock_guard lock(mutex);
+      take(static_cast<size_t>(member), answer);
+    });
+  };
+  const auto always = [](const crypto::Bytes& bytes) { return [&bytes](int) { return bytes; }; };
+  try {
+    phase(
+        members, Kind::kAdvertise, [](int) { return crypto::Bytes(); },
+        [&](size_t member, const crypto::Bytes& answer) { sum.advertised(member, answer); });
+    const crypto::Bytes keys = sum.key_list();
+    phase(left(), Kind::kShare, always(keys), [&](size_t member, const crypto::Bytes& answer) { sum.shared(member, answer); });
+    const std::vector<crypto::Bytes> inboxes = sum.inboxes();
+    std::counting_semaphore<> places(kUpdatesAtOnce);
+    ask_all(left(), [&](int member, const Link& link) {
+      places.acquire();
+      const auto release = std::unique_ptr<void, std::function<void(void*)>>(&places, [&](void*) { places.release(); });
+      ask(link, Kind::kMask, text_of_bytes(inboxes[static_cast<size_t>(member)]));
+      const std::vector<uint64_t> values = receive_update(link, static_cast<uint64_t>(numel));
+      const std::lock_guard lock(mutex);
+      sum.masked(static_cast<size_t>(member));
+      add_to(result.values, values);
+    });
+    const crypto::Bytes survivors = sum.survivors();
+    phase(left(), Kind::kAgree, always(survivors), [&](size_t member, const crypto::Bytes& answer) { sum.confirmed(member, answer); });
+    const crypto::Bytes confirmations = sum.confirmations();
+    phase(left(), Kind::kUnmask, always(confirmations), [&](size_t member, const crypto::Bytes& answer) { sum.revealed(member, answer); });
+    const crypto::Unmask unmask = sum.unmask();
+    unmask.remove(0, result.values);
+    for (const size_t member : unmask.summed().members()) result.members.push_back(static_cast<int>(member));
+    return result;
+  } catch (const crypto::RoundAborted& aborted) {
+    if (!options_.stopped()) options_.say(concat("round ", round, " is repeated: ", aborted.what()));
+  } catch (const crypto::PartyError& error) {
+    for (const size_t member : error.members.members()) leave(static_cast<int>(member), error.what());
+    options_.say(concat("round ", round, " is repeated: ", error.what()));
+  }
+  return std::nullopt;
+}
+
+void Coordinator::end() {
+  ask_all(present(), [&](int, const Link& link) { ask(link, Kind::kEnd, ""); });
+}
+
+}  // namespace trireme::federation

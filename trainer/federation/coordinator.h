@@ -1,0 +1,100 @@
+#pragma once
+// The coordinator of a federation: which members are there, and the rounds that it takes with them. It has no data; what it learns of members is their
+// held-out losses, their numbers of training sequences with weighting by samples, and the sum of their updates, or without secure aggregation each update.
+//
+// A round (McMahan et al. 2017, arXiv:1602.05629; Bonawitz et al. 2019, arXiv:1902.01046): all members that are there evaluate the current weights and
+// train; those that have finished in time send their updates; the mean of these is the result. A member that fails, or takes longer than round_seconds,
+// has left the round, and may come back in the next one.
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trainer/config/config.h"
+#include "trainer/federation/connection.h"
+#include "trainer/federation/messages.h"
+
+namespace trireme::federation {
+
+/// Bits after the point of the fixed-point numbers that are summed.
+inline constexpr int kFractionBits = 40;
+
+struct CoordinatorOptions {
+  FederationConfig config;
+  std::string terms;  ///< JSON: the keys that decide what is trained, which members compare with theirs
+  std::function<bool()> stopped;
+  std::function<void(const std::string&)> say;  ///< called from the thread that calls the coordinator
+};
+
+/// Mean loss in nats over `tokens` targets of a member's held-out data.
+struct HeldOutLoss {
+  double loss = 0;
+  int64_t tokens = 0;
+};
+
+struct MeanUpdate {
+  std::vector<int> members;  ///< those whose updates it has
+  std::vector<double> mean;  ///< by element, weights before minus after; weighted
+};
+
+class Coordinator {
+ public:
+  /// Listens from now on. `identity` outlives the coordinator. Errors: those of MemberListener.
+  Coordinator(const Identity& identity, CoordinatorOptions options);
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  int port() const { return listener_.port(); }
+  /// Waits until all members are there, or enough and wait_seconds are over. False if a stop was requested.
+  bool gather();
+  /// Takes those that have connected since the last call. gather() does that.
+  void admit();
+  std::vector<int> present() const;
+  /// Sends the weights after step `step` to all members that are there; returns the losses of those that have held-out data. Wire: size of the weights for each member.
+  std::map<int, HeldOutLoss> evaluate(int64_t step, std::span<const std::byte> weights);
+  /// Lets all members that are there train round `round` (from 1) and sums their updates of `numel` elements. Nothing if a stop was requested, or fewer than the
+  /// minimum were left. Wire: 8 bytes per element from each member. Memory: 8 bytes per element for the sum, and for each of two updates that arrive.
+  std::optional<MeanUpdate> train(int64_t round, int64_t numel);
+  /// Tells the members that training is over.
+  void end();
+
+ private:
+  struct Summed {
+    std::vector<int> members;
+    std::vector<uint64_t> values;
+  };
+  using Ask = std::function<void(int member, const Link& link)>;
+  void listen();
+  void greet(const std::vector<int>& members);
+  std::vector<int> ask_all(const std::vector<int>& members, const Ask& ask);
+  void leave(int member, const std::string& reason);
+  void remove_closed();
+  std::optional<Summed> sum_plainly(const std::vector<int>& members, int64_t numel);
+  std::optional<Summed> sum_securely(const std::vector<int>& members, int64_t numel, int64_t round);
+  std::string name_of(int member) const { return identity_.roster.name_of(member); }
+  int64_t fewest() const;
+
+  const Identity& identity_;
+  CoordinatorOptions options_;
+  std::array<uint8_t, 32> run_{};  ///< drawn at the start
+  std::map<int64_t, uint32_t> attempts_;
+  MemberListener listener_;
+  std::map<int, Link> links_;         ///< of those that are there
+  std::map<int, int64_t> sequences_;  ///< of their training data
+  std::mutex mutex_;                  ///< guards arrivals_ and is_closing_
+  std::condition_variable arrived_;
+  std::vector<std::pair<int, Link>> arrivals_;
+  bool is_closing_ = false;
+  std::thread thread_;  ///< runs listen()
+};
+
+/// Sends a question and returns the body of the answer. Errors: those of send() and receive(); DataError for a refusal, with its text.
+std::string ask(const Link& link, Kind kind, std::string body);
+
+}  // namespace trireme::federation

@@ -1,0 +1,218 @@
+#include "trainer/federation/member.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "trainer/config/check_federation.h"
+#include "trainer/files/printable.h"
+
+namespace trireme::federation {
+namespace {
+
+constexpr std::chrono::seconds kConnectTime{10};
+constexpr int kMostRefusals = 3;
+
+std::string text_of_message(const crypto::Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+std::span<const uint8_t> bytes_of_message(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+
+}  // namespace
+
+crypto::RoundName round_name(const nlohmann::json& body, const std::string& peer) {
+  crypto::RoundName name;
+  if (!crypto::from_hex(member_of_body<std::string>(body, "run", peer), name.run)) throw DataError(concat(peer, " has sent no name of its run"));
+  name.number = static_cast<uint64_t>(member_of_body<int64_t>(body, "round", peer));
+  name.attempt = static_cast<uint32_t>(member_of_body<int64_t>(body, "attempt", peer));
+  return name;
+}
+
+Member::Member(const Identity& identity, MemberOptions options) : identity_(identity), options_(std::move(options)) {}
+
+void Member::lose(const std::string& why) {
+  link_ = Link();
+  sum_.reset();
+  masks_.reset();
+  options_.say(concat("lost the coordinator: ", why, "; connecting again"));
+}
+
+/// Waits for the coordinator, which may start later or again.
+void Member::connect() {
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.config.round_seconds));
+  for (auto pause = kLook; !options_.stopped(); pause = std::min<std::chrono::milliseconds>(2 * pause, std::chrono::seconds(2))) {
+    try {
+      link_ = connect_to_coordinator(options_.address, identity_, std::min(end, Clock::now() + kConnectTime));
+      return;
+    } catch (const IoError& error) {
+      if (Clock::now() >= end) throw;
+      if (pause == kLook) options_.say(concat("waiting for the coordinator: ", error.what()));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+/// Nothing if the connection is lost, or a stop was requested.
+std::optional<Message> Member::next_question() {
+  while (!options_.stopped())
+    if (ready_before(link_.file(), POLLIN, Clock::now() + kLook)) {
+      try {
+        std::optional<Message> question = receive(link_);
+        if (!question) throw IoError("it has closed the connection");
+        was_accepted_ = true;
+        refusals_ = 0;
+        return question;
+      } catch (const IoError& error) {
+        if (!was_accepted_ && ++refusals_ >= kMostRefusals)
+          throw ConfigError(concat("the coordinator at ", options_.address,
+                                   " refuses this member: it does not have the same roster, or it is not running a ", "federation of this member"));
+        lose(error.what());
+        return std::nullopt;
+      }
+    }
+  return std::nullopt;
+}
+
+Order Member::next() {
+  for (;;) {
+    if (!link_.is_open()) connect();
+    if (options_.stopped()) return {Task::kStop};
+    const std::optional<Message> question = next_question();
+    if (options_.stopped()) return {Task::kStop};
+    if (!question) return {Task::kLost};
+    try {
+      if (std::optional<Order> order = take(*question)) return std::move(*order);
+    } catch (const IoError& error) {
+      lose(error.what());
+      return {Task::kLost};
+    }
+  }
+}
+
+void Member::answer(const std::string& body) { send(link_, {Kind::kAnswer, body}); }
+void Member::refuse(const std::string& why) { send(link_, {Kind::kRefusal, why}); }
+
+/// Answers a question. Returns what is left to do.
+std::optional<Order> Member::take(const Message& question) {
+  switch (question.kind) {
+    case Kind::kConfiguration:
+      compare_terms(question.body);
+      answer(nlohmann::json{{"sequences", options_.sequences}}.dump());
+      return std::nullopt;
+    case Kind::kWeights: {
+      const nlohmann::json body = parse_body(question.body, link_.peer());
+      return Order{.task = Task::kWeights,
+                   .step = member_of_body<int64_t>(body, "step", link_.peer()),
+                   .bytes = member_of_body<int64_t>(body, "bytes", link_.peer())};
+    }
+    case Kind::kTrain: return begin_training(question.body);
+    case Kind::kEnd: answer("{}"); return Order{Task::kEnd};
+    case Kind::kMask:
+      if (!options_.config.secure) return Order{Task::kSend};
+      break;
+    case Kind::kAdvertise:
+    case Kind::kShare:
+    case Kind::kAgree:
+    case Kind::kUnmask: break;
+    default: throw DataError(concat(link_.peer(), " has sent what is no question"));
+  }
+  return take_phase(question);
+}
+
+/// The phases of secure aggregation. What is wrong with another member ends this attempt; a coordinator that does what the protocol forbids ends the job.
+std::optional<Order> Member::take_phase(const Message& question) {
+  try {
+    if (!sum_) throw DataError("no round of secure aggregation has begun");
+    const std::span<const uint8_t> body = bytes_of_message(question.body);
+    switch (question.kind) {
+      case Kind::kAdvertise: answer(text_of_message(sum_->advertise())); break;
+      case Kind::kShare: answer(text_of_message(sum_->share(body))); break;
+      case Kind::kAgree: answer(text_of_message(sum_->confirm(body))); break;
+      case Kind::kUnmask: answer(text_of_message(sum_->reveal(body))); break;
+      default: masks_ = sum_->mask(body); return Order{Task::kSend};
+    }
+  } catch (const crypto::PartyError& error) {
+    refuse(error.what());
+    if (error.members.size() == 0)
+      throw InternalError(concat("the coordinator at ", options_.address, " is not honest, or its messages were changed: ", error.what()));
+    options_.say(concat("this attempt is void: ", error.what()));
+  } catch (const DataError& error) {
+    refuse(error.what());
+  }
+  return std::nullopt;
+}
+
+/// Both sides must train the same model in the same way. Errors: ConfigError with the first keys that differ.
+void Member::compare_terms(const std::string& theirs) {
+  const nlohmann::json other = parse_body(theirs, link_.peer()), own = nlohmann::json::parse(options_.terms);
+  std::string differences;
+  for (const auto& [key, value] : own.items()) {
+    const std::string at_coordinator = other.contains(key) && other[key].is_string() ? other[key].get<std::string>() : "not set";
+    if (at_coordinator != value.get<std::string>())
+      differences += concat("\n  ", key, ": ", value.get<std::string>(), " here, ", printable(at_coordinator), " at the coordinator");
+  }
+  if (differences.empty()) return;
+  refuse(concat("it trains another model, or in another way:", differences));
+  throw ConfigError(concat("the coordinator at ", options_.address, " has another configuration:", differences, "\nall members need the same"));
+}
+
+Order Member::begin_training(const std::string& text) {
+  const nlohmann::json body = parse_body(text, link_.peer());
+  const auto round = member_of_body<int64_t>(body, "round", link_.peer());
+  const auto weight = member_of_body<double>(body, "weight", link_.peer());
+  if (round < 1 || !(weight > 0 && weight <= 1)) throw DataError(concat(link_.peer(), " has sent round ", round, " and weight ", weight));
+  sum_.reset();
+  masks_.reset();
+  if (options_.config.secure)
+    sum_.emplace(
+        crypto::SumRound(identity_.roster.member_keys(), static_cast<size_t>(fewest_members(options_.config)), round_name(body, link_.peer())),
+        static_cast<size_t>(identity_.index), identity_.key);
+  return {.task = Task::kTrain, .round = round, .weight = weight};
+}
+
+/// A lost connection is noticed by the next question.
+template <class Body>
+void Member::guarded(const Body& body) {
+  if (!link_.is_open()) return;
+  try {
+    body();
+  } catch (const IoError& error) {
+    lose(error.what());
+  }
+}
+
+bool Member::receive_weights(std::span<std::byte> bytes) {
+  guarded([&] {
+    if (!link_.receive(bytes)) throw IoError("it has closed the connection");
+  });
+  return link_.is_open();
+}
+
+void Member::answer_weights(double loss, int64_t tokens) {
+  guarded([&] { answer(nlohmann::json{{"loss", loss}, {"tokens", tokens}}.dump()); });  // null if it is not finite
+}
+void Member::answer_trained(int64_t steps) {
+  guarded([&] { answer(nlohmann::json{{"steps", steps}}.dump()); });
+}
+void Member::begin_update() {
+  guarded([&] { answer("{}"); });
+}
+void Member::send_update(int64_t first, std::span<uint64_t> values) {
+  if (masks_) masks_->add(static_cast<uint64_t>(first), values);
+  const Range range{static_cast<uint64_t>(first), values.size()};
+  guarded([&] {
+    link_.send(std::as_bytes(std::span(&range, 1)));
+    link_.send(std::as_bytes(values));
+  });
+}
+void Member::refuse_update(const std::string& why) {
+  guarded([&] { refuse(why); });
+}
+void Member::end_update() {
+  const Range end;
+  guarded([&] { link_.send(std::as_bytes(std::span(&end, 1))); });
+  masks_.reset();  // they hide one update
+}
+
+}  // namespace trireme::federation

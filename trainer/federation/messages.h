@@ -1,0 +1,49 @@
+#pragma once
+// What a coordinator and its members say over a connection. The coordinator asks, and a member answers each question by kAnswer or kRefusal:
+//
+//   question        body                                   answer
+//   kConfiguration  terms (JSON)                           {"sequences": of its training data}
+//   kWeights        {"step", "bytes"}; the weights          {"loss": of its held-out data, or null; "tokens"}
+//   kTrain          {"round", "attempt", "weight", ...}    {"steps"}, after the last step of the round
+//   kAdvertise      empty                                  its keys of this attempt          \.
+//   kShare          everybody's keys                       its encrypted shares               | parallel/crypto/secure_sum.h
+//   kMask           the shares for it                      its masked update as a stream      |
+//   kAgree          who has sent an update                 its signature of that              |
+//   kUnmask         the signatures                         its shares of masks to remove     /
+//   kEnd            empty                                  {}
+//
+// Without secure aggregation only kMask of the phases of the sum is asked, with an empty body.
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "parallel/comm/link.h"
+
+namespace trireme::federation {
+
+enum class Kind : uint32_t { kConfiguration = 1, kWeights, kTrain, kAdvertise, kShare, kMask, kAgree, kUnmask, kEnd, kAnswer, kRefusal };
+
+struct Message {
+  Kind kind = Kind::kAnswer;
+  std::string body = {};
+};
+
+/// Errors: those of Link.
+void send(const Link& link, const Message& message);
+/// Nothing if the other end has closed the connection. Errors: those of Link; DataError for an unknown kind or a body longer than 16 MiB.
+std::optional<Message> receive(const Link& link);
+
+/// JSON of a message's body. Errors: DataError that names `peer`.
+nlohmann::json parse_body(const std::string& body, const std::string& peer);
+/// A member of it as T. Errors: DataError that names `peer`, if it is missing or of another type.
+template <class T>
+T member_of_body(const nlohmann::json& body, const char* key, const std::string& peer);
+
+/// A run of elements in a stream of an update: `count` values of 8 bytes follow, little endian. `count` 0 ends the stream.
+struct Range {
+  uint64_t first = 0, count = 0;
+};
+inline constexpr uint64_t kLongestRange = 1 << 17;  ///< elements, 1 MiB
+
+}  // namespace trireme::federation

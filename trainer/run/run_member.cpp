@@ -1,0 +1,158 @@
+// A member's part in the rounds of a federation: the weights come from the coordinator, which gets the update of each round.
+#include <cmath>
+#include <cstring>
+
+#include "parallel/crypto/fixed_point.h"
+#include "parallel/crypto/private_random.h"
+#include "trainer/config/check_federation.h"
+#include "trainer/federation/coordinator.h"
+#include "trainer/loop/collectively.h"
+#include "trainer/run/rank_run.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kChunk = 4 << 20;  ///< bytes of weights that ranks pass on at once
+constexpr double kUnlimited = 1e9;   ///< seconds: other members, or the coordinator, may take as long as they like
+
+/// What rank 0 has, on all ranks. Collective.
+std::string from_rank_0(Communicator& world, std::string text) { return world.size() == 1 ? text : all_gather_strings(world, text)[0]; }
+
+std::string text_of_order(const federation::Order& order) {
+  return nlohmann::json{static_cast<int>(order.task), order.step, order.bytes, order.round, order.weight}.dump();
+}
+federation::Order order_of_text(const std::string& text) {
+  const nlohmann::json parts = nlohmann::json::parse(text);
+  return {static_cast<federation::Task>(parts[0].get<int>()), parts[1].get<int64_t>(), parts[2].get<int64_t>(), parts[3].get<int64_t>(),
+          parts[4].get<double>()};
+}
+
+}  // namespace
+
+void Run::join_federation() {
+  const federation::Role& role = *options_.federation;
+  model_ = std::make_unique<federation::FlatModel>(*trainer_);
+  collectively(world_, [&] {
+    if (!reports()) return;
+    const FederationConfig& f = role.config;
+    identity_ = std::make_unique<federation::Identity>(federation::read_identity(f.roster.value(), f.members, f.identity_key_file.value(), false));
+    member_ = std::make_unique<federation::Member>(
+        *identity_, federation::MemberOptions{role.address, f, role.terms, data_->train.sequences(), [this] { return stop_.requested(); },
+                                              [this](const std::string& line) { reporter_.message(line); }});
+  });
+}
+
+federation::Order Run::next_order() {
+  std::string text;
+  collectively(world_, [&] {
+    if (reports()) text = text_of_order(member_->next());
+  });
+  return order_of_text(from_rank_0(world_, text));
+}
+
+/// Does what the coordinator asks until it asks for the steps of a round; returns the first one. Nothing if a stop was requested, or the federation has
+/// ended.
+std::optional<int64_t> Run::federate() {
+  finish_step();
+  progress_.set_timeout(kUnlimited);
+  const int64_t steps = options_.federation->round_steps;
+  if (std::exchange(round_, 0) > 0 && reports()) member_->answer_trained(steps);
+  for (;;) {
+    progress_.act("waiting for the coordinator");
+    const federation::Order order = next_order();
+    switch (order.task) {
+      case federation::Task::kStop: return std::nullopt;
+      case federation::Task::kLost: break;
+      case federation::Task::kWeights:
+        if (!take_weights(order)) return std::nullopt;
+        break;
+      case federation::Task::kTrain:
+        if (order.round * steps > total_)
+          throw AgreedError(ExitCode::kInternal, concat("the coordinator asks for round ", order.round, " of ", total_ / steps), reports());
+        round_ = order.round;
+        round_weight_ = order.weight;
+        set_timeout();
+        continue_training();
+        return (order.round - 1) * steps + 1;
+      case federation::Task::kSend: send_update(); break;
+      case federation::Task::kEnd: has_ended_ = true; return std::nullopt;
+    }
+  }
+}
+
+/// False if a stop was requested.
+bool Run::take_weights(const federation::Order& order) {
+  progress_.act("receiving weights");
+  const auto size = static_cast<int64_t>(size_of(model_->dtype()));
+  if (order.bytes != model_->numel() * size)
+    throw AgreedError(ExitCode::kInternal,
+                      concat("the coordinator sends ", order.bytes, " bytes of weights, and the model has ", model_->numel() * size), reports());
+  for (int64_t done = 0; done < order.bytes;) {
+    std::string chunk;
+    if (reports()) {
+      chunk.resize(static_cast<size_t>(std::min(kChunk, order.bytes - done)));
+      if (!member_->receive_weights(std::as_writable_bytes(std::span(chunk)))) chunk.clear();
+    }
+    chunk = from_rank_0(world_, std::move(chunk));
+    if (chunk.empty()) return true;  // the connection is lost; what has come is replaced by the next weights
+    model_->receive(done / size, std::as_bytes(std::span(chunk)));
+    done += std::ssize(chunk);
+  }
+  model_->apply();
+  if (!data_->validation.empty() && !evaluate(order.step)) return false;
+  if (reports())
+    member_->answer_weights(last_evaluation_.tokens > 0 ? last_evaluation_.nats / static_cast<double>(last_evaluation_.tokens) : 0,
+                            data_->validation.empty() ? 0 : last_evaluation_.tokens);
+  return true;
+}
+
+/// Sends weight * (weights at the beginning of the round - weights now), shortened to `clip` and with this member's part of the noise, as fixed-point numbers.
+void Run::send_update() {
+  progress_.act("sending the update");
+  const FederationConfig& f = options_.federation->config;
+  const crypto::FixedPoint numbers(federation::kFractionBits, static_cast<size_t>(f.members));
+  const double norm = std::sqrt(model_->update_squares());
+  const double factor = round_weight_ * (f.clip && norm > *f.clip ? *f.clip / norm : 1);
+  const bool is_sendable = std::isfinite(norm) && norm * factor <= numbers.limit() / 2;
+  reporter_.event("update", done_, {{"update_norm", norm}, {"clipped", f.clip && norm > *f.clip}});
+  if (!is_sendable) {
+    if (reports()) member_->refuse_update(concat("its update is not finite or too large: norm ", norm));
+    reporter_.message(concat("warning: the update of this round is not sent: its norm is ", norm));
+    return;
+  }
+  crypto::Key key;
+  crypto::draw({key.data(), crypto::kKeyBytes});
+  const crypto::PrivateRandom random(key);
+  const double deviation = f.noise ? *f.noise * *f.clip / std::sqrt(static_cast<double>(fewest_members(f))) : 0;
+  std::string frames;
+  if (reports()) member_->begin_update();
+  const auto pass_on = [&] {
+    for (const std::string& of_rank : world_.size() == 1 ? std::vector{frames} : all_gather_strings(world_, frames)) {
+      for (size_t at = 0; reports() && at < of_rank.size();) {
+        federation::Range range;
+        std::memcpy(&range, of_rank.data() + at, sizeof range);
+        std::vector<uint64_t> values(range.count);
+        std::memcpy(values.data(), of_rank.data() + at + sizeof range, values.size() * sizeof(uint64_t));
+        member_->send_update(static_cast<int64_t>(range.first), values);
+        at += sizeof range + values.size() * sizeof(uint64_t);
+      }
+    }
+    frames.clear();
+  };
+  std::vector<double> noise;
+  std::vector<uint64_t> encoded;
+  model_->visit_update(federation::kLongestRange, [&](int64_t first, std::span<const double> values) {
+    noise.assign(values.size(), 0);
+    if (deviation > 0) random.normal("update", 0, first, noise);
+    encoded.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) encoded[i] = numbers.encode(factor * values[i] + deviation * noise[i]);
+    const federation::Range range{static_cast<uint64_t>(first), encoded.size()};
+    frames.append(reinterpret_cast<const char*>(&range), sizeof range);
+    frames.append(reinterpret_cast<const char*>(encoded.data()), encoded.size() * sizeof(uint64_t));
+    if (world_.size() == 1 && std::ssize(frames) >= kChunk) pass_on();
+  });
+  pass_on();
+  if (reports()) member_->end_update();
+}
+
+}  // namespace trireme
