@@ -17,6 +17,7 @@ SecureSumCoordinator::SecureSumCoordinator(const SumRound& round)
 }
 
 void SecureSumCoordinator::admit(Phase phase, size_t from) const {
+  TRIREME_CHECK(from < round_.size(), "message of member ", from, " of ", round_.size());
   const MemberSet sender = MemberSet::of(from);
   if (phase != phase_) throw PartyError(sender, "its message belongs to another phase of the round");
   if (!expected_.contains(from)) throw PartyError(sender, "it is not part of the round any more");

@@ -24,8 +24,8 @@ class Unmask {
   MaskKeys masks_;
 };
 
-/// In each phase messages arrive from some members, and a call ends the phase with the message for those. That call throws RoundAborted if they are fewer than the
-/// threshold. A message that is refused with a PartyError changes nothing, so that its sender counts as one that has sent nothing.
+/// In each phase messages arrive from some members, and a call ends the phase with the message for those. That call throws RoundAborted if they are
+/// fewer than the threshold. A message that is refused with a PartyError changes nothing, so that its sender counts as one that has sent nothing.
 class SecureSumCoordinator {
  public:
   explicit SecureSumCoordinator(const SumRound& round);
@@ -53,8 +53,8 @@ class SecureSumCoordinator {
 
   /// Message 8. Errors: PartyError for the sender.
   void revealed(size_t from, std::span<const uint8_t> message);
-  /// Reconstructs secrets from the shares. Errors: PartyError for a member whose secret is not the one that it has advertised or committed to, which means that
-  /// it has shared another one or that a member whose shares the message names has revealed a wrong one.
+  /// Reconstructs secrets from the shares. Errors: PartyError for a member whose secret is not the one that it has advertised or committed to, which
+  /// means that it has shared another one or that a member whose shares the message names has revealed a wrong one.
   Unmask unmask();
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// The masks of a secure sum: streams of ChaCha20, whose words are added to values or subtracted from them modulo 2^64. Word i belongs to the element with
-// index i of the whole vector, so that processes which hold parts of the vector mask them by themselves.
+// The masks of a secure sum: streams of ChaCha20, whose words are added to values or subtracted from them modulo 2^64. Word i belongs to the element
+// with index i of the whole vector, so that processes which hold parts of the vector mask them by themselves.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,8 +32,8 @@ class MaskKeys {
   std::vector<Stream> streams_;
 };
 
-/// The key of the mask that two members share: BLAKE2b-256, keyed with their X25519 product, of a name, the round and both public mask keys. Returns false if
-/// `other` is a point of small order.
+/// The key of the mask that two members share: BLAKE2b-256, keyed with their X25519 product, of a name, the round and both public mask keys. Returns
+/// false if `other` is a point of small order.
 [[nodiscard]] bool pair_mask_key(const SumRound& round, const Key& secret, const Point& own, const Point& other, Key& key);
 /// Of a pair's two members the one with the higher number subtracts the mask.
 constexpr bool subtracts_pair_mask(size_t member, size_t other) { return member > other; }

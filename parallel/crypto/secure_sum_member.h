@@ -11,8 +11,8 @@
 
 namespace trireme::crypto {
 
-/// The functions are called once each, in their order. One that throws a PartyError ends the round for this member, as does one that is called again: the member
-/// then answers nothing more, and its secrets cannot be asked for in another way.
+/// The functions are called once each, in their order. One that throws a PartyError ends the round for this member, as does one that is called again:
+/// the member then answers nothing more, and its secrets cannot be asked for in another way.
 class SecureSumMember {
  public:
   /// `key`, whose public key is identity `id` of the roster, outlives this object. Errors: ConfigError if it is another key.
@@ -21,8 +21,8 @@ class SecureSumMember {
   /// Draws two key pairs. Returns message 1.
   Bytes advertise();
   /// Takes message 2, the keys of set U1, and returns message 3, the shares of this member's secrets.
-  /// Errors: PartyError, for the coordinator if the list has fewer members than the threshold, wrong signatures, or not this member's own keys; for members
-  /// whose keys are not distinct from all others or are points of small order.
+  /// Errors: PartyError, for the coordinator if the list has fewer members than the threshold, wrong signatures, or not this member's own keys; for
+  /// members whose keys are not distinct from all others or are points of small order.
   Bytes share(std::span<const uint8_t> key_list);
   /// Takes message 4, the shares from set U2, and returns the keys of this member's masks.
   /// Errors: PartyError, for the coordinator as above; for a member whose shares do not decrypt, where the coordinator may have changed them.
@@ -31,7 +31,8 @@ class SecureSumMember {
   /// Errors: PartyError for the coordinator if U3 has fewer members than the threshold, members outside of U2, or not this member.
   Bytes confirm(std::span<const uint8_t> survivors);
   /// Takes message 7, the signatures of set U4, and returns message 8: shares of the self masks of U3 and of the mask keys of U2 without U3.
-  /// Errors: PartyError for the coordinator if U4 has fewer members than the threshold or outside of U3, or a member has signed other sets than this one.
+  /// Errors: PartyError for the coordinator if U4 has fewer members than the threshold or outside of U3, or a member has signed other sets than this
+  /// one.
   Bytes reveal(std::span<const uint8_t> confirmations);
 
   /// After confirm(): set U3, whose values the sum contains.

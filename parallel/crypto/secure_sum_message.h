@@ -1,11 +1,11 @@
 #pragma once
 // The bytes of a secure sum's messages.
 //
-// A message is: its kind (1 byte), the digest of the round (32), a party (1), the body, and a tail. Members' messages begin with the sender's number and end
-// with its Ed25519 signature of "trireme secure sum message\0" and everything before. The coordinator's messages begin with the number of the member
-// that they are for, or 255 if they are for all, and end with the SHA-256 of everything before: it finds transmission errors, while the members'
-// signatures inside protect against the coordinator itself. A set of members is 8 bytes, little endian, and what belongs to its members follows in
-// ascending order, so that a message has no room for repetitions or another order.
+// A message is: its kind (1 byte), the digest of the round (32), a party (1), the body, and a tail. Members' messages begin with the sender's number
+// and end with its Ed25519 signature of "trireme secure sum message\0" and everything before. The coordinator's messages begin with the number of the
+// member that they are for, or 255 if they are for all, and end with the SHA-256 of everything before: it finds transmission errors, while the
+// members' signatures inside protect against the coordinator itself. A set of members is 8 bytes, little endian, and what belongs to its members
+// follows in ascending order, so that a message has no room for repetitions or another order.
 //
 //   kind  from         body
 //   1     member       X25519 public keys for encryption and for masks (32 + 32)
@@ -15,7 +15,7 @@
 //   5     coordinator  the set U3
 //   6     member       none; the signature also covers the SHA-256 of message 2, and the sets U2 and U3
 //   7     coordinator  the set U4; for each of it the signature of message 6 (64)
-//   8     member       the set U3; for each of it a share of the self mask (32); the set U2 without U3; for each of it a share of the secret mask key (32)
+//   8     member       the set U3; for each of it a share of the self mask (32); the set U2 without U3; for each of it a share of the mask key (32)
 //   9     processes of one member among themselves: mask keys (secure_sum_masks.h)
 #include <algorithm>
 #include <array>

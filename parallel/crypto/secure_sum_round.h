@@ -39,7 +39,8 @@ class MemberSet {
   uint64_t bits_ = 0;
 };
 
-/// A party has sent what the protocol does not allow, or what is not its own. `members` are those that may have done so; it is empty for the coordinator.
+/// A party has sent what the protocol does not allow, or what is not its own. `members` are those that may have done so; it is empty for the
+/// coordinator.
 struct PartyError : DataError {
   PartyError(MemberSet who, const std::string& what)
       : DataError(concat("secure sum: ", who.size() == 0 ? "the coordinator" : who.text(), ": ", what)), members(who) {}
@@ -66,16 +67,16 @@ struct RoundName {
 /// One attempt at one sum, as all parties know it.
 class SumRound {
  public:
-  /// `roster`: the members' Ed25519 identities. Errors: ConfigError unless there are 2 to 64 distinct ones and the threshold is floor(n/2) + 1 to n. At a
-  /// lower threshold two disjoint groups of members could each confirm another result.
+  /// `roster`: the members' Ed25519 identities. Errors: ConfigError unless there are 2 to 64 distinct ones and the threshold is floor(n/2) + 1 to n.
+  /// At a lower threshold two disjoint groups of members could each confirm another result.
   SumRound(std::vector<PublicKey> roster, size_t threshold, const RoundName& name);
 
   size_t size() const { return roster_.size(); }
   size_t threshold() const { return threshold_; }
   MemberSet members() const { return MemberSet::first(size()); }
   const PublicKey& identity(size_t member) const { return roster_[member]; }
-  /// SHA-256 of "trireme secure sum round\0", the run, the number (8 bytes, little endian), the attempt (4), the threshold (1), the number of members (1) and
-  /// the roster. Every signature, derived key and frame of the round depends on it.
+  /// SHA-256 of "trireme secure sum round\0", the run, the number (8 bytes, little endian), the attempt (4), the threshold (1), the number of members
+  /// (1) and the roster. Every signature, derived key and frame of the round depends on it.
   const Hash& digest() const { return digest_; }
 
  private:

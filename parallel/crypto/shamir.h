@@ -2,12 +2,12 @@
 // Secret sharing (A. Shamir, How to share a secret, CACM 22(11), 1979) of 32-byte secrets, byte by byte over GF(2^8) with the polynomial of AES,
 // x^8 + x^4 + x^3 + x + 1.
 //
-// Each byte of the secret is the value at 0 of a polynomial of degree threshold - 1 whose other coefficients are random, and a share contains the values at
-// one point. `threshold` shares determine the secret; fewer are consistent with every secret equally. Shares say nothing of their own about whether they
-// are genuine: who combines them compares the secret with something known.
+// Each byte of the secret is the value at 0 of a polynomial of degree threshold - 1 whose other coefficients are random, and a share contains the
+// values at one point. `threshold` shares determine the secret; fewer are consistent with every secret equally. Shares say nothing of their own about
+// whether they are genuine: who combines them compares the secret with something known.
 //
-// Time and memory accesses do not depend on secrets or shares: products are computed bit by bit with masks, without tables and branches. They depend on
-// points and the threshold, which are public.
+// Time and memory accesses do not depend on secrets or shares: products are computed bit by bit with masks, without tables and branches. They depend
+// on points and the threshold, which are public.
 #include <cstdint>
 #include <span>
 #include <vector>

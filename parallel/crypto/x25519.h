@@ -14,8 +14,8 @@ using Point = std::array<uint8_t, kPointBytes>;  ///< an X25519 public key
 /// The public key of `secret`, which is any 32 random bytes.
 Point public_point(const Key& secret);
 
-/// The product that the owners of two key pairs share. It is no key yet: derive() makes keys of it. Returns false, with `product` unspecified, if `other` is
-/// a point of small order, whose product everybody knows.
+/// The product that the owners of two key pairs share. It is no key yet: derive() makes keys of it. Returns false, with `product` unspecified, if
+/// `other` is a point of small order, whose product everybody knows.
 [[nodiscard]] bool multiply(const Key& secret, const Point& other, Key& product);
 
 /// Compares two secrets in a time that does not depend on them.

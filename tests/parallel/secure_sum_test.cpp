@@ -185,6 +185,18 @@ Bytes confirmations_message(const SumRound& round, MemberSet set, const std::vec
   return message.checksum();
 }
 
+/// What `sender` has encrypted for `receiver` in `shares`, a message for all members.
+std::span<const uint8_t> frame_in(const Bytes& shares, size_t sender, size_t receiver) {
+  return std::span(shares).subspan(kHeadBytes + kKeyBytes + kSetBytes + (receiver - (receiver > sender ? 1 : 0)) * kFrameBytes, kFrameBytes);
+}
+
+Bytes inbox_message(const SumRound& round, size_t receiver, MemberSet set, const std::vector<Bytes>& shares) {
+  MessageWriter message(MessageKind::kInbox, round, receiver);
+  message.put(set.without(receiver));
+  for (const size_t sender : set.without(receiver).members()) message.put(frame_in(shares[sender], sender, receiver));
+  return message.checksum();
+}
+
 /// A list of keys from messages 1, which are not verified.
 Bytes key_list_message(const SumRound& round, const std::vector<Bytes>& advertised, MemberSet set) {
   MessageWriter message(MessageKind::kKeyList, round, kEverybody);
@@ -239,16 +251,15 @@ TEST_CASE("secure sum: 64 members, of whom a third leaves") {
 
 TEST_CASE("secure sum: members that leave in any phase are recovered from, or the round is aborted below the threshold") {
   if (!has_sodium()) return;
-  for (const size_t n : {2, 4, 6}) {
+  for (const auto& [n, threshold] : {std::pair<size_t, size_t>(2, 2), {4, 3}, {5, 3}}) {
     const std::vector<Values> vectors = encoded_vectors(n, 37);
-    const size_t threshold = default_threshold(n);
     // Member i leaves in phase p; another one, or the same, in another phase or the same.
     for (size_t one = 0; one < n; ++one)
       for (int p = 0; p < kPhases; ++p)
         for (size_t other = one; other < n; ++other)
           for (int q = 0; q < kPhases; ++q) {
             if (other == one && q != p) continue;
-            CAPTURE(n, one, p, other, q);
+            INFO("member " << one << " leaves in phase " << p << ", member " << other << " in phase " << q);
             std::array<MemberSet, kPhases> absent;
             absent[static_cast<size_t>(p)] = absent[static_cast<size_t>(p)].with(one);
             absent[static_cast<size_t>(q)] = absent[static_cast<size_t>(q)].with(other);
@@ -259,7 +270,7 @@ TEST_CASE("secure sum: members that leave in any phase are recovered from, or th
               if (phase == 2) summed = left;
               if (left.size() < threshold) aborted = kPhaseNames[phase];
             }
-            SumParties parties(n);
+            SumParties parties(n, {}, threshold);
             if (aborted != nullptr) {
               check_throws<RoundAborted>([&] { run_round(parties, absent); }, {aborted, left.text(), concat("at least ", threshold)});
               continue;
@@ -436,13 +447,11 @@ TEST_CASE("secure sum: members refuse shares from fewer members than the thresho
   if (!has_sodium()) return;
   SumParties parties(5);
   parties.advertise();
-  parties.share();
-  Bytes few = parties.inboxes[0];
-  few.resize(kHeadBytes);
-  few.insert(few.end(), {0b110, 0, 0, 0, 0, 0, 0, 0});
-  few.insert(few.end(), parties.inboxes[0].begin() + kHeadBytes + kSetBytes, parties.inboxes[0].begin() + kHeadBytes + kSetBytes + 2 * kFrameBytes);
-  few.resize(few.size() + sizeof(Hash));
-  few = with_valid_checksum(few);
+  std::vector<Bytes> shares;
+  for (size_t id = 0; id < 5; ++id) shares.push_back(parties.members[id].share(parties.keys));
+  for (size_t id = 0; id < 5; ++id) parties.coordinator.shared(id, shares[id]);
+  parties.inboxes = parties.coordinator.inboxes();
+  const Bytes few = inbox_message(parties.round, 0, set_of({0, 1, 2}), shares);
   check_blames(kLyingCoordinator, [&] { parties.members[0].mask(few); }, {"3 members", "at least 4"});
   for (const size_t id : {1, 2, 3}) parties.members[id].mask(parties.inboxes[id]);
   check_blames(kLyingCoordinator, [&] { parties.members[1].confirm(survivors_message(parties.round, set_of({1, 2, 3}))); }, {"3 members"});
@@ -480,19 +489,27 @@ TEST_CASE("secure sum: no member reveals shares if the coordinator has told memb
   CHECK_FALSE(parties.members[0].has_revealed());
 }
 
+TEST_CASE("secure sum: shares do not decrypt if the coordinator has sent members different lists of keys") {
+  if (!has_sodium()) return;
+  SumParties parties(5);
+  const std::vector<Bytes> advertised = advertised_by_all(parties);
+  const MemberSet all = MemberSet::first(5), four = MemberSet::first(4);
+  std::vector<Bytes> shares;
+  for (size_t id = 0; id < 5; ++id) shares.push_back(parties.members[id].share(key_list_message(parties.round, advertised, id == 0 ? four : all)));
+  check_blames(set_of({1}), [&] { parties.members[0].mask(inbox_message(parties.round, 0, four, shares)); }, {"another list of keys"});
+  check_blames(set_of({0}), [&] { parties.members[1].mask(inbox_message(parties.round, 1, all, shares)); }, {"another list of keys"});
+  parties.members[2].mask(inbox_message(parties.round, 2, set_of({1, 2, 3, 4}), shares));
+}
+
 TEST_CASE("secure sum: no member reveals shares if members have got shares from different sets") {
   if (!has_sodium()) return;
-  SumParties parties(5), without(5);
+  SumParties parties(5);
   parties.advertise();
   std::vector<Bytes> shares;
   for (SecureSumMember& member : parties.members) shares.push_back(member.share(parties.keys));
   for (size_t id = 0; id < 5; ++id) parties.coordinator.shared(id, shares[id]);
   parties.inboxes = parties.coordinator.inboxes();
-  // Member 0 gets the shares of members 1 to 3 only, which are the first ones of its inbox.
-  Bytes fewer(parties.inboxes[0].begin(), parties.inboxes[0].begin() + kHeadBytes + kSetBytes + 3 * kFrameBytes);
-  fewer[kHeadBytes] = 0b1110;
-  fewer.resize(fewer.size() + sizeof(Hash));
-  parties.inboxes[0] = with_valid_checksum(fewer);
+  parties.inboxes[0] = inbox_message(parties.round, 0, MemberSet::first(4), shares);
   std::vector<Bytes> confirmed;
   for (size_t id = 0; id < 5; ++id) parties.members[id].mask(parties.inboxes[id]);
   for (size_t id = 0; id < 5; ++id)
@@ -654,8 +671,7 @@ TEST_CASE("secure sum: no two frames of shares are encrypted with the same keyst
       if (sender == receiver) continue;
       Bytes stream(kKeyBytes);
       for (size_t i = 0; i < kKeyBytes; ++i)
-        stream[i] = shares[sender][kHeadBytes + kKeyBytes + kSetBytes + (receiver - (receiver > sender ? 1 : 0)) * kFrameBytes + i] ^
-                    revealed[kHeadBytes + kSetBytes + sender * kKeyBytes + i];
+        stream[i] = frame_in(shares[sender], sender, receiver)[i] ^ revealed[kHeadBytes + kSetBytes + sender * kKeyBytes + i];
       streams.push_back(stream);
     }
   }
