@@ -519,7 +519,7 @@ TEST_CASE("secure sum: no member reveals shares if members have got shares from 
   check_blames(kLyingCoordinator, [&] { parties.members[1].reveal(confirmations); }, {"signature", "member 0"});
 }
 
-TEST_CASE("secure sum: a member answers each phase once, so that nobody gets both shares of a member") {
+TEST_CASE("secure sum: a member answers each phase once, so that it never reveals both shares of a member") {
   if (!has_sodium()) return;
   SumParties parties(5);
   parties.advertise();
@@ -597,6 +597,32 @@ TEST_CASE("secure sum: confirmations of an earlier attempt do not count in a lat
     }
   }
   check_blames(kLyingCoordinator, [&] { now.members[0].reveal(confirmations_message(now.round, MemberSet::first(3), old)); }, {"signature"});
+}
+
+TEST_CASE("secure sum: shares of as many members as the threshold give a self mask, and of fewer do not") {
+  if (!has_sodium()) return;
+  SumParties parties(4);
+  parties.advertise();
+  std::vector<Bytes> shares;
+  for (SecureSumMember& member : parties.members) shares.push_back(member.share(parties.keys));
+  for (size_t id = 0; id < 4; ++id) parties.coordinator.shared(id, shares[id]);
+  parties.inboxes = parties.coordinator.inboxes();
+  parties.mask();
+  parties.confirm();
+  std::vector<Share> of_2;
+  for (size_t id = 0; id < 4; ++id) {
+    const Bytes revealed = parties.members[id].reveal(parties.confirmations);
+    of_2.push_back({static_cast<uint8_t>(id + 1), {}});
+    std::copy_n(revealed.begin() + kHeadBytes + kSetBytes + 2 * kKeyBytes, kKeyBytes, of_2.back().value.data());
+  }
+  const auto gives_the_seed = [&](std::span<const Share> some) {
+    const Key commitment = self_mask_commitment(parties.round, combine(some));
+    return std::equal(commitment.data(), commitment.data() + kKeyBytes, shares[2].begin() + kHeadBytes);
+  };
+  CHECK(gives_the_seed(std::span(of_2).first(3)));
+  CHECK(gives_the_seed(std::span(of_2).last(3)));
+  CHECK_FALSE(gives_the_seed(std::span(of_2).first(2)));
+  CHECK_FALSE(gives_the_seed(std::span(of_2).last(2)));
 }
 
 // ---- members that lie ----
