@@ -30,7 +30,8 @@
 // - Identities, rounds and attempts: a message that another member, round, attempt or run has signed or encrypted is refused.
 // What is not promised:
 // - The correctness of the sum. A member may send any vector, and the coordinator may report any sum.
-// - Availability. The coordinator may leave members out, and a member that sends wrong shares ends the round; the error names it.
+// - Availability. The coordinator may leave members out, and members that send wrong shares may end the round, as one wrong share of a secret is
+//   replaced only if more members than the threshold are left; the error names those who may have sent it.
 // - Privacy within the sum. A sum of few members may tell much about one of them, and with n = 2 each member knows the other's vector from the sum.
 //   Sums of two rounds whose members differ by one tell about that one. Differential privacy addresses this.
 // - Secrecy against who listens to the links of all members. It learns what the coordinator learns, so that links are to be encrypted.

@@ -141,45 +141,55 @@ void SecureSumCoordinator::revealed(size_t from, std::span<const uint8_t> messag
 Unmask SecureSumCoordinator::unmask() {
   end(Phase::kReveal, "revealed shares");
   MaskKeys masks;
-  for (const size_t member : with_masks_.members()) add_self_mask(member, masks);
+  for (const size_t member : with_masks_.members()) masks.insert(self_mask_key(round_, self_mask_seed(member)), true);
   for (const size_t member : with_shares_.without(with_masks_).members()) add_pair_masks(member, masks);
-  return {with_masks_, std::move(masks)};
+  return {with_masks_, std::move(masks), std::move(wrong_shares_)};
 }
 
-/// From as many shares as the threshold, of the members with the lowest numbers.
-Key SecureSumCoordinator::reconstruct(size_t member) const {
+Key SecureSumCoordinator::combine_revealed(size_t owner, MemberSet revealers) const {
   std::vector<Share> shares;
-  for (const size_t sender : expected_.members()) {
-    if (shares.size() == round_.threshold()) break;
-    Share share{static_cast<uint8_t>(sender + 1), {}};
-    std::copy_n(revealed_[sender][member].data(), kKeyBytes, share.value.data());
-    shares.push_back(std::move(share));
+  for (const size_t revealer : revealers.members()) {
+    shares.push_back({static_cast<uint8_t>(revealer + 1), {}});
+    std::copy_n(revealed_[revealer][owner].data(), kKeyBytes, shares.back().value.data());
   }
   return combine(shares);
 }
 
-void SecureSumCoordinator::add_self_mask(size_t member, MaskKeys& masks) const {
-  const Key seed = reconstruct(member);
-  if (!equal(self_mask_commitment(round_, seed), commitments_[member])) refuse_secret(member, "self mask");
-  masks.insert(self_mask_key(round_, seed), true);
+/// From the shares of as many members as the threshold; if that secret is wrong, once without each of them and with one more member in its place.
+Key SecureSumCoordinator::reconstruct(size_t owner, const std::function<bool(const Key&)>& is_right) {
+  const std::vector<size_t> all = expected_.members();
+  MemberSet used;
+  for (size_t i = 0; i < round_.threshold(); ++i) used = used.with(all[i]);
+  if (Key secret = combine_revealed(owner, used); is_right(secret)) return secret;
+  if (all.size() > round_.threshold()) {
+    used = used.with(all[round_.threshold()]);
+    for (const size_t revealer : used.members())
+      if (Key secret = combine_revealed(owner, used.without(revealer)); is_right(secret)) {
+        wrong_shares_.push_back({owner, revealer});
+        return secret;
+      }
+  }
+  throw PartyError(used.with(owner), concat("the shares of member ", owner,
+                                            "'s secret do not give the one that it has announced; it has shared another one, or a share "
+                                            "that was revealed is wrong"));
+}
+
+Key SecureSumCoordinator::self_mask_seed(size_t member) {
+  return reconstruct(member, [&](const Key& seed) { return equal(self_mask_commitment(round_, seed), commitments_[member]); });
+}
+
+Key SecureSumCoordinator::mask_secret(size_t dropped) {
+  return reconstruct(dropped, [&](const Key& secret) { return public_point(secret) == keys_[dropped].keys.mask; });
 }
 
 /// Members of the sum have added the masks that they share with `dropped`, which has not added the opposite ones.
-void SecureSumCoordinator::add_pair_masks(size_t dropped, MaskKeys& masks) const {
-  const Key secret = reconstruct(dropped);
-  const Point& own = keys_[dropped].keys.mask;
-  if (public_point(secret) != own) refuse_secret(dropped, "mask key");
+void SecureSumCoordinator::add_pair_masks(size_t dropped, MaskKeys& masks) {
+  const Key secret = mask_secret(dropped);
   for (const size_t member : with_masks_.members()) {
     Key key;
-    TRIREME_CHECK(pair_mask_key(round_, secret, own, keys_[member].keys.mask, key), "point of small order from member ", member);
+    TRIREME_CHECK(pair_mask_key(round_, secret, keys_[dropped].keys.mask, keys_[member].keys.mask, key), "point of small order from member ", member);
     masks.insert(std::move(key), subtracts_pair_mask(dropped, member));
   }
-}
-
-void SecureSumCoordinator::refuse_secret(size_t member, const char* what) const {
-  throw PartyError(MemberSet::of(member),
-                   concat("the shares of its ", what, " do not give the secret that it has announced; either it has shared another one, or one of ",
-                          expected_.text(), " has revealed a wrong share"));
 }
 
 }  // namespace trireme::crypto

@@ -1,8 +1,9 @@
 #pragma once
 // The coordinator's part in one round of a secure sum, without any input or output. secure_sum.h describes the protocol.
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "parallel/crypto/secure_sum_masks.h"
@@ -11,17 +12,24 @@
 
 namespace trireme::crypto {
 
+/// The share of `owner`'s secret that `revealer` has revealed was wrong: one of the two has lied, and nobody else can tell which.
+struct WrongShare {
+  size_t owner, revealer;
+};
+
 /// Takes the masks off a sum of masked vectors. Its functions may be called by several threads.
 class Unmask {
  public:
-  Unmask(MemberSet summed, MaskKeys masks) : summed_(summed), masks_(std::move(masks)) {}
-  MemberSet summed() const { return summed_; }  ///< the members whose vectors the sum contains
+  Unmask(MemberSet summed, MaskKeys masks, std::vector<WrongShare> wrong) : summed_(summed), masks_(std::move(masks)), wrong_(std::move(wrong)) {}
+  MemberSet summed() const { return summed_; }                            ///< the members whose vectors the sum contains
+  const std::vector<WrongShare>& wrong_shares() const { return wrong_; }  ///< those in spite of which the masks are right
   /// `sum`: of the masked elements first, first + 1, ... of all members of summed(), modulo 2^64. Afterwards it is that of their plain elements.
   void remove(uint64_t first, std::span<uint64_t> sum) const { masks_.add(first, sum); }
 
  private:
   MemberSet summed_;
   MaskKeys masks_;
+  std::vector<WrongShare> wrong_;
 };
 
 /// In each phase messages arrive from some members, and a call ends the phase with the message for those. That call throws RoundAborted if they are
@@ -53,8 +61,9 @@ class SecureSumCoordinator {
 
   /// Message 8. Errors: PartyError for the sender.
   void revealed(size_t from, std::span<const uint8_t> message);
-  /// Reconstructs secrets from the shares. Errors: PartyError for a member whose secret is not the one that it has advertised or committed to, which
-  /// means that it has shared another one or that a member whose shares the message names has revealed a wrong one.
+  /// Reconstructs secrets from the shares, and compares them with what their owners have advertised or committed to. One wrong share of a secret is
+  /// found and replaced if more members than the threshold have revealed shares.
+  /// Errors: PartyError if a secret stays wrong, for its owner and those whose shares were used, as any of them may have lied.
   Unmask unmask();
 
  private:
@@ -63,10 +72,11 @@ class SecureSumCoordinator {
   void admit(Phase phase, size_t from) const;
   MemberSet end(Phase phase, const char* what);
   void refuse_copied_keys(size_t from, const SumKeys& keys) const;
-  Key reconstruct(size_t member) const;
-  void add_self_mask(size_t member, MaskKeys& masks) const;
-  void add_pair_masks(size_t dropped, MaskKeys& masks) const;
-  [[noreturn]] void refuse_secret(size_t member, const char* what) const;
+  Key combine_revealed(size_t owner, MemberSet revealers) const;
+  Key reconstruct(size_t owner, const std::function<bool(const Key&)>& is_right);
+  Key self_mask_seed(size_t member);
+  Key mask_secret(size_t dropped);
+  void add_pair_masks(size_t dropped, MaskKeys& masks);
 
   SumRound round_;
   Phase phase_ = Phase::kAdvertise;
@@ -74,6 +84,7 @@ class SecureSumCoordinator {
   MemberSet with_keys_, with_shares_, with_masks_;  ///< U1, U2, U3
   Key probe_;                                       ///< finds points of small order
   Hash key_list_{};                                 ///< SHA-256 of message 2
+  std::vector<WrongShare> wrong_shares_;
   // By member:
   std::vector<SignedKeys> keys_;
   std::vector<Key> commitments_;
