@@ -10,11 +10,11 @@
 #include <string_view>
 
 #include "parallel/crypto/aead.h"
+#include "parallel/crypto/x25519.h"
 
 namespace trireme::crypto {
 
 inline constexpr std::array<uint8_t, 8> kHelloMark{'t', 'r', 'i', 'r', 'e', 'm', 'e', '1'};
-inline constexpr size_t kPointBytes = 32;
 using Hello = std::array<uint8_t, kHelloMark.size() + 1 + kPointBytes + 32>;
 using Proof = std::array<uint8_t, 32>;
 

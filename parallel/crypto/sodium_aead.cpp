@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "parallel/crypto/aead.h"
 #include "parallel/crypto/handshake.h"
+#include "parallel/crypto/x25519.h"
 
 namespace trireme::crypto {
 
@@ -114,6 +115,22 @@ bool Aead::open(const Nonce& nonce, std::span<const uint8_t> also, std::span<con
   return crypto_aead_chacha20poly1305_ietf_decrypt(bytes_of(text), nullptr, nullptr, bytes_of(frame), frame.size(), also.data(), also.size(),
                                                    nonce.data(), state_->plain.data()) == 0;
 }
+
+// ---- x25519.h ----
+
+Point public_point(const Key& secret) {
+  initialise_aead();
+  Point point;
+  crypto_scalarmult_base(point.data(), secret.data());
+  return point;
+}
+
+bool multiply(const Key& secret, const Point& other, Key& product) {
+  initialise_aead();
+  return crypto_scalarmult(product.data(), secret.data(), other.data()) == 0;
+}
+
+bool equal(const Key& a, const Key& b) { return sodium_memcmp(a.data(), b.data(), kKeyBytes) == 0; }
 
 // ---- handshake.h ----
 

@@ -2,6 +2,7 @@
 #include "parallel/crypto/aead.h"
 #include "parallel/crypto/handshake.h"
 #include "parallel/crypto/sodium.h"
+#include "parallel/crypto/x25519.h"
 
 namespace trireme::crypto {
 
@@ -36,6 +37,21 @@ void Aead::seal(const Nonce& /*nonce*/, std::span<const uint8_t> /*also*/, std::
                 std::span<std::byte> /*frame*/) const {}
 bool Aead::open(const Nonce& /*nonce*/, std::span<const uint8_t> /*also*/, std::span<const std::byte> /*frame*/,
                 std::span<std::byte> /*text*/) const {
+  return false;
+}
+
+Point public_point(const Key& /*secret*/) {
+  require_sodium("public key");
+  return {};
+}
+
+bool multiply(const Key& /*secret*/, const Point& /*other*/, Key& /*product*/) {
+  require_sodium("key agreement");
+  return false;
+}
+
+bool equal(const Key& /*a*/, const Key& /*b*/) {
+  require_sodium("comparison of keys");
   return false;
 }
 
