@@ -37,8 +37,8 @@
 // - Secrecy against who listens to the links of all members. It learns what the coordinator learns, so that links are to be encrypted.
 // What the caller must do:
 // - Mask one vector a round: the same masks on two vectors give their difference away.
-// - After SecureSumMember::has_revealed(), refuse other attempts at the same round. Before that, an attempt with new keys is safe, also for the same
-//   vector.
+// - After SecureSumMember::reveal(), refuse other attempts at the same round: two sums of the same vectors over different members would tell their
+//   difference. Before that, an attempt with new keys is safe, also for the same vector.
 #include "parallel/crypto/fixed_point.h"
 #include "parallel/crypto/secure_sum_coordinator.h"
 #include "parallel/crypto/secure_sum_member.h"

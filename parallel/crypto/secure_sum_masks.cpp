@@ -38,32 +38,6 @@ void MaskKeys::add(uint64_t first, std::span<uint64_t> values) const {
   wipe(bytes);
 }
 
-SecretBytes MaskKeys::serialise(const SumRound& round, size_t member) const {
-  const MessageWriter head(MessageKind::kMaskKeys, round, member);
-  SecretBytes message(head.bytes().size() + streams_.size() * (1 + kKeyBytes) + sizeof(Hash));
-  uint8_t* next = std::ranges::copy(head.bytes(), message.data()).out;
-  for (const Stream& stream : streams_) {
-    *next++ = stream.subtracted ? 1 : 0;
-    next = std::copy_n(stream.key.data(), kKeyBytes, next);
-  }
-  std::ranges::copy(sha256({reinterpret_cast<const char*>(message.data()), message.size() - sizeof(Hash)}), next);
-  return message;
-}
-
-MaskKeys MaskKeys::parse(const SumRound& round, size_t member, std::span<const uint8_t> bytes) {
-  MessageReader reader(MessageKind::kMaskKeys, round, member, MemberSet::of(member), bytes);
-  reader.verify_checksum();
-  MaskKeys masks;
-  while (!reader.at_end()) {
-    const uint8_t sign = reader.take<1>()[0];
-    if (sign > 1) reader.refuse("invalid sign of a stream");
-    Key key;
-    std::ranges::copy(reader.take(kKeyBytes), key.data());
-    masks.insert(std::move(key), sign == 1);
-  }
-  return masks;
-}
-
 Key derive_for(const SumRound& round, const Key& key, std::string_view purpose, std::span<const uint8_t> also) {
   std::string text = concat("trireme secure sum: ", purpose, ": ");
   text.append(reinterpret_cast<const char*>(round.digest().data()), round.digest().size());

@@ -19,11 +19,6 @@ class MaskKeys {
 
   void insert(Key key, bool subtracted) { streams_.push_back({std::move(key), subtracted}); }
 
-  /// For the other processes of the same member, over encrypted links only: with these bytes its masked vector can be read.
-  SecretBytes serialise(const SumRound& round, size_t member) const;
-  /// Errors: DataError unless `bytes` are those of serialise() for the same round and member.
-  static MaskKeys parse(const SumRound& round, size_t member, std::span<const uint8_t> bytes);
-
  private:
   struct Stream {
     Key key;

@@ -24,8 +24,8 @@ std::array<uint8_t, 8> bytes_of_set(MemberSet set) {
 }  // namespace
 
 const char* name_of(MessageKind kind) {
-  constexpr std::array kNames{"advertised keys", "list of keys",  "shares",          "received shares", "list of members with masked values",
-                              "confirmation",    "confirmations", "revealed shares", "mask keys"};
+  constexpr std::array kNames{"advertised keys", "list of keys",  "shares",         "received shares", "list of members with masked values",
+                              "confirmation",    "confirmations", "revealed shares"};
   return kNames[static_cast<size_t>(kind) - 1];
 }
 

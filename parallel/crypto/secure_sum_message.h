@@ -16,7 +16,6 @@
 //   6     member       none; the signature also covers the SHA-256 of message 2, and the sets U2 and U3
 //   7     coordinator  the set U4; for each of it the signature of message 6 (64)
 //   8     member       the set U3; for each of it a share of the self mask (32); the set U2 without U3; for each of it a share of the mask key (32)
-//   9     processes of one member among themselves: mask keys (secure_sum_masks.h)
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -32,7 +31,7 @@ namespace trireme::crypto {
 
 using Bytes = std::vector<uint8_t>;
 
-enum class MessageKind : uint8_t { kAdvertise = 1, kKeyList, kShares, kInbox, kSurvivors, kConfirmation, kConfirmations, kReveal, kMaskKeys };
+enum class MessageKind : uint8_t { kAdvertise = 1, kKeyList, kShares, kInbox, kSurvivors, kConfirmation, kConfirmations, kReveal };
 const char* name_of(MessageKind kind);  ///< "list of keys"
 
 inline constexpr uint8_t kEverybody = 255;

@@ -349,7 +349,7 @@ TEST_CASE("federation: members in different layouts train what trainers by hand 
   TemporaryDirectory directory;
   prepare_federation(directory, 3, "fp64");
   const Arguments precise = sets({"model.dropout=0"});
-  const std::vector<Arguments> layouts = {layout(1, 1, 1, 0), layout(2, 1, 1, 0), layout(1, 2, 2, 3)};
+  const std::vector<Arguments> layouts = {layout(1, 1, 1, 0), layout(2, 1, 1, 0), layout(1, 1, 2, 3)};
   std::map<bool, Weights> results;
   for (const bool secure : {true, false}) {
     const Arguments more =

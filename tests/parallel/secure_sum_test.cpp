@@ -346,28 +346,6 @@ TEST_CASE("secure sum: any split of the vector into ranges has the same masks") 
   CHECK(std::equal(part.begin(), part.end(), far.begin() + 7));
 }
 
-TEST_CASE("secure sum: another process of the member masks alike with keys that came as bytes, and changed bytes are refused") {
-  if (!has_sodium()) return;
-  SumParties parties(3), other(3, attempt_of(0, 1));
-  run_round(parties);
-  const SecretBytes bytes = parties.masks[1].serialise(parties.round, 1);
-  const std::span<const uint8_t> sent(bytes.data(), bytes.size());
-  const MaskKeys received = MaskKeys::parse(parties.round, 1, sent);
-  Values here(100), there(100);
-  parties.masks[1].add(5, here);
-  received.add(5, there);
-  CHECK(here == there);
-  check_blames(set_of({2}), [&] { MaskKeys::parse(parties.round, 2, sent); }, {"another member"});
-  check_blames(set_of({1}), [&] { MaskKeys::parse(other.round, 1, sent); }, {"another round"});
-  int accepted = 0;
-  for (size_t bit = 0; bit < 8 * sent.size(); ++bit) try {
-      MaskKeys::parse(parties.round, 1, flipped(Bytes(sent.begin(), sent.end()), bit));
-      ++accepted;
-    } catch (const PartyError&) {
-    }
-  CHECK(accepted == 0);
-}
-
 TEST_CASE("secure sum: keys of masks agree within a pair, and differ between pairs, rounds and purposes") {
   if (!has_sodium()) return;
   const SumRound round = SumParties(3).round, next = SumParties(3, attempt_of(0, 1)).round;

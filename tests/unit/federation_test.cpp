@@ -58,7 +58,7 @@ double update_of(int member, int64_t i) { return std::sin(static_cast<double>(i 
 void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over) {
   Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", 100 + identity.index, [&] { return over.load(); },
                            [](const std::string&) {}});
-  for (;;) {
+  for (double weight = 0;;) {
     const Order order = member.next();
     switch (order.task) {
       case Task::kWeights: {
@@ -69,13 +69,14 @@ void be_member(const Identity& identity, const FederationConfig& config, int por
       }
       case Task::kTrain:
         if (leaves == Kind::kTrain) return;
+        weight = order.weight;
         member.answer_trained(2);
         break;
       case Task::kSend: {
         if (leaves == Kind::kMask) return;
         const crypto::FixedPoint numbers(kFractionBits, static_cast<size_t>(config.members));
         std::vector<uint64_t> values;
-        for (int64_t i = 0; i < kElements; ++i) values.push_back(numbers.encode(order.weight * update_of(identity.index, i)));
+        for (int64_t i = 0; i < kElements; ++i) values.push_back(numbers.encode(weight * update_of(identity.index, i)));
         member.begin_update();
         member.send_update(kElements / 2, std::span(values).subspan(kElements / 2));
         member.send_update(0, std::span(values).first(kElements / 2));
@@ -233,6 +234,49 @@ TEST_CASE("federation: whoever is not in the roster, or has another one, or othe
   CHECK_THAT(outcome_of(impostor, "{}"), Contains("refuses this member"));
   CHECK_THAT(outcome_of(parties.member(1), R"({"model.layers":"3"})"),
              Contains("has another configuration:\n  model.layers: 3 here, 2 at the coordinator"));
+}
+
+TEST_CASE("federation: an update with elements left out, sent twice or beyond the model is refused") {
+  const Parties parties(2);
+  const FederationConfig config = config_of_members(2, false);
+  using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+  for (const Ranges& ranges : {Ranges{{0, 500}}, Ranges{{0, 500}, {501, 499}}, Ranges{{0, 500}, {0, 500}}, Ranges{{0, 1000}, {999, 1}},
+                               Ranges{{0, 1001}}, Ranges{{2000, 1}}, Ranges{}}) {
+    Federated all(parties, config);
+    all.add(parties, config, 0);
+    all.threads.emplace_back([&, identity = parties.member(1)] {
+      Member member(identity, {concat("127.0.0.1:", all.coordinator.port()), config, R"({"model.layers":"2"})", 10, [&] { return all.over.load(); },
+                               [](const std::string&) {}});
+      if (member.next().task == Task::kTrain) member.answer_trained(2);
+      if (member.next().task != Task::kSend) return;
+      member.begin_update();
+      for (const auto& [first, count] : ranges) {
+        std::vector<uint64_t> values(static_cast<size_t>(count));
+        member.send_update(first, values);
+      }
+      member.end_update();
+      member.next();
+    });
+    REQUIRE(all.coordinator.gather());
+    while (all.coordinator.present().size() < 2) all.coordinator.admit();
+    const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+    REQUIRE(update);
+    check_mean(*update, {0}, {1, 1});
+    CHECK_THAT(all.said, Contains("member m1 has left: member m1 has "));
+  }
+}
+
+TEST_CASE("federation: a round whose sum may be known is not repeated") {
+  const Parties parties(3);
+  const FederationConfig config = config_of_members(3, true);
+  Federated all(parties, config);
+  for (int member = 0; member < 3; ++member) all.add(parties, config, member);
+  REQUIRE(all.coordinator.gather());
+  REQUIRE(all.coordinator.train(4, kElements));
+  CHECK(all.coordinator.has_revealed());
+  CHECK(!all.coordinator.train(4, kElements));
+  CHECK(!all.coordinator.has_revealed());
+  CHECK_THAT(all.said, Contains("round 4 cannot be repeated: the coordinator may know its sum"));
 }
 
 namespace {

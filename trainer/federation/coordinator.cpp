@@ -226,6 +226,7 @@ std::map<int, HeldOutLoss> Coordinator::evaluate(int64_t step, std::span<const s
 
 std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
   const uint32_t attempt = attempts_[round]++;
+  has_revealed_ = false;
   int64_t most = 1;
   for (const int member : present()) most = std::max(most, sequences_.at(member));
   const auto weight_of = [&](int member) {
@@ -307,9 +308,13 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
     const crypto::Bytes survivors = sum.survivors();
     phase(left(), Kind::kAgree, always(survivors), [&](size_t member, const crypto::Bytes& answer) { sum.confirmed(member, answer); });
     const crypto::Bytes confirmations = sum.confirmations();
+    has_revealed_ = true;
     phase(left(), Kind::kUnmask, always(confirmations), [&](size_t member, const crypto::Bytes& answer) { sum.revealed(member, answer); });
     const crypto::Unmask unmask = sum.unmask();
     unmask.remove(0, result.values);
+    for (const crypto::WrongShare& wrong : unmask.wrong_shares())
+      options_.say(concat("warning: a share of member ", name_of(static_cast<int>(wrong.owner)), " that member ",
+                          name_of(static_cast<int>(wrong.revealer)), " sent was wrong; the sum is right without it"));
     for (const size_t member : unmask.summed().members()) result.members.push_back(static_cast<int>(member));
     return result;
   } catch (const crypto::RoundAborted& aborted) {

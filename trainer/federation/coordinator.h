@@ -61,6 +61,8 @@ class Coordinator {
   /// Lets all members that are there train round `round` (from 1) and sums their updates of `numel` elements. Nothing if a stop was requested, or fewer than the
   /// minimum were left. Wire: 8 bytes per element from each member. Memory: 8 bytes per element for the sum, and for each of two updates that arrive.
   std::optional<MeanUpdate> train(int64_t round, int64_t numel);
+  /// After train() has returned nothing: members have revealed what unmasks a sum, so that this round must not be repeated.
+  bool has_revealed() const { return has_revealed_; }
   /// Tells the members that training is over.
   void end();
 
@@ -85,6 +87,7 @@ class Coordinator {
   std::array<uint8_t, 32> run_{};  ///< drawn at the start
   std::map<int64_t, uint32_t> attempts_;
   MemberListener listener_;
+  bool has_revealed_ = false;
   std::map<int, Link> links_;         ///< of those that are there
   std::map<int, int64_t> sequences_;  ///< of their training data
   std::mutex mutex_;                  ///< guards arrivals_ and is_closing_

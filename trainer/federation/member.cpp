@@ -129,7 +129,12 @@ std::optional<Order> Member::take_phase(const Message& question) {
       case Kind::kAdvertise: answer(text_of_message(sum_->advertise())); break;
       case Kind::kShare: answer(text_of_message(sum_->share(body))); break;
       case Kind::kAgree: answer(text_of_message(sum_->confirm(body))); break;
-      case Kind::kUnmask: answer(text_of_message(sum_->reveal(body))); break;
+      case Kind::kUnmask: {
+        const std::string shares = text_of_message(sum_->reveal(body));
+        revealed_round_ = round_;
+        answer(shares);
+        break;
+      }
       default: masks_ = sum_->mask(body); return Order{Task::kSend};
     }
   } catch (const crypto::PartyError& error) {
@@ -157,18 +162,23 @@ void Member::compare_terms(const std::string& theirs) {
   throw ConfigError(concat("the coordinator at ", options_.address, " has another configuration:", differences, "\nall members need the same"));
 }
 
-Order Member::begin_training(const std::string& text) {
+std::optional<Order> Member::begin_training(const std::string& text) {
   const nlohmann::json body = parse_body(text, link_.peer());
   const auto round = member_of_body<int64_t>(body, "round", link_.peer());
   const auto weight = member_of_body<double>(body, "weight", link_.peer());
   if (round < 1 || !(weight > 0 && weight <= 1)) throw DataError(concat(link_.peer(), " has sent round ", round, " and weight ", weight));
   sum_.reset();
   masks_.reset();
+  if (round <= revealed_round_) {  // the same steps might give the same update: two sums over other members would tell it
+    refuse(concat("round ", round, " cannot be repeated: the coordinator may know its sum"));
+    return std::nullopt;
+  }
+  round_ = round;
   if (options_.config.secure)
     sum_.emplace(
         crypto::SumRound(identity_.roster.member_keys(), static_cast<size_t>(fewest_members(options_.config)), round_name(body, link_.peer())),
         static_cast<size_t>(identity_.index), identity_.key);
-  return {.task = Task::kTrain, .round = round, .weight = weight};
+  return Order{.task = Task::kTrain, .round = round, .weight = weight};
 }
 
 /// A lost connection is noticed by the next question.

@@ -62,7 +62,7 @@ class Member {
   std::optional<Order> take(const Message& question);
   std::optional<Order> take_phase(const Message& question);
   void compare_terms(const std::string& theirs);
-  Order begin_training(const std::string& body);
+  std::optional<Order> begin_training(const std::string& body);
   void answer(const std::string& body);
   void refuse(const std::string& why);
   void lose(const std::string& why);
@@ -76,6 +76,8 @@ class Member {
   int refusals_ = 0;                            ///< connections that it has closed before
   std::optional<crypto::SecureSumMember> sum_;  ///< of the last kTrain, with secure aggregation
   std::optional<crypto::MaskKeys> masks_;
+  int64_t round_ = 0;           ///< of sum_
+  int64_t revealed_round_ = 0;  ///< the last one of which the coordinator may know the sum
 };
 
 /// The rounds' name in a kTrain question, for `roster`. Errors: DataError.

@@ -102,14 +102,27 @@ void Run::take_outer_step(const federation::FlatModel& model, std::span<const do
 
 namespace {
 
-constexpr const char* kReleasesName = "federation.json";
+constexpr const char* kRoundsName = "federation.json";
 
-/// How many rounds may have released a sum, refused and repeated ones included. A file of its own counts them ahead of each round, so that none is forgotten.
-int64_t read_releases(const std::filesystem::path& run_directory, bool has_rounds) {
-  const std::filesystem::path path = run_directory / kReleasesName;
-  if (std::filesystem::exists(path)) return parse_object(read_text(path, 1 << 16), path.string()).value("releases", int64_t{0});
-  if (has_rounds) throw DataError(concat(path.string(), " is missing: it has the number of rounds that the epsilon of members counts; restore it"));
-  return 0;
+/// What federation.json of a run directory has. It is written ahead of each round, so that nothing that a crash has cut off is forgotten: a round whose sum
+/// the coordinator may have known is not repeated, and counts for the epsilon of members.
+struct BegunRounds {
+  int64_t round = 0;     ///< the last one that has begun
+  int64_t releases = 0;  ///< sums that may have been known, those of refused rounds included
+};
+
+BegunRounds read_begun(const std::filesystem::path& run_directory, bool has_rounds) {
+  const std::filesystem::path path = run_directory / kRoundsName;
+  if (std::filesystem::exists(path)) {
+    const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
+    const auto number = [&](const char* key) {
+      if (!file.contains(key) || !file[key].is_number_unsigned()) throw DataError(concat(path.string(), ": no valid member ", key));
+      return file[key].get<int64_t>();
+    };
+    return {number("round"), number("releases")};
+  }
+  if (has_rounds) throw DataError(concat(path.string(), " is missing: it has the rounds that have begun; restore it"));
+  return {};
 }
 
 }  // namespace
@@ -124,8 +137,8 @@ class FederatedRounds {
         coordinator_(identity, {role.config, role.terms, [&run] { return run.stop_.requested(); },
                                 [&run](const std::string& line) { run.reporter_.message(line); }}),
         model_(*run.trainer_),
-        step_(run.done_) {
-    if (role.config.noise) releases_ = read_releases(run.directory(), run.done_ > 0);
+        begun_(read_begun(run.directory(), run.done_ > 0)),
+        step_(std::max(run.done_, std::min(begun_.round * role.round_steps, run.last_step()))) {
     keep(*run.trainer_, released_);
   }
 
@@ -197,10 +210,14 @@ class FederatedRounds {
   void train() {
     const auto begin = std::chrono::steady_clock::now();
     run_.progress_.act(concat("round ", round() + 1));
-    count_release();
+    begin_round(round() + 1);
     const std::optional<federation::MeanUpdate> update = coordinator_.train(round() + 1, model_.numel());
-    if (!update) return;
+    if (!update && !coordinator_.has_revealed()) return;
     step_ += role_.round_steps;
+    if (!update) {
+      figures_ = {{"round", round()}};
+      return refuse("its sum could not be unmasked");
+    }
     run_.trainer_->set_accepted_steps(step_);
     const double norm = norm_of(update->mean);
     figures_ = {{"round", round()}, {"members", nlohmann::ordered_json::array()}, {"update_norm", norm}};
@@ -215,21 +232,17 @@ class FederatedRounds {
   }
 
   /// Before members send anything.
-  void count_release() {
-    if (!role_.config.noise) return;
-    ++releases_;
-    write_durably(run_.directory() / kReleasesName, nlohmann::ordered_json{{"unit", "one member"},
-                                                                           {"clip", *role_.config.clip},
-                                                                           {"noise", *role_.config.noise},
-                                                                           {"delta", *role_.config.delta},
-                                                                           {"releases", releases_},
-                                                                           {"epsilon", epsilon()}}
-                                                            .dump(2) +
-                                                        "\n");
+  void begin_round(int64_t number) {
+    begun_.round = number;
+    ++begun_.releases;
+    nlohmann::ordered_json file = {{"round", begun_.round}, {"releases", begun_.releases}};
+    const FederationConfig& f = role_.config;
+    if (f.noise) file.update({{"unit", "one member"}, {"clip", *f.clip}, {"noise", *f.noise}, {"delta", *f.delta}, {"epsilon", epsilon()}});
+    write_durably(run_.directory() / kRoundsName, file.dump(2) + "\n");
   }
   /// Of the members, who take part in every round: Gaussian noise without sampling.
   double epsilon() const {
-    const privacy::PrivateSteps all[] = {{1, *role_.config.noise, releases_}};
+    const privacy::PrivateSteps all[] = {{1, *role_.config.noise, begun_.releases}};
     return privacy::rdp_epsilon(all, *role_.config.delta).value;
   }
 
@@ -238,7 +251,7 @@ class FederatedRounds {
     if (step_ == run_.total_) coordinator_.end();
     if (role_.config.noise)
       run_.reporter_.message(
-          concat("privacy of members: epsilon ", epsilon(), " at delta ", *role_.config.delta, " after ", counted(releases_, "sum")));
+          concat("privacy of members: epsilon ", epsilon(), " at delta ", *role_.config.delta, " after ", counted(begun_.releases, "sum")));
     return false;
   }
 
@@ -248,10 +261,10 @@ class FederatedRounds {
   federation::Coordinator coordinator_;
   federation::FlatModel model_;
   Released released_;
+  BegunRounds begun_;
   int64_t step_;         ///< of the current weights
   bool is_new_ = false;  ///< they are not released yet
   bool is_verified_ = false;
-  int64_t releases_ = 0;
   nlohmann::ordered_json figures_ = {};  ///< of the last round
 };
 
