@@ -37,6 +37,7 @@ const std::set<std::string> kReplaced = {"run.seed",
                                          "training.schedule.warmup_steps",
                                          "training.schedule.final_learning_rate",
                                          "security.aggregation.rule",
+                                         "security.federation.members",
                                          "security.privacy.clip",
                                          "data.train"};
 

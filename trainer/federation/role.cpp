@@ -31,7 +31,7 @@ LoadedConfig config_of(const Role& role, LoadedConfig loaded) {
   loaded.sources.keys.clear();
   Config& config = loaded.config;
   config.security.federation = {};
-  config.training.evaluate = {};
+  config.training.evaluate.every = 0;
   if (!role.coordinates) {
     config.training.local = {};
     config.training.initial_weights = "none";

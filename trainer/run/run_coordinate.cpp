@@ -184,7 +184,7 @@ class FederatedRounds {
     is_verified_ = true;
     run_.done_ = step_;
     released_.losses = losses;
-    if (loss) report_losses(losses, *loss);
+    if (loss && step_ > 0) report_losses(losses, *loss);
     if (run_.checkpoints_->last_saved() < step_ && (step_ == run_.last_step() || run_.rounds().is_due(step_, run_.config_.checkpoint.every)))
       run_.save(step_);
     run_.checkpoints_->poll();

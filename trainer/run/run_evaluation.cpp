@@ -79,7 +79,7 @@ bool Run::evaluate(int64_t step) {
   evaluated_ = all.complete;
   last_evaluation_ = all;
   if (!evaluated_) return false;
-  reporter_.evaluation(step, loss_of(all), losses);
+  if (step > 0) reporter_.evaluation(step, loss_of(all), losses);  // a member also evaluates the weights at the beginning
   checkpoints_->evaluated(step, loss_of(all));
   stopper_.add(step, loss_of(all));
   if (stopper_.reached() && step < last_step())
