@@ -3,7 +3,7 @@
 //
 // The member, which connects, sends a hello with an ephemeral X25519 key in clear, and the coordinator answers with its own (parallel/crypto/handshake.h,
 // without a pre-shared key). Then each signs what both have agreed on, together with its role and the digest of its roster: first the coordinator, and
-// the member only if that is right. Signatures travel encrypted, so that nobody else learns who connects. Whoever has another roster, or a key that is
+// the member only if that is right. Signatures travel encrypted, so that others do not learn who connects. Whoever has another roster, or a key that is
 // not in it, is refused. All further bytes are frames of Link.
 #include <chrono>
 #include <memory>
