@@ -118,6 +118,19 @@ int port_of(const LoggedProcess& coordinator) {
   return std::stoi(err.substr(err.find(mark) + mark.size()));
 }
 
+/// A port that nobody uses now.
+int unused_port() {
+  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  REQUIRE(::bind(file, reinterpret_cast<sockaddr*>(&at), size) == 0);
+  REQUIRE(::getsockname(file, reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  ::close(file);
+  return ntohs(at.sin_port);
+}
+
 Arguments member_command(int member, int port, const Arguments& more = {}) {
   const std::string name = name_of_member(member);
   return Arguments{kBinary, "join", "127.0.0.1:" + std::to_string(port), "run.yaml"} +
@@ -414,6 +427,43 @@ TEST_CASE("federation: a member that was killed comes back, its data are never o
   CHECK(contents.size() > 5'000'000);
   for (const std::string& form : {kMarker, as_tokens(kMarker, 2), as_tokens(kMarker, 4)}) CHECK(count(seen, form) == 0);
   CHECK(std::abs(distance_from_uniform(contents)) < 5);  // neither compressed nor in any other form
+}
+
+TEST_CASE("federation: a coordinator that was killed or stopped continues, never repeats a round, and its members come back by themselves") {
+  TemporaryDirectory directory;
+  prepare_federation(directory, 2);
+  const int port = unused_port();
+  const Arguments more = sets({"training.steps=60"}), at_port = sets({"security.federation.port=" + std::to_string(port)});
+  const auto start = [&] {
+    return std::make_unique<LoggedProcess>(directory, "coordinator", Arguments{kBinary, "train", "run.yaml"} + more + at_port);
+  };
+  auto coordinator = start();
+  const auto first = start_member(directory, 0, port, more), second = start_member(directory, 1, port, more);
+  REQUIRE(coordinator->wait_for_error("round 3 of 30"));
+  coordinator->kill();
+  coordinator->wait();
+  coordinator = start();
+  const bool resumes = coordinator->wait_for_error("resuming from ");
+  CAPTURE(coordinator->err());
+  REQUIRE(resumes);
+  REQUIRE(coordinator->wait_for_error(" of 30: 2 members"));
+  coordinator->signal(SIGTERM);
+  const int stopped = coordinator->wait();
+  INFO(coordinator->err());
+  CHECK(stopped == 75);
+  CHECK(count(coordinator->err(), "stopped on request after step ") == 1);
+  coordinator = start();
+  CHECK(first->wait() == 0);
+  CHECK(second->wait() == 0);
+  REQUIRE(coordinator->wait() == 0);
+  CHECK(count(first->err(), "lost the coordinator") == 2);
+  const auto weights = [&](const std::string& run) { return weights_in(directory / (run + "/checkpoints/step-00000060")); };
+  CHECK(weights("site-0.run") == weights("run"));
+  CHECK(weights("site-1.run") == weights("run"));
+  const std::vector<nlohmann::json> rounds = rounds_of(directory / "run");
+  for (size_t i = 1; i < rounds.size(); ++i) CHECK(rounds[i]["round"] > rounds[i - 1]["round"]);
+  CHECK(rounds.size() >= 28);
+  CHECK(rounds.back()["round"] == 30);
 }
 
 TEST_CASE("federation: rounds that make held-out losses worse, or whose update is too large, are refused and leave the weights") {

@@ -107,7 +107,6 @@ TEST_CASE("federation: fewest members, and the configurations of the roles") {
     const Config own = resolve(federation::config_of(role, {config, {}}));  // has no violations
     CHECK(!is_federated(own.security));
     CHECK(own.training.local.steps.has_value() == role.coordinates);
-    CHECK(own.data.train.empty() == role.coordinates);
   }
   const auto terms_with = [&](const auto& edit) {
     Config other = config;

@@ -127,7 +127,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       check_read_again(arguments.config);
       audit::check_audit(config.security);
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
-      const RunData data = open_run_data(config);
+      const RunData data = role && role->coordinates ? no_run_data(config) : open_run_data(config);
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);

@@ -39,7 +39,6 @@ LoadedConfig config_of(const Role& role, LoadedConfig loaded) {
   }
   config.run.device = "cpu";
   config.parallel = {};
-  config.data.train.clear();
   config.data.validation.clear();
   config.data.weights = {};
   config.data.packing = Packing::kNone;

@@ -20,7 +20,7 @@ struct Role {
 std::optional<Role> role_of(const Config& config, const std::optional<std::string>& join);
 
 /// The configuration of a role, which has no federation: a member trains without training.local, and evaluates when the coordinator asks; the coordinator has
-/// one rank on the CPU, no data, and takes the outer steps of training.local. It forgets where
+/// one rank on the CPU, does not read data.train, and takes the outer steps of training.local. It forgets where
 /// values came from, because those that it replaces were given, too.
 LoadedConfig config_of(const Role& role, LoadedConfig loaded);
 

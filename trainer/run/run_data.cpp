@@ -59,6 +59,8 @@ RunData open_run_data(const Config& config) {
   return data;
 }
 
+RunData no_run_data(const Config& config) { return {TokenDataset({}, options_of(config)), {}}; }
+
 std::vector<ValidationSet> open_validation(const Config& config) { return open_validation(config, options_of(config)); }
 
 bool has_named_sets(const Config& config) {

@@ -24,6 +24,9 @@ struct RunData {
 /// path, or the tokenizer has more tokens than the model.
 RunData open_run_data(const Config& config);
 
+/// No training data and no validation sets, for the coordinator of a federation.
+RunData no_run_data(const Config& config);
+
 /// Opens only the training data. Errors: those of open_run_data.
 TokenDataset open_training_data(const Config& config);
 

@@ -117,7 +117,7 @@ void Run::tune() {
 }
 
 void Run::open_data() {
-  data_ = std::make_unique<RunData>(open_run_data(config_));
+  data_ = std::make_unique<RunData>(coordinates() ? no_run_data(config_) : open_run_data(config_));
   training_data_ = coordinates() ? "of the members of a federation" : data_->train.identity();
   if (config_.observe.samples.every > 0) open_samples();
   total_ = total_steps(config_, data_->train.sequences());
