@@ -54,7 +54,7 @@ constexpr int64_t kElements = 1000;
 /// Element `i` of the update of a member.
 double update_of(int member, int64_t i) { return std::sin(static_cast<double>(i * (member + 1))) / 7; }
 
-/// What a member does in place of training: `leaves` is the question at which it closes its connection; kAnswer: never.
+/// What a member does in place of training: `leaves` is the question at which it closes its connection; kAnswer: never; kRefusal: it trains for three seconds.
 void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over) {
   Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", 100 + identity.index, [&] { return over.load(); },
                            [](const std::string&) {}});
@@ -69,6 +69,7 @@ void be_member(const Identity& identity, const FederationConfig& config, int por
       }
       case Task::kTrain:
         if (leaves == Kind::kTrain) return;
+        if (leaves == Kind::kRefusal) std::this_thread::sleep_for(std::chrono::seconds(3));
         weight = order.weight;
         member.answer_trained(2);
         break;
@@ -95,7 +96,7 @@ void be_member(const Identity& identity, const FederationConfig& config, int por
 struct Federated {
   Federated(const Parties& parties, const FederationConfig& config)
       : own(parties.coordinator()),
-        coordinator(own, {config, R"({"model.layers":"2"})", [] { return false; }, [this](const std::string& line) { said += line + "\n"; }}) {}
+        coordinator(own, {config, {}, R"({"model.layers":"2"})", [] { return false; }, [this](const std::string& line) { said += line + "\n"; }}) {}
   ~Federated() {
     over = true;
     for (std::thread& thread : threads) thread.join();
@@ -103,6 +104,11 @@ struct Federated {
   void add(const Parties& parties, const FederationConfig& config, int member, Kind leaves = Kind::kAnswer) {
     threads.emplace_back(
         [this, identity = parties.member(member), config, leaves] { be_member(identity, config, coordinator.port(), leaves, over); });
+  }
+  /// With weights before it, as every round has.
+  std::optional<MeanUpdate> train(int64_t round, int64_t numel) {
+    coordinator.evaluate(0, std::vector<std::byte>(100));
+    return coordinator.train(round, numel);
   }
   std::string said;
   Identity own;
@@ -162,7 +168,7 @@ TEST_CASE("federation: sums are those of the members in the round, with and with
       const std::vector<std::byte> weights(3 << 20);
       const auto losses = all.coordinator.evaluate(0, weights);
       CHECK(losses.size() == 4);
-      const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+      const std::optional<MeanUpdate> update = all.train(1, kElements);
       REQUIRE(update);
       check_mean(*update, {0, 1, 2, 3},
                  weighting == MemberWeight::kEqual ? std::vector<double>{1, 1, 1, 1} : std::vector<double>{100, 101, 102, 103});
@@ -170,8 +176,8 @@ TEST_CASE("federation: sums are those of the members in the round, with and with
         if (secure) secure_mean = update->mean;
         if (!secure) CHECK(secure_mean == update->mean);  // to the bit
       }
-      CHECK(all.coordinator.train(2, kElements));
-      all.coordinator.end();
+      CHECK(all.train(2, kElements));
+      all.coordinator.end(0, std::vector<std::byte>(100));
     }
   }
 }
@@ -185,28 +191,27 @@ TEST_CASE("federation: a member that leaves at any question is left out, and too
       Federated all(parties, config);
       for (int member = 0; member < 4; ++member) all.add(parties, config, member, member == 2 ? leaves : Kind::kAnswer);
       REQUIRE(all.coordinator.gather());
-      all.coordinator.evaluate(0, std::vector<std::byte>(100));
-      const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+      const std::optional<MeanUpdate> update = all.train(1, kElements);
       REQUIRE(update);
       check_mean(*update, {0, 1, 3}, {1, 1, 1, 1});
       CHECK_THAT(all.said, Contains("member m2 has left: "));
       CHECK(all.coordinator.gather());  // after wait_seconds, without it
-      CHECK(all.coordinator.train(2, kElements));
-      all.coordinator.end();
+      CHECK(all.train(2, kElements));
+      all.coordinator.end(0, std::vector<std::byte>(100));
     }
   }
   const FederationConfig config = config_of_members(4, true);
   Federated all(parties, config);
   for (int member = 0; member < 4; ++member) all.add(parties, config, member, member < 2 ? Kind::kMask : Kind::kAnswer);
   REQUIRE(all.coordinator.gather());
-  CHECK(!all.coordinator.train(1, kElements));
+  CHECK(!all.train(1, kElements));
   CHECK_THAT(all.said, Contains("round 1 is repeated: "));
   all.add(parties, config, 0);  // it comes back
   REQUIRE(all.coordinator.gather());
-  const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+  const std::optional<MeanUpdate> update = all.train(1, kElements);
   REQUIRE(update);
   check_mean(*update, {0, 2, 3}, {1, 1, 1, 1});
-  all.coordinator.end();
+  all.coordinator.end(0, std::vector<std::byte>(100));
 }
 
 TEST_CASE("federation: whoever is not in the roster, or has another one, or other terms, is refused") {
@@ -247,6 +252,8 @@ TEST_CASE("federation: an update with elements left out, sent twice or beyond th
     all.threads.emplace_back([&, identity = parties.member(1)] {
       Member member(identity, {concat("127.0.0.1:", all.coordinator.port()), config, R"({"model.layers":"2"})", 10, [&] { return all.over.load(); },
                                [](const std::string&) {}});
+      std::vector<std::byte> weights(100);
+      if (member.next().task == Task::kWeights && member.receive_weights(weights)) member.answer_weights(0, 0);
       if (member.next().task == Task::kTrain) member.answer_trained(2);
       if (member.next().task != Task::kSend) return;
       member.begin_update();
@@ -259,11 +266,124 @@ TEST_CASE("federation: an update with elements left out, sent twice or beyond th
     });
     REQUIRE(all.coordinator.gather());
     while (all.coordinator.present().size() < 2) all.coordinator.admit();
-    const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+    const std::optional<MeanUpdate> update = all.train(1, kElements);
     REQUIRE(update);
     check_mean(*update, {0}, {1, 1});
     CHECK_THAT(all.said, Contains("member m1 has left: member m1 has "));
   }
+}
+
+TEST_CASE("federation: a member that takes longer than round_seconds has left the round") {
+  const Parties parties(3);
+  FederationConfig config = config_of_members(3, false);
+  config.round_seconds = 1;
+  Federated all(parties, config);
+  for (int member = 0; member < 3; ++member) all.add(parties, config, member, member == 1 ? Kind::kRefusal : Kind::kAnswer);
+  REQUIRE(all.coordinator.gather());
+  const std::optional<MeanUpdate> update = all.train(1, kElements);
+  REQUIRE(update);
+  check_mean(*update, {0, 2}, {1, 1, 1});
+  CHECK_THAT(all.said, Contains("member m1 has left: it has not answered for 1 seconds"));
+}
+
+namespace {
+
+/// The coordinator's end of a connection with one member, which a test controls.
+struct HandMadeCoordinator {
+  HandMadeCoordinator(const Parties& parties, FederationConfig config, int64_t revealed_round = 0, const std::string& run = "")
+      : own(parties.coordinator()), listener("127.0.0.1", 0, own) {
+    thread = std::thread([this, identity = parties.member(0), config, revealed_round, run] {
+      try {
+        MemberOptions options{
+            concat("127.0.0.1:", listener.port()), config, "{}", 50, [&] { return over.load(); }, [](const std::string&) {}, revealed_round, run};
+        options.keep = [this](const std::string&, int64_t round) { kept = round; };
+        Member member(identity, std::move(options));
+        for (;;) {
+          const Order order = member.next();
+          if (order.task == Task::kStop || order.task == Task::kLost) return;
+          std::vector<std::byte> bytes(static_cast<size_t>(order.bytes));
+          if (order.task == Task::kWeights && member.receive_weights(bytes)) member.answer_weights(1.5, 10);
+          if (order.task == Task::kTrain) member.answer_trained(2);
+          if (order.task == Task::kSend) sent = true;
+        }
+      } catch (const Error& error) {
+        failed = error.what();
+      }
+    });
+    link = listener.next(Clock::now() + std::chrono::seconds(5)).value().second;
+    CHECK(ask(link, Kind::kConfiguration, "{}") == R"({"sequences":50})");
+  }
+  ~HandMadeCoordinator() {
+    over = true;
+    thread.join();
+  }
+  std::string give_weights(char fill) {
+    send(link, {Kind::kWeights, R"({"step":0,"bytes":3})"});
+    const std::string weights(3, fill);
+    link.send(std::as_bytes(std::span(weights)));
+    return receive(link).value().body;
+  }
+  std::string refusal(Kind kind, const std::string& body) const {
+    try {
+      return "answered: " + ask(link, kind, body);
+    } catch (const Refusal& refusal) {
+      return refusal.what();
+    }
+  }
+  Identity own;
+  MemberListener listener;
+  std::atomic<bool> over = false, sent = false;
+  std::atomic<int64_t> kept = 0;
+  std::string failed;
+  std::thread thread;
+  Link link;
+};
+
+std::string round_body(int64_t round, int64_t most, uint8_t run = 0) {
+  RoundTerms terms{{}, round, 0, most};
+  terms.run[0] = run;
+  return body_of(terms);
+}
+
+}  // namespace
+
+TEST_CASE("federation: a member says nothing but figures, and refuses a coordinator that could learn its update") {
+  const Parties parties(3);
+  FederationConfig config = config_of_members(3, true);
+  {
+    HandMadeCoordinator by_hand(parties, config);
+    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 1)), Contains("has not sent the weights"));
+    CHECK(by_hand.give_weights('a') == R"({"loss":1.5,"tokens":10})");
+    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 1000)), Contains("the weight of this member would not be"));
+    CHECK(by_hand.refusal(Kind::kTrain, round_body(1, 1)) == R"(answered: {"steps":2})");
+    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(2, 1)), Contains("has not sent the weights"));
+    by_hand.give_weights('b');  // the update of round 1 would be that of other weights
+    for (const Kind kind : {Kind::kAdvertise, Kind::kShare, Kind::kMask, Kind::kAgree, Kind::kUnmask})
+      CHECK_THAT(by_hand.refusal(kind, "x"), Contains("no round of secure aggregation has begun"));
+    CHECK(!by_hand.sent);
+    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 1, 7)), Contains("another run of a coordinator"));
+  }
+  {
+    HandMadeCoordinator by_hand(parties, config, 4, crypto::hex(std::array<uint8_t, 32>{}));
+    by_hand.give_weights('a');
+    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(4, 1)), Contains("round 4 cannot be repeated"));
+    CHECK(by_hand.refusal(Kind::kTrain, round_body(5, 1)) == R"(answered: {"steps":2})");
+    CHECK_THAT(by_hand.refusal(Kind::kMask, "x"), !Contains("answered"));
+    CHECK(!by_hand.sent);
+  }
+  config.weighting = MemberWeight::kSamples;
+  HandMadeCoordinator by_hand(parties, config);
+  by_hand.give_weights('a');
+  CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 49)), Contains("the weight of this member would not be"));
+  CHECK(by_hand.refusal(Kind::kTrain, round_body(1, 50)) == R"(answered: {"steps":2})");
+  const crypto::Hash a = crypto::sha256("a"), b = crypto::sha256("b");
+  const auto name = [](int64_t most, uint8_t run, const crypto::Hash& weights) {
+    RoundTerms terms{{}, 1, 0, most};
+    terms.run[0] = run;
+    return name_of_round(terms, weights).run;
+  };
+  CHECK(name(1, 0, a) == name(1, 0, a));
+  for (const auto& other : {name(2, 0, a), name(1, 1, a), name(1, 0, b)}) CHECK(other != name(1, 0, a));  // signatures of one are void in the other
 }
 
 TEST_CASE("federation: a round whose sum may be known is not repeated") {
@@ -272,9 +392,9 @@ TEST_CASE("federation: a round whose sum may be known is not repeated") {
   Federated all(parties, config);
   for (int member = 0; member < 3; ++member) all.add(parties, config, member);
   REQUIRE(all.coordinator.gather());
-  REQUIRE(all.coordinator.train(4, kElements));
+  REQUIRE(all.train(4, kElements));
   CHECK(all.coordinator.has_revealed());
-  CHECK(!all.coordinator.train(4, kElements));
+  CHECK(!all.train(4, kElements));
   CHECK(!all.coordinator.has_revealed());
   CHECK_THAT(all.said, Contains("round 4 cannot be repeated: the coordinator may know its sum"));
 }
@@ -297,13 +417,13 @@ void check_strangers_at_coordinator(int count) {
     strangers.drip();
     all.add(parties, config, 1);
     REQUIRE(all.coordinator.gather());
-    const std::optional<MeanUpdate> update = all.coordinator.train(1, kElements);
+    const std::optional<MeanUpdate> update = all.train(1, kElements);
     REQUIRE(update);
     check_mean(*update, {0, 1}, {1, 1});
     CHECK(strangers.opened() == count);
     CHECK(strangers.open(8) == 0);
     CHECK(footprint_of(::getpid()).descriptors < before.descriptors + 1100);
-    all.coordinator.end();
+    all.coordinator.end(0, std::vector<std::byte>(100));
   }
   CHECK(footprint_of(::getpid()).descriptors <= before.descriptors + 2);
 }

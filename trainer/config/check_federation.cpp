@@ -24,6 +24,12 @@ void check_members(Rules& rules, const FederationConfig& f) {
           "the path of a file with a name and a public key in each line");
   missing(!f.identity_key_file, "security.federation.identity_key_file", "everybody must prove who it is",
           "the path of a secret key: trireme audit keygen");
+  if (f.noise && f.weighting == MemberWeight::kSamples)
+    rules.broken("security.federation.weighting", "the presence of one member would rescale the others, more than noise covers",
+                 "equal, or noise null", "equal");
+  if (f.noise && f.max_loss_increase)
+    rules.broken("security.federation.max_loss_increase", "which rounds are refused would tell about held-out data, which noise does not cover",
+                 "null, or noise null", "null");
   if (f.noise && !f.delta) rules.broken("security.federation.delta", "an epsilon means nothing without the delta that it is for", "", "1e-5");
   if (!rules.apply({"security.federation.minimum"})) return;
   const int64_t fewest = fewest_members(f), least = f.secure ? f.members / 2 + 1 : 1;

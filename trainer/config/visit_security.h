@@ -143,8 +143,7 @@ void visit(V& v, FederationConfig& c) {
                    .without_effect = off}),
     c.round_seconds);
   v(Field{.key = "weighting",
-          .doc = "What the update of a member counts: equal, or as many as it has training sequences (samples), of which the coordinator then knows "
-                 "the number.",
+          .doc = "What the update of a member counts: equal, or as many as it has training sequences (samples).",
           .without_effect = off},
     c.weighting);
   v(Field{.key = "clip",

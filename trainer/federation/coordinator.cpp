@@ -17,7 +17,7 @@
 namespace trireme::federation {
 namespace {
 
-constexpr std::chrono::seconds kGreetingTime{30};  ///< for the answer to kConfiguration
+constexpr double kGreetingSeconds = 30;  ///< for the answer to kConfiguration
 constexpr std::ptrdiff_t kUpdatesAtOnce = 2;
 
 crypto::Bytes bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
@@ -44,15 +44,16 @@ void check_complete(std::vector<std::pair<uint64_t, uint64_t>> ranges, uint64_t 
 std::vector<uint64_t> receive_update(const Link& link, uint64_t numel) {
   std::vector<uint64_t> values(numel);
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
-  for (;;) {
+  for (uint64_t left = numel;;) {
     Range range;
     if (!link.receive(std::as_writable_bytes(std::span(&range, 1))))
       throw IoError(concat(link.peer(), " has closed its connection within its update"));
     if (range.count == 0) break;
-    if (range.count > kLongestRange || range.first > numel || range.count > numel - range.first)
+    if (range.count > kLongestRange || range.first > numel || range.count > numel - range.first || range.count > left)
       throw DataError(concat(link.peer(), " has sent elements that the model does not have"));
     const std::span<uint64_t> part = std::span(values).subspan(range.first, range.count);
     if (!link.receive(std::as_writable_bytes(part))) throw IoError(concat(link.peer(), " has closed its connection within its update"));
+    left -= range.count;
     ranges.emplace_back(range.first, range.count);
   }
   check_complete(std::move(ranges), numel, link.peer());
@@ -69,14 +70,13 @@ std::string ask(const Link& link, Kind kind, std::string body) {
   send(link, {kind, std::move(body)});
   std::optional<Message> answer = receive(link);
   if (!answer) throw IoError(concat(link.peer(), " has closed its connection"));
-  if (answer->kind == Kind::kRefusal) throw DataError(printable(answer->body));
+  if (answer->kind == Kind::kRefusal) throw Refusal(printable(answer->body));
   if (answer->kind != Kind::kAnswer) throw DataError(concat(link.peer(), " has not answered the question"));
   return std::move(answer->body);
 }
 
 Coordinator::Coordinator(const Identity& identity, CoordinatorOptions options)
     : identity_(identity), options_(std::move(options)), listener_(options_.config.address, static_cast<int>(options_.config.port), identity) {
-  crypto::draw(run_);
   thread_ = std::thread([this] { listen(); });
 }
 
@@ -102,7 +102,7 @@ void Coordinator::listen() {
     const std::lock_guard lock(mutex_);
     if (is_closing_) return;
     if (!arrival) continue;
-    arrivals_.push_back(std::move(*arrival));
+    arrivals_[arrival->first] = std::move(arrival->second);
     arrived_.notify_all();
   }
 }
@@ -117,49 +117,63 @@ void Coordinator::remove_closed() {
     if (is_closed(links_.at(member))) leave(member, "it has closed its connection");
 }
 
-/// Asks all members at once, each in a thread of its own. Those that fail leave. Returns the others.
-std::vector<int> Coordinator::ask_all(const std::vector<int>& members, const Ask& ask_one) {
-  std::map<int, std::string> problems;
-  std::vector<std::thread> threads;
+/// Asks all members at once, each in a thread of its own. Those that fail or have not answered after `seconds` leave; those that refuse stay. Returns those
+/// that have answered.
+std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double seconds, const Ask& ask_one) {
+  struct Asked {
+    std::string problem;
+    bool is_over = false, is_late = false, has_refused = false;
+  };
+  std::map<int, Asked> asked;
+  for (const int member : members)
+    if (links_.contains(member)) asked[member];
   std::mutex mutex;
   std::condition_variable done;
-  size_t left = 0;
-  for (const int member : members) {
-    const auto found = links_.find(member);
-    if (found == links_.end()) continue;
-    ++left;
-    threads.emplace_back([&, member, &link = found->second] {
+  std::vector<std::thread> threads;
+  for (auto& [member, state] : asked) {
+    threads.emplace_back([&, member = member, &link = links_.at(member), &state = state] {
       std::string problem;
+      bool refuses = false;
       try {
         ask_one(member, link);
       } catch (const std::exception& error) {
-        problem = error.what();
-        if (problem.empty()) problem = "unknown";
+        problem = concat("problem: ", error.what());
+        refuses = dynamic_cast<const Refusal*>(&error) != nullptr;
       }
       const std::lock_guard lock(mutex);
-      if (!problem.empty()) problems[member] = problem;
-      --left;
+      state = {problem.empty() ? "" : problem.substr(9), true, state.is_late, refuses};
       done.notify_all();
     });
   }
-  {
-    std::unique_lock lock(mutex);
-    while (!done.wait_for(lock, kLook, [&] { return left == 0; }))
-      if (options_.stopped())
-        for (const auto& [member, link] : links_) link.shut_down();
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  std::unique_lock lock(mutex);
+  const auto all_over = [&] { return std::ranges::all_of(asked, [](const auto& one) { return one.second.is_over; }); };
+  while (!done.wait_for(lock, kLook, all_over)) {
+    const bool is_late = Clock::now() >= end;
+    if (!is_late && !options_.stopped()) continue;
+    for (auto& [member, state] : asked) {
+      if (state.is_over) continue;
+      state.is_late = is_late;
+      links_.at(member).shut_down();
+    }
   }
+  lock.unlock();
   for (std::thread& thread : threads) thread.join();
-  if (!options_.stopped())
-    for (const auto& [member, problem] : problems) leave(member, problem);
   std::vector<int> good;
-  for (const int member : members)
-    if (links_.contains(member) && !problems.contains(member)) good.push_back(member);
+  for (const auto& [member, state] : asked) {
+    if (state.problem.empty()) good.push_back(member);
+    if (state.problem.empty() || options_.stopped()) continue;
+    if (state.has_refused)
+      options_.say(concat("member ", name_of(member), " refuses: ", state.problem));
+    else
+      leave(member, state.is_late ? concat("it has not answered for ", seconds, " seconds") : state.problem);
+  }
   return good;
 }
 
 /// Takes those that have connected. A member that connects again has lost its connection.
 void Coordinator::admit() {
-  std::vector<std::pair<int, Link>> arrivals;
+  std::map<int, Link> arrivals;
   {
     const std::lock_guard lock(mutex_);
     arrivals.swap(arrivals_);
@@ -168,19 +182,17 @@ void Coordinator::admit() {
   for (auto& [member, link] : arrivals) {
     leave(member, "it has connected again");
     links_[member] = std::move(link);
-    if (std::ranges::find(members, member) == members.end()) members.push_back(member);
+    members.push_back(member);
   }
   if (!members.empty()) greet(members);
 }
 
 void Coordinator::greet(const std::vector<int>& members) {
   std::mutex mutex;
-  const std::vector<int> good = ask_all(members, [&](int member, const Link& link) {
-    link.set_timeout(kGreetingTime);
+  const std::vector<int> good = ask_all(members, kGreetingSeconds, [&](int member, const Link& link) {
     const nlohmann::json answer = parse_body(ask(link, Kind::kConfiguration, options_.terms), link.peer());
     const auto sequences = member_of_body<int64_t>(answer, "sequences", link.peer());
-    if (sequences < 1) throw DataError("it has no training data");
-    link.set_timeout(std::chrono::seconds(static_cast<int64_t>(std::ceil(options_.config.round_seconds))));
+    if (sequences < 1 || sequences > kMostSequences) throw DataError("it has an impossible number of training sequences");
     const std::lock_guard lock(mutex);
     sequences_[member] = sequences;
   });
@@ -208,14 +220,16 @@ std::map<int, HeldOutLoss> Coordinator::evaluate(int64_t step, std::span<const s
   std::map<int, HeldOutLoss> losses;
   std::mutex mutex;
   const std::string body = nlohmann::json{{"step", step}, {"bytes", weights.size()}}.dump();
-  ask_all(present(), [&](int member, const Link& link) {
+  weights_ = crypto::sha256({reinterpret_cast<const char*>(weights.data()), weights.size()});
+  ask_all(present(), phase_seconds(), [&](int member, const Link& link) {
     send(link, {Kind::kWeights, body});
     link.send(weights);
     const std::optional<Message> answer = receive(link);
     if (!answer) throw IoError("it has closed its connection");
-    if (answer->kind == Kind::kRefusal) throw DataError(printable(answer->body));
+    if (answer->kind == Kind::kRefusal) throw Refusal(printable(answer->body));
     const nlohmann::json said = parse_body(answer->body, link.peer());
     const auto tokens = member_of_body<int64_t>(said, "tokens", link.peer());
+    if (tokens < 0) throw DataError("it has sent an impossible number of tokens");
     if (tokens == 0) return;
     const bool is_number = said.contains("loss") && said["loss"].is_number();  // null: not finite
     const std::lock_guard lock(mutex);
@@ -225,26 +239,22 @@ std::map<int, HeldOutLoss> Coordinator::evaluate(int64_t step, std::span<const s
 }
 
 std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
-  const uint32_t attempt = attempts_[round]++;
   has_revealed_ = false;
-  int64_t most = 1;
-  for (const int member : present()) most = std::max(most, sequences_.at(member));
-  const auto weight_of = [&](int member) {
-    const bool by_samples = options_.config.weighting == MemberWeight::kSamples;
-    return by_samples ? static_cast<double>(sequences_.at(member)) / static_cast<double>(most) : 1.0;
-  };
-  const std::vector<int> trained = ask_all(present(), [&](int member, const Link& link) {
-    ask(link, Kind::kTrain, nlohmann::json{{"round", round}, {"attempt", attempt}, {"run", crypto::hex(run_)}, {"weight", weight_of(member)}}.dump());
-  });
+  RoundTerms terms{options_.run, round, attempts_[round]++, 1};
+  const bool by_samples = options_.config.weighting == MemberWeight::kSamples;
+  for (const int member : present())
+    if (by_samples) terms.most_sequences = std::max(terms.most_sequences, sequences_.at(member));
+  const std::vector<int> trained = ask_all(present(), phase_seconds(), [&](int, const Link& link) { ask(link, Kind::kTrain, body_of(terms)); });
   if (options_.stopped()) return std::nullopt;
   if (std::ssize(trained) < fewest()) {
     options_.say(concat("round ", round, " is repeated: ", counted(std::ssize(trained), "member"), " finished it, and it needs ", fewest()));
     return std::nullopt;
   }
-  const std::optional<Summed> sum = options_.config.secure ? sum_securely(trained, numel, round) : sum_plainly(trained, numel);
-  if (!sum || options_.stopped()) return std::nullopt;
+  const std::optional<Summed> sum = options_.config.secure ? sum_securely(trained, numel, terms) : sum_plainly(trained, numel);
+  if (!sum) return std::nullopt;
   double weight = 0;
-  for (const int member : sum->members) weight += weight_of(member);
+  for (const int member : sum->members)
+    weight += by_samples ? static_cast<double>(sequences_.at(member)) / static_cast<double>(terms.most_sequences) : 1.0;
   const crypto::FixedPoint numbers(kFractionBits, static_cast<size_t>(options_.config.members));
   MeanUpdate update{sum->members, std::vector<double>(sum->values.size())};
   for (size_t i = 0; i < update.mean.size(); ++i) update.mean[i] = numbers.decode(sum->values[i]) / weight;
@@ -255,7 +265,9 @@ std::optional<Coordinator::Summed> Coordinator::sum_plainly(const std::vector<in
   Summed sum{{}, std::vector<uint64_t>(static_cast<size_t>(numel))};
   std::mutex mutex;
   std::counting_semaphore<> places(kUpdatesAtOnce);
-  sum.members = ask_all(members, [&](int, const Link& link) {
+  options_.before_sum();
+  has_revealed_ = true;
+  sum.members = ask_all(members, phase_seconds() * static_cast<double>(members.size()), [&](int, const Link& link) {
     places.acquire();
     const auto release = std::unique_ptr<void, std::function<void(void*)>>(&places, [&](void*) { places.release(); });
     ask(link, Kind::kMask, "");
@@ -264,14 +276,14 @@ std::optional<Coordinator::Summed> Coordinator::sum_plainly(const std::vector<in
     add_to(sum.values, values);
   });
   if (std::ssize(sum.members) >= fewest()) return sum;
-  options_.say(concat("the round is repeated: ", counted(std::ssize(sum.members), "update"), " arrived, and it needs ", fewest()));
+  if (!options_.stopped())
+    options_.say(concat("the round ends without a result: ", counted(std::ssize(sum.members), "update"), " arrived, and it needs ", fewest()));
   return std::nullopt;
 }
 
 /// The phases of parallel/crypto/secure_sum.h.
-std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<int>& members, int64_t numel, int64_t round) {
-  const crypto::SumRound sum_round(identity_.roster.member_keys(), static_cast<size_t>(fewest()),
-                                   {run_, static_cast<uint64_t>(round), attempts_.at(round) - 1});
+std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<int>& members, int64_t numel, const RoundTerms& terms) {
+  const crypto::SumRound sum_round(identity_.roster.member_keys(), static_cast<size_t>(fewest()), name_of_round(terms, weights_));
   crypto::SecureSumCoordinator sum(sum_round);
   Summed result{{}, std::vector<uint64_t>(static_cast<size_t>(numel))};
   std::mutex mutex;
@@ -281,7 +293,7 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
     return all;
   };
   const auto phase = [&](const std::vector<int>& whom, Kind kind, const std::function<crypto::Bytes(int)>& question, const auto& take) {
-    ask_all(whom, [&](int member, const Link& link) {
+    ask_all(whom, phase_seconds(), [&](int member, const Link& link) {
       const crypto::Bytes answer = bytes_of_text(ask(link, kind, text_of_bytes(question(member))));
       const std::lock_guard lock(mutex);
       take(static_cast<size_t>(member), answer);
@@ -296,7 +308,7 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
     phase(left(), Kind::kShare, always(keys), [&](size_t member, const crypto::Bytes& answer) { sum.shared(member, answer); });
     const std::vector<crypto::Bytes> inboxes = sum.inboxes();
     std::counting_semaphore<> places(kUpdatesAtOnce);
-    ask_all(left(), [&](int member, const Link& link) {
+    ask_all(left(), phase_seconds() * static_cast<double>(members.size()), [&](int member, const Link& link) {
       places.acquire();
       const auto release = std::unique_ptr<void, std::function<void(void*)>>(&places, [&](void*) { places.release(); });
       ask(link, Kind::kMask, text_of_bytes(inboxes[static_cast<size_t>(member)]));
@@ -308,6 +320,7 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
     const crypto::Bytes survivors = sum.survivors();
     phase(left(), Kind::kAgree, always(survivors), [&](size_t member, const crypto::Bytes& answer) { sum.confirmed(member, answer); });
     const crypto::Bytes confirmations = sum.confirmations();
+    options_.before_sum();
     has_revealed_ = true;
     phase(left(), Kind::kUnmask, always(confirmations), [&](size_t member, const crypto::Bytes& answer) { sum.revealed(member, answer); });
     const crypto::Unmask unmask = sum.unmask();
@@ -318,16 +331,33 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
     for (const size_t member : unmask.summed().members()) result.members.push_back(static_cast<int>(member));
     return result;
   } catch (const crypto::RoundAborted& aborted) {
-    if (!options_.stopped()) options_.say(concat("round ", round, " is repeated: ", aborted.what()));
+    if (!options_.stopped())
+      options_.say(concat("round ", terms.round, has_revealed_ ? " ends without a result: " : " is repeated: ", aborted.what()));
   } catch (const crypto::PartyError& error) {
     for (const size_t member : error.members.members()) leave(static_cast<int>(member), error.what());
-    options_.say(concat("round ", round, " is repeated: ", error.what()));
+    options_.say(concat("round ", terms.round, has_revealed_ ? " ends without a result: " : " is repeated: ", error.what()));
   }
   return std::nullopt;
 }
 
-void Coordinator::end() {
-  ask_all(present(), [&](int, const Link& link) { ask(link, Kind::kEnd, ""); });
+void Coordinator::end(int64_t step, std::span<const std::byte> weights) {
+  const auto tell = [&] {
+    const std::vector<int> told = ask_all(present(), kGreetingSeconds, [&](int, const Link& link) { ask(link, Kind::kEnd, ""); });
+    for (const int member : present()) links_.erase(member);
+    return std::ssize(told);
+  };
+  auto left = options_.config.members - tell();
+  const auto last = Clock::now() + std::chrono::duration<double>(options_.config.wait_seconds);
+  if (left > 0) options_.say(concat("waiting ", options_.config.wait_seconds, " seconds for ", counted(left, "member"), " without the last weights"));
+  while (left > 0 && Clock::now() < last && !options_.stopped()) {
+    admit();
+    if (!links_.empty()) {
+      evaluate(step, weights);
+      left -= tell();
+    }
+    std::unique_lock lock(mutex_);
+    arrived_.wait_for(lock, kLook, [this] { return !arrivals_.empty(); });
+  }
 }
 
 }  // namespace trireme::federation

@@ -1,6 +1,6 @@
 #pragma once
 // The coordinator of a federation: which members are there, and the rounds that it takes with them. It has no data; what it learns of members is their
-// held-out losses, their numbers of training sequences with weighting by samples, and the sum of their updates, or without secure aggregation each update.
+// held-out losses, their numbers of training sequences, and the sum of their updates, or without secure aggregation each update.
 //
 // A round (McMahan et al. 2017, arXiv:1602.05629; Bonawitz et al. 2019, arXiv:1902.01046): all members that are there evaluate the current weights and
 // train; those that have finished in time send their updates; the mean of these is the result. A member that fails, or takes longer than round_seconds,
@@ -26,9 +26,11 @@ inline constexpr int kFractionBits = 40;
 
 struct CoordinatorOptions {
   FederationConfig config;
-  std::string terms;  ///< JSON: the keys that decide what is trained, which members compare with theirs
+  std::array<uint8_t, 32> run{};  ///< random, the same in all jobs of the run
+  std::string terms;              ///< JSON: the keys that decide what is trained, which members compare with theirs
   std::function<bool()> stopped;
   std::function<void(const std::string&)> say;  ///< called from the thread that calls the coordinator
+  std::function<void()> before_sum = [] {};     ///< called before a sum of updates, or part of it, may become known
 };
 
 /// Mean loss in nats over `tokens` targets of a member's held-out data.
@@ -58,13 +60,13 @@ class Coordinator {
   std::vector<int> present() const;
   /// Sends the weights after step `step` to all members that are there; returns the losses of those that have held-out data. Wire: size of the weights for each member.
   std::map<int, HeldOutLoss> evaluate(int64_t step, std::span<const std::byte> weights);
-  /// Lets all members that are there train round `round` (from 1) and sums their updates of `numel` elements. Nothing if a stop was requested, or fewer than the
+  /// After evaluate(): lets all members that are there train round `round` (from 1) and sums their updates of `numel` elements. Nothing if a stop was requested, or fewer than the
   /// minimum were left. Wire: 8 bytes per element from each member. Memory: 8 bytes per element for the sum, and for each of two updates that arrive.
   std::optional<MeanUpdate> train(int64_t round, int64_t numel);
   /// After train() has returned nothing: members have revealed what unmasks a sum, so that this round must not be repeated.
   bool has_revealed() const { return has_revealed_; }
-  /// Tells the members that training is over.
-  void end();
+  /// Tells the members that training is over, and those that come within wait_seconds, after it has sent them the weights after step `step`.
+  void end(int64_t step, std::span<const std::byte> weights);
 
  private:
   struct Summed {
@@ -74,30 +76,35 @@ class Coordinator {
   using Ask = std::function<void(int member, const Link& link)>;
   void listen();
   void greet(const std::vector<int>& members);
-  std::vector<int> ask_all(const std::vector<int>& members, const Ask& ask);
+  std::vector<int> ask_all(const std::vector<int>& members, double seconds, const Ask& ask);
+  double phase_seconds() const { return options_.config.round_seconds; }
   void leave(int member, const std::string& reason);
   void remove_closed();
   std::optional<Summed> sum_plainly(const std::vector<int>& members, int64_t numel);
-  std::optional<Summed> sum_securely(const std::vector<int>& members, int64_t numel, int64_t round);
+  std::optional<Summed> sum_securely(const std::vector<int>& members, int64_t numel, const RoundTerms& terms);
   std::string name_of(int member) const { return identity_.roster.name_of(member); }
   int64_t fewest() const;
 
   const Identity& identity_;
   CoordinatorOptions options_;
-  std::array<uint8_t, 32> run_{};  ///< drawn at the start
   std::map<int64_t, uint32_t> attempts_;
+  crypto::Hash weights_{};  ///< SHA-256 of those that members have got last
   MemberListener listener_;
   bool has_revealed_ = false;
   std::map<int, Link> links_;         ///< of those that are there
   std::map<int, int64_t> sequences_;  ///< of their training data
   std::mutex mutex_;                  ///< guards arrivals_ and is_closing_
   std::condition_variable arrived_;
-  std::vector<std::pair<int, Link>> arrivals_;
+  std::map<int, Link> arrivals_;  ///< the last connection of each
   bool is_closing_ = false;
   std::thread thread_;  ///< runs listen()
 };
 
-/// Sends a question and returns the body of the answer. Errors: those of send() and receive(); DataError for a refusal, with its text.
+/// A member has refused to answer a question, and stays.
+struct Refusal : DataError {
+  using DataError::DataError;
+};
+/// Sends a question and returns the body of the answer. Errors: those of send() and receive(); Refusal with its text.
 std::string ask(const Link& link, Kind kind, std::string body);
 
 }  // namespace trireme::federation

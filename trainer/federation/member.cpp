@@ -21,33 +21,57 @@ std::span<const uint8_t> bytes_of_message(const std::string& text) { return {rei
 
 }  // namespace
 
-crypto::RoundName round_name(const nlohmann::json& body, const std::string& peer) {
-  crypto::RoundName name;
-  if (!crypto::from_hex(member_of_body<std::string>(body, "run", peer), name.run)) throw DataError(concat(peer, " has sent no name of its run"));
-  name.number = static_cast<uint64_t>(member_of_body<int64_t>(body, "round", peer));
-  name.attempt = static_cast<uint32_t>(member_of_body<int64_t>(body, "attempt", peer));
-  return name;
+Member::Member(const Identity& identity, MemberOptions options) : identity_(identity), options_(std::move(options)) {
+  watcher_ = std::thread([this] {
+    while (!is_over_) {
+      std::this_thread::sleep_for(kLook);
+      const std::lock_guard lock(mutex_);
+      if (options_.stopped()) link_.shut_down();
+    }
+  });
 }
 
-Member::Member(const Identity& identity, MemberOptions options) : identity_(identity), options_(std::move(options)) {}
+Member::~Member() {
+  is_over_ = true;
+  watcher_.join();
+}
+
+void Member::set_link(Link link) {
+  const std::lock_guard lock(mutex_);
+  link_ = std::move(link);
+}
 
 void Member::lose(const std::string& why) {
-  link_ = Link();
+  set_link(Link());
+  weights_.reset();
   sum_.reset();
   masks_.reset();
-  options_.say(concat("lost the coordinator: ", why, "; connecting again"));
+  if (!options_.stopped()) options_.say(concat("lost the coordinator: ", why, "; connecting again"));
+}
+
+/// A lost connection is noticed by the next question.
+template <class Body>
+void Member::guarded(const Body& body) {
+  if (!link_.is_open()) return;
+  try {
+    body();
+  } catch (const Error& error) {
+    lose(error.what());
+  }
 }
 
 /// Waits for the coordinator, which may start later or again.
 void Member::connect() {
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.config.round_seconds));
+  std::string told;
   for (auto pause = kLook; !options_.stopped(); pause = std::min<std::chrono::milliseconds>(2 * pause, std::chrono::seconds(2))) {
     try {
-      link_ = connect_to_coordinator(options_.address, identity_, std::min(end, Clock::now() + kConnectTime));
+      set_link(connect_to_coordinator(options_.address, identity_, std::min(end, Clock::now() + kConnectTime)));
+      link_.set_timeout(std::chrono::seconds(static_cast<int64_t>(std::ceil(options_.config.round_seconds))));
       return;
     } catch (const IoError& error) {
       if (Clock::now() >= end) throw;
-      if (pause == kLook) options_.say(concat("waiting for the coordinator: ", error.what()));
+      if (std::exchange(told, error.what()) != error.what()) options_.say(concat("waiting for the coordinator: ", error.what()));
     }
     std::this_thread::sleep_for(pause);
   }
@@ -63,10 +87,10 @@ std::optional<Message> Member::next_question() {
         was_accepted_ = true;
         refusals_ = 0;
         return question;
-      } catch (const IoError& error) {
+      } catch (const Error& error) {  // a frame that was changed on its way is as good as none
         if (!was_accepted_ && ++refusals_ >= kMostRefusals)
-          throw ConfigError(concat("the coordinator at ", options_.address,
-                                   " refuses this member: it does not have the same roster, or it is not running a ", "federation of this member"));
+          throw ConfigError(concat("the coordinator at ", options_.address, " refuses this member: it has closed ", refusals_,
+                                   " connections at once. The key may not be that of this member in its roster"));
         lose(error.what());
         return std::nullopt;
       }
@@ -86,6 +110,9 @@ Order Member::next() {
     } catch (const IoError& error) {
       lose(error.what());
       return {Task::kLost};
+    } catch (const DataError& error) {
+      lose(error.what());
+      return {Task::kLost};
     }
   }
 }
@@ -101,13 +128,17 @@ std::optional<Order> Member::take(const Message& question) {
       answer(nlohmann::json{{"sequences", options_.sequences}}.dump());
       return std::nullopt;
     case Kind::kWeights: {
+      sum_.reset();  // an update is that of the weights before it
+      masks_.reset();
+      weights_.reset();
+      arriving_.emplace();
       const nlohmann::json body = parse_body(question.body, link_.peer());
       return Order{.task = Task::kWeights,
                    .step = member_of_body<int64_t>(body, "step", link_.peer()),
                    .bytes = member_of_body<int64_t>(body, "bytes", link_.peer())};
     }
     case Kind::kTrain: return begin_training(question.body);
-    case Kind::kEnd: answer("{}"); return Order{Task::kEnd};
+    case Kind::kEnd: guarded([&] { answer("{}"); }); return Order{Task::kEnd};
     case Kind::kMask:
       if (!options_.config.secure) return Order{Task::kSend};
       break;
@@ -131,7 +162,7 @@ std::optional<Order> Member::take_phase(const Message& question) {
       case Kind::kAgree: answer(text_of_message(sum_->confirm(body))); break;
       case Kind::kUnmask: {
         const std::string shares = text_of_message(sum_->reveal(body));
-        revealed_round_ = round_;
+        keep(options_.run, round_);
         answer(shares);
         break;
       }
@@ -162,44 +193,57 @@ void Member::compare_terms(const std::string& theirs) {
   throw ConfigError(concat("the coordinator at ", options_.address, " has another configuration:", differences, "\nall members need the same"));
 }
 
-std::optional<Order> Member::begin_training(const std::string& text) {
-  const nlohmann::json body = parse_body(text, link_.peer());
-  const auto round = member_of_body<int64_t>(body, "round", link_.peer());
-  const auto weight = member_of_body<double>(body, "weight", link_.peer());
-  if (round < 1 || !(weight > 0 && weight <= 1)) throw DataError(concat(link_.peer(), " has sent round ", round, " and weight ", weight));
-  sum_.reset();
-  masks_.reset();
-  if (round <= revealed_round_) {  // the same steps might give the same update: two sums over other members would tell it
-    refuse(concat("round ", round, " cannot be repeated: the coordinator may know its sum"));
-    return std::nullopt;
-  }
-  round_ = round;
-  if (options_.config.secure)
-    sum_.emplace(
-        crypto::SumRound(identity_.roster.member_keys(), static_cast<size_t>(fewest_members(options_.config)), round_name(body, link_.peer())),
-        static_cast<size_t>(identity_.index), identity_.key);
-  return Order{.task = Task::kTrain, .round = round, .weight = weight};
+void Member::keep(const std::string& run, int64_t revealed_round) {
+  options_.keep(run, revealed_round);
+  options_.run = run;
+  options_.revealed_round = revealed_round;
 }
 
-/// A lost connection is noticed by the next question.
-template <class Body>
-void Member::guarded(const Body& body) {
-  if (!link_.is_open()) return;
-  try {
-    body();
-  } catch (const IoError& error) {
-    lose(error.what());
+/// Errors: ConfigError if the coordinator has begun another run.
+std::optional<Order> Member::begin_training(const std::string& text) {
+  const RoundTerms terms = parse_round(text, link_.peer());
+  const bool by_samples = options_.config.weighting == MemberWeight::kSamples;
+  const std::string run = crypto::hex(terms.run);
+  sum_.reset();
+  masks_.reset();
+  if (options_.run.empty()) keep(run, 0);
+  std::string why;
+  if (run != options_.run)
+    why =
+        "this member has taken part in another run of a coordinator; allowed another run.directory of the member, or that of the coordinator before";
+  else if (!weights_)
+    why = "it has not sent the weights of this round";
+  else if (by_samples ? terms.most_sequences < options_.sequences : terms.most_sequences != 1)
+    why = "the weight of this member would not be what security.federation.weighting says";
+  else if (terms.round <= options_.revealed_round)  // the same steps might give the same update: two sums over other members would tell it
+    why = concat("round ", terms.round, " cannot be repeated: the coordinator may know its sum");
+  if (!why.empty()) {
+    refuse(why);
+    if (run != options_.run) throw ConfigError(concat("the coordinator at ", options_.address, " is not the one of this run: ", why));
+    return std::nullopt;
   }
+  round_ = terms.round;
+  if (options_.config.secure)
+    sum_.emplace(
+        crypto::SumRound(identity_.roster.member_keys(), static_cast<size_t>(fewest_members(options_.config)), name_of_round(terms, *weights_)),
+        static_cast<size_t>(identity_.index), identity_.key);
+  weights_.reset();
+  return Order{.task = Task::kTrain,
+               .round = terms.round,
+               .weight = by_samples ? static_cast<double>(options_.sequences) / static_cast<double>(terms.most_sequences) : 1};
 }
 
 bool Member::receive_weights(std::span<std::byte> bytes) {
   guarded([&] {
     if (!link_.receive(bytes)) throw IoError("it has closed the connection");
+    arriving_->update(bytes.data(), bytes.size());
   });
   return link_.is_open();
 }
 
 void Member::answer_weights(double loss, int64_t tokens) {
+  if (arriving_) weights_ = arriving_->finish();
+  arriving_.reset();
   guarded([&] { answer(nlohmann::json{{"loss", loss}, {"tokens", tokens}}.dump()); });  // null if it is not finite
 }
 void Member::answer_trained(int64_t steps) {

@@ -1,10 +1,13 @@
 #pragma once
 // A member of a federation, as rank 0 of its job: it answers the questions of the coordinator (messages.h), of which those that concern the model become
 // tasks for all ranks of the job.
+#include <atomic>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "parallel/crypto/secure_sum.h"
@@ -21,6 +24,10 @@ struct MemberOptions {
   int64_t sequences;  ///< of the training data
   std::function<bool()> stopped;
   std::function<void(const std::string&)> say;
+  int64_t revealed_round = 0;  ///< the last round of which the coordinator may know the sum; 0: none
+  std::string run = {};        ///< of the coordinator's run in hexadecimal digits; empty: none yet
+  /// Called with `run` and `revealed_round` before they change: what it makes durable is given to a later job of this member.
+  std::function<void(const std::string& run, int64_t revealed_round)> keep = [](const std::string&, int64_t) {};
 };
 
 enum class Task : uint8_t { kStop, kWeights, kTrain, kSend, kEnd, kLost };
@@ -37,6 +44,9 @@ struct Order {
 class Member {
  public:
   Member(const Identity& identity, MemberOptions options);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
 
   /// Connects if there is no connection, and answers what needs no model, until there is something to do. kStop: a stop was requested. kLost: the connection was
   /// lost within a round, whose update is void; call it again.
@@ -58,6 +68,8 @@ class Member {
 
  private:
   void connect();
+  void set_link(Link link);
+  void keep(const std::string& run, int64_t revealed_round);
   std::optional<Message> next_question();
   std::optional<Order> take(const Message& question);
   std::optional<Order> take_phase(const Message& question);
@@ -76,11 +88,12 @@ class Member {
   int refusals_ = 0;                            ///< connections that it has closed before
   std::optional<crypto::SecureSumMember> sum_;  ///< of the last kTrain, with secure aggregation
   std::optional<crypto::MaskKeys> masks_;
-  int64_t round_ = 0;           ///< of sum_
-  int64_t revealed_round_ = 0;  ///< the last one of which the coordinator may know the sum
+  int64_t round_ = 0;                       ///< of sum_
+  std::optional<crypto::Sha256> arriving_;  ///< of the weights that are being received
+  std::optional<crypto::Hash> weights_;     ///< SHA-256 of the last weights, until they are trained
+  std::mutex mutex_;                        ///< guards link_ against watcher_
+  std::atomic<bool> is_over_ = false;
+  std::thread watcher_;  ///< shuts the connection down when a stop is requested
 };
-
-/// The rounds' name in a kTrain question, for `roster`. Errors: DataError.
-crypto::RoundName round_name(const nlohmann::json& body, const std::string& peer);
 
 }  // namespace trireme::federation

@@ -4,7 +4,7 @@
 //   question        body                                   answer
 //   kConfiguration  terms (JSON)                           {"sequences": of its training data}
 //   kWeights        {"step", "bytes"}; the weights          {"loss": of its held-out data, or null; "tokens"}
-//   kTrain          {"round", "attempt", "weight", ...}    {"steps"}, after the last step of the round
+//   kTrain          RoundTerms (JSON)                      {"steps"}, after the last step of the round
 //   kAdvertise      empty                                  its keys of this attempt          \.
 //   kShare          everybody's keys                       its encrypted shares               | parallel/crypto/secure_sum.h
 //   kMask           the shares for it                      its masked update as a stream      |
@@ -19,6 +19,7 @@
 #include <string>
 
 #include "parallel/comm/link.h"
+#include "parallel/crypto/secure_sum.h"
 
 namespace trireme::federation {
 
@@ -39,6 +40,21 @@ nlohmann::json parse_body(const std::string& body, const std::string& peer);
 /// A member of it as T. Errors: DataError that names `peer`, if it is missing or of another type.
 template <class T>
 T member_of_body(const nlohmann::json& body, const char* key, const std::string& peer);
+
+/// What identifies an attempt at a round, as the coordinator states it in kTrain.
+struct RoundTerms {
+  std::array<uint8_t, 32> run{};
+  int64_t round = 0;  ///< from 1
+  uint32_t attempt = 0;
+  int64_t most_sequences = 1;  ///< of the members in it; with weighting by samples, a member's weight is its number of sequences divided by this
+};
+std::string body_of(const RoundTerms& terms);
+/// Errors: DataError that names `peer`.
+RoundTerms parse_round(const std::string& body, const std::string& peer);
+/// The name of the secure sum. It depends on the terms and on the SHA-256 of the weights from which the member has trained, so that a coordinator that gives
+/// members different ones gets no valid signatures.
+crypto::RoundName name_of_round(const RoundTerms& terms, const crypto::Hash& weights);
+inline constexpr int64_t kMostSequences = int64_t{1} << 40;
 
 /// A run of elements in a stream of an update: `count` values of 8 bytes follow, little endian. `count` 0 ends the stream.
 struct Range {

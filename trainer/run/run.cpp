@@ -350,8 +350,8 @@ bool Run::train_steps() {
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
-    const bool ends = step == last && !is_member();  // the last weights of a member are those that the coordinator sends it
-    const bool saves = (rounds().is_due(step, interval) && step != last) || ends || news == kStop || news == kSave;
+    // The last weights of a member are those that the coordinator sends it.
+    const bool saves = step == last ? !is_member() : rounds().is_due(step, interval) || news == kStop || news == kSave;
     const bool checks = rounds().is_due(step, check);
     if (checks || saves || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
@@ -361,13 +361,12 @@ bool Run::train_steps() {
     // Save first: an evaluation may fail, and a job that is killed in a long one keeps its last step.
     if (samples_at(step) && !stopped) sample(step);
     if (evaluates_at(step) && !evaluate(step)) stopped = true;
-    if (!saves && (stopped || stopper_.reached())) save(step);
+    if (!saves && (stopped || stopper_.reached()) && (step < last || !is_member())) save(step);
     if (checks || saves || samples_at(step) || evaluates_at(step)) continue_training();
     if (checks || saves || samples_at(step)) set_timeout();
   }
-  if (!is_member() || stopped) return stopped;
-  if (has_ended_) done_ = last;
-  if (checkpoints_->last_saved() < done_) save(done_);
+  if (!is_member()) return stopped;
+  if (has_ended_) save(done_ = last);
   return !has_ended_;
 }
 
@@ -394,9 +393,9 @@ ExitCode Run::end_training(bool stopped) {
   report_goodput();
   report_suspects();
   report_privacy();
-  if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume
+  if (stopped && (done_ < last || !evaluated_ || is_member())) {  // else there is nothing to resume
     reporter_.message(concat("stopped on request after step ", done_, evaluated_ ? "" : " before the end of its evaluation",
-                             ", checkpoint saved; rerun the same command to resume"));
+                             is_member() ? "" : ", checkpoint saved", "; rerun the same command to resume"));
     return ExitCode::kRequeue;
   }
   if (most_rejected().count() > 0)

@@ -52,25 +52,24 @@ void restore(Trainer& trainer, const Released& released) {
   trainer.start_round();
 }
 
-/// Of members that are in both: their mean loss, weighted by tokens, after minus before. Nothing if there are none.
+/// The mean over the members that have a finite loss before and a loss after, of after minus before. Nothing if there are none; NaN if one after is not finite.
 std::optional<double> loss_increase(const std::map<int, federation::HeldOutLoss>& before, const std::map<int, federation::HeldOutLoss>& after) {
-  double sum = 0, tokens = 0;
+  double sum = 0;
+  int members = 0;
   for (const auto& [member, now] : after) {
     const auto found = before.find(member);
-    if (found == before.end()) continue;
-    sum += (now.loss - found->second.loss) * static_cast<double>(now.tokens);
-    tokens += static_cast<double>(now.tokens);
+    if (found == before.end() || !std::isfinite(found->second.loss)) continue;
+    sum += now.loss - found->second.loss;
+    ++members;
   }
-  return tokens > 0 ? std::optional(sum / tokens) : std::nullopt;
+  return members > 0 ? std::optional(sum / members) : std::nullopt;
 }
 
+/// Over the members.
 std::optional<double> mean_loss(const std::map<int, federation::HeldOutLoss>& losses) {
-  double sum = 0, tokens = 0;
-  for (const auto& [member, one] : losses) {
-    sum += one.loss * static_cast<double>(one.tokens);
-    tokens += static_cast<double>(one.tokens);
-  }
-  return tokens > 0 ? std::optional(sum / tokens) : std::nullopt;
+  double sum = 0;
+  for (const auto& [member, one] : losses) sum += one.loss;
+  return losses.empty() ? std::nullopt : std::optional(sum / static_cast<double>(losses.size()));
 }
 
 double norm_of(std::span<const double> values) {
@@ -104,25 +103,46 @@ namespace {
 
 constexpr const char* kRoundsName = "federation.json";
 
-/// What federation.json of a run directory has. It is written ahead of each round, so that nothing that a crash has cut off is forgotten: a round whose sum
-/// the coordinator may have known is not repeated, and counts for the epsilon of members.
-struct BegunRounds {
-  int64_t round = 0;     ///< the last one that has begun
-  int64_t releases = 0;  ///< sums that may have been known, those of refused rounds included
+/// federation.json of the coordinator. It is written before each sum may become known, so that nothing that a crash has cut off is forgotten: that round is not
+/// repeated, and counts for the epsilon of members.
+struct SummedRounds {
+  std::array<uint8_t, 32> run{};  ///< drawn at the beginning
+  int64_t round = 0;              ///< the last one of which the sum may be known
+  int64_t sums = 0;               ///< that may be known, those of refused rounds included
+  nlohmann::json privacy;         ///< clip, noise and delta; null: no noise
 };
 
-BegunRounds read_begun(const std::filesystem::path& run_directory, bool has_rounds) {
+nlohmann::json privacy_of(const FederationConfig& f) {
+  return f.noise ? nlohmann::json{{"clip", *f.clip}, {"noise", *f.noise}, {"delta", *f.delta}} : nlohmann::json();
+}
+
+/// Errors: DataError if the file is missing, damaged, or more than a round ahead of the checkpoint after round `done`; ConfigError if the privacy of members has changed.
+SummedRounds read_summed(const std::filesystem::path& run_directory, int64_t done, const FederationConfig& f) {
   const std::filesystem::path path = run_directory / kRoundsName;
-  if (std::filesystem::exists(path)) {
-    const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
-    const auto number = [&](const char* key) {
-      if (!file.contains(key) || !file[key].is_number_unsigned()) throw DataError(concat(path.string(), ": no valid member ", key));
-      return file[key].get<int64_t>();
-    };
-    return {number("round"), number("releases")};
+  SummedRounds summed;
+  summed.privacy = privacy_of(f);
+  if (!std::filesystem::exists(path)) {
+    if (done > 0) throw DataError(concat(path.string(), " is missing: it has the rounds whose sums may be known; restore it"));
+    crypto::draw(summed.run);
+    return summed;
   }
-  if (has_rounds) throw DataError(concat(path.string(), " is missing: it has the rounds that have begun; restore it"));
-  return {};
+  const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
+  const auto number = [&](const char* key) {
+    if (!file.contains(key) || !file[key].is_number_unsigned()) throw DataError(concat(path.string(), ": no valid member ", key));
+    return file[key].get<int64_t>();
+  };
+  summed.round = number("round");
+  summed.sums = number("sums");
+  if (!file.contains("run") || !file["run"].is_string() || !crypto::from_hex(file["run"].get<std::string>(), summed.run))
+    throw DataError(concat(path.string(), ": no valid member run"));
+  if (file.value("privacy", nlohmann::json()) != summed.privacy)
+    throw ConfigError(concat("security.federation.noise: clip, noise and delta of this run are ", file.value("privacy", nlohmann::json()).dump(),
+                             " in ", path.string(), ", and ", summed.privacy.dump(),
+                             " now, for which no epsilon is computed; allowed the same as before"));
+  if (summed.round > done + 1)
+    throw DataError(
+        concat(path.string(), " has ", summed.round, " rounds, and the newest checkpoint is of round ", done, "; restore the checkpoints"));
+  return summed;
 }
 
 }  // namespace
@@ -134,18 +154,20 @@ class FederatedRounds {
       : run_(run),
         role_(role),
         identity_(identity),
-        coordinator_(identity, {role.config, role.terms, [&run] { return run.stop_.requested(); },
-                                [&run](const std::string& line) { run.reporter_.message(line); }}),
+        summed_(read_summed(run.directory(), run.done_ / role.round_steps, role.config)),
+        coordinator_(identity, {role.config, summed_.run, role.terms, [&run] { return run.stop_.requested(); },
+                                [&run](const std::string& line) { run.reporter_.message(line); }, [this] { note_sum(); }}),
         model_(*run.trainer_),
-        begun_(read_begun(run.directory(), run.done_ > 0)),
-        step_(std::max(run.done_, std::min(begun_.round * role.round_steps, run.last_step()))) {
+        step_(std::max(run.done_, summed_.round * role.round_steps)) {
     keep(*run.trainer_, released_);
+    write_summed();
   }
 
   /// True if a stop was requested.
   bool take() {
     run_.reporter_.message(concat("coordinating a federation of ", counted(role_.config.members, "member"), " at port ", coordinator_.port(), ": ",
                                   counted(run_.total_ / role_.round_steps, "round"), " of ", counted(role_.round_steps, "step")));
+    if (step_ > run_.done_) run_.reporter_.message(concat("round ", round(), " is left out: its sum was known, and its result is lost"));
     run_.progress_.set_timeout(1e9);  // members take as long as they like
     for (;;) {
       run_.progress_.act(concat("waiting for members after step ", step_));
@@ -153,11 +175,11 @@ class FederatedRounds {
       verify();
       if (run_.stop_.requested()) break;
       if (!is_verified_) continue;
-      if (step_ == run_.last_step()) return end();
+      if (step_ >= run_.last_step()) return end();
       train();
+      if (run_.stop_.requested()) break;
     }
-    if (is_new_) restore(*run_.trainer_, released_);
-    if (run_.checkpoints_->last_saved() < run_.done_) run_.save(run_.done_);
+    if (is_new_) drop();
     return true;
   }
 
@@ -174,20 +196,22 @@ class FederatedRounds {
       if (increase) figures_["loss_increase"] = *increase;
       const FederationConfig& f = role_.config;
       if (loss && !std::isfinite(*loss)) return refuse("a held-out loss is not finite");
-      if (f.max_loss_increase && increase && *increase > *f.max_loss_increase)
+      if (f.max_loss_increase && !increase) return refuse("no member has evaluated the weights before and after it");
+      if (f.max_loss_increase && !(*increase <= *f.max_loss_increase))
         return refuse(concat("the held-out loss grows by ", *increase, ", and security.federation.max_loss_increase is ", *f.max_loss_increase));
       report(true, concat("round ", round(), " of ", run_.total_ / role_.round_steps, ": ", counted(std::ssize(figures_["members"]), "member"),
                           ", update norm ", figures_["update_norm"].get<double>()));
       is_new_ = false;
       keep(*run_.trainer_, released_);
+      run_.trainer_->set_accepted_steps(step_);
     }
     is_verified_ = true;
     run_.done_ = step_;
     released_.losses = losses;
     if (loss && step_ > 0) report_losses(losses, *loss);
-    if (run_.checkpoints_->last_saved() < step_ && (step_ == run_.last_step() || run_.rounds().is_due(step_, run_.config_.checkpoint.every)))
-      run_.save(step_);
-    run_.checkpoints_->poll();
+    if (run_.checkpoints_->last_saved() == step_) return;
+    run_.save(step_);
+    run_.checkpoints_->finish();  // before the sum of the next round may be known
   }
 
   void report_losses(const std::map<int, federation::HeldOutLoss>& losses, double mean) {
@@ -201,24 +225,27 @@ class FederatedRounds {
     run_.reporter_.event("round", step_, figures_, text);
   }
 
-  void refuse(const std::string& why) {
+  /// The weights and the momentum become those that were released last.
+  void drop() {
     restore(*run_.trainer_, released_);
     is_new_ = false;
+  }
+
+  void refuse(const std::string& why) {
+    drop();
     report(false, concat("round ", round(), " is refused: ", why, "; the weights stay what they were"));
   }
 
   void train() {
     const auto begin = std::chrono::steady_clock::now();
     run_.progress_.act(concat("round ", round() + 1));
-    begin_round(round() + 1);
     const std::optional<federation::MeanUpdate> update = coordinator_.train(round() + 1, model_.numel());
-    if (!update && !coordinator_.has_revealed()) return;
+    if (!update && (!coordinator_.has_revealed() || run_.stop_.requested())) return;
     step_ += role_.round_steps;
     if (!update) {
       figures_ = {{"round", round()}};
-      return refuse("its sum could not be unmasked");
+      return refuse("its sum could not be computed");
     }
-    run_.trainer_->set_accepted_steps(step_);
     const double norm = norm_of(update->mean);
     figures_ = {{"round", round()}, {"members", nlohmann::ordered_json::array()}, {"update_norm", norm}};
     for (const int member : update->members) figures_["members"].push_back(identity_.roster.name_of(member));
@@ -231,37 +258,39 @@ class FederatedRounds {
     is_new_ = true;
   }
 
-  /// Before members send anything.
-  void begin_round(int64_t number) {
-    begun_.round = number;
-    ++begun_.releases;
-    nlohmann::ordered_json file = {{"round", begun_.round}, {"releases", begun_.releases}};
-    const FederationConfig& f = role_.config;
-    if (f.noise) file.update({{"unit", "one member"}, {"clip", *f.clip}, {"noise", *f.noise}, {"delta", *f.delta}, {"epsilon", epsilon()}});
+  /// The sum of the round that is being trained may become known.
+  void note_sum() {
+    summed_.round = round() + 1;
+    ++summed_.sums;
+    write_summed();
+  }
+  void write_summed() const {
+    nlohmann::ordered_json file = {{"run", crypto::hex(summed_.run)}, {"round", summed_.round}, {"sums", summed_.sums}, {"privacy", summed_.privacy}};
+    if (role_.config.noise) file["epsilon"] = epsilon();
     write_durably(run_.directory() / kRoundsName, file.dump(2) + "\n");
   }
   /// Of the members, who take part in every round: Gaussian noise without sampling.
   double epsilon() const {
-    const privacy::PrivateSteps all[] = {{1, *role_.config.noise, begun_.releases}};
+    const privacy::PrivateSteps all[] = {{1, *role_.config.noise, summed_.sums}};
     return privacy::rdp_epsilon(all, *role_.config.delta).value;
   }
 
   /// False: no stop was requested.
   bool end() {
-    if (step_ == run_.total_) coordinator_.end();
+    if (step_ == run_.total_) coordinator_.end(step_, model_.weights());
     if (role_.config.noise)
       run_.reporter_.message(
-          concat("privacy of members: epsilon ", epsilon(), " at delta ", *role_.config.delta, " after ", counted(begun_.releases, "sum")));
+          concat("privacy of members: epsilon ", epsilon(), " at delta ", *role_.config.delta, " after ", counted(summed_.sums, "sum")));
     return false;
   }
 
   Run& run_;
   const federation::Role& role_;
   const federation::Identity& identity_;
+  SummedRounds summed_;
   federation::Coordinator coordinator_;
   federation::FlatModel model_;
   Released released_;
-  BegunRounds begun_;
   int64_t step_;         ///< of the current weights
   bool is_new_ = false;  ///< they are not released yet
   bool is_verified_ = false;

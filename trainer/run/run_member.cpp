@@ -6,12 +6,15 @@
 #include "parallel/crypto/private_random.h"
 #include "trainer/config/check_federation.h"
 #include "trainer/federation/coordinator.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/rank_run.h"
 
 namespace trireme {
 namespace {
 
+constexpr const char* kMemberFile = "federation.json";
 constexpr int64_t kChunk = 4 << 20;  ///< bytes of weights that ranks pass on at once
 constexpr double kUnlimited = 1e9;   ///< seconds: other members, or the coordinator, may take as long as they like
 
@@ -21,6 +24,18 @@ std::string from_rank_0(Communicator& world, std::string text) { return world.si
 std::string text_of_order(const federation::Order& order) {
   return nlohmann::json{static_cast<int>(order.task), order.step, order.bytes, order.round, order.weight}.dump();
 }
+/// Sends runs of elements: Range and values, one behind the other.
+void send_ranges(federation::Member& member, const std::string& ranges) {
+  for (size_t at = 0; at < ranges.size();) {
+    federation::Range range;
+    std::memcpy(&range, ranges.data() + at, sizeof range);
+    std::vector<uint64_t> values(range.count);
+    std::memcpy(values.data(), ranges.data() + at + sizeof range, values.size() * sizeof(uint64_t));
+    member.send_update(static_cast<int64_t>(range.first), values);
+    at += sizeof range + values.size() * sizeof(uint64_t);
+  }
+}
+
 federation::Order order_of_text(const std::string& text) {
   const nlohmann::json parts = nlohmann::json::parse(text);
   return {static_cast<federation::Task>(parts[0].get<int>()), parts[1].get<int64_t>(), parts[2].get<int64_t>(), parts[3].get<int64_t>(),
@@ -35,10 +50,26 @@ void Run::join_federation() {
   collectively(world_, [&] {
     if (!reports()) return;
     const FederationConfig& f = role.config;
+    std::pair<std::string, int64_t> kept{"", 0};  // what earlier jobs of this member have promised
+    if (const std::filesystem::path path = directory() / kMemberFile; std::filesystem::exists(path)) {
+      const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
+      if (!file.contains("run") || !file["run"].is_string() || !file.contains("revealed_round") || !file["revealed_round"].is_number_unsigned())
+        throw DataError(concat(path.string(), ": has no valid run and revealed_round"));
+      kept = {file["run"].get<std::string>(), file["revealed_round"].get<int64_t>()};
+    }
     identity_ = std::make_unique<federation::Identity>(federation::read_identity(f.roster.value(), f.members, f.identity_key_file.value(), false));
-    member_ = std::make_unique<federation::Member>(
-        *identity_, federation::MemberOptions{role.address, f, role.terms, data_->train.sequences(), [this] { return stop_.requested(); },
-                                              [this](const std::string& line) { reporter_.message(line); }});
+    federation::MemberOptions options{role.address,
+                                      f,
+                                      role.terms,
+                                      data_->train.sequences(),
+                                      [this] { return stop_.requested(); },
+                                      [this](const std::string& line) { reporter_.message(line); },
+                                      kept.second,
+                                      kept.first};
+    options.keep = [this](const std::string& run, int64_t round) {
+      write_durably(directory() / kMemberFile, nlohmann::ordered_json{{"run", run}, {"revealed_round", round}}.dump(2) + "\n");
+    };
+    member_ = std::make_unique<federation::Member>(*identity_, std::move(options));
   });
 }
 
@@ -67,8 +98,9 @@ std::optional<int64_t> Run::federate() {
         if (!take_weights(order)) return std::nullopt;
         break;
       case federation::Task::kTrain:
-        if (order.round * steps > total_)
+        if (order.round > total_ / steps)
           throw AgreedError(ExitCode::kInternal, concat("the coordinator asks for round ", order.round, " of ", total_ / steps), reports());
+        trainer_->set_accepted_steps(std::min(trainer_->accepted_steps(), (order.round - 1) * steps));  // of a repeated round they count once
         round_ = order.round;
         round_weight_ = order.weight;
         set_timeout();
@@ -113,7 +145,8 @@ void Run::send_update() {
   const crypto::FixedPoint numbers(federation::kFractionBits, static_cast<size_t>(f.members));
   const double norm = std::sqrt(model_->update_squares());
   const double factor = round_weight_ * (f.clip && norm > *f.clip ? *f.clip / norm : 1);
-  const bool is_sendable = std::isfinite(norm) && norm * factor <= numbers.limit() / 2;
+  const double largest_noise = f.noise ? 10 * *f.noise * *f.clip : 0;
+  const bool is_sendable = std::isfinite(norm) && norm * factor + largest_noise <= numbers.limit();
   reporter_.event("update", done_, {{"update_norm", norm}, {"clipped", f.clip && norm > *f.clip}});
   if (!is_sendable) {
     if (reports()) member_->refuse_update(concat("its update is not finite or too large: norm ", norm));
@@ -125,20 +158,7 @@ void Run::send_update() {
   const crypto::PrivateRandom random(key);
   const double deviation = f.noise ? *f.noise * *f.clip / std::sqrt(static_cast<double>(fewest_members(f))) : 0;
   std::string frames;
-  if (reports()) member_->begin_update();
-  const auto pass_on = [&] {
-    for (const std::string& of_rank : world_.size() == 1 ? std::vector{frames} : all_gather_strings(world_, frames)) {
-      for (size_t at = 0; reports() && at < of_rank.size();) {
-        federation::Range range;
-        std::memcpy(&range, of_rank.data() + at, sizeof range);
-        std::vector<uint64_t> values(range.count);
-        std::memcpy(values.data(), of_rank.data() + at + sizeof range, values.size() * sizeof(uint64_t));
-        member_->send_update(static_cast<int64_t>(range.first), values);
-        at += sizeof range + values.size() * sizeof(uint64_t);
-      }
-    }
-    frames.clear();
-  };
+  std::vector<std::string> pieces;  // of this rank, each of some MiB
   std::vector<double> noise;
   std::vector<uint64_t> encoded;
   model_->visit_update(federation::kLongestRange, [&](int64_t first, std::span<const double> values) {
@@ -149,9 +169,17 @@ void Run::send_update() {
     const federation::Range range{static_cast<uint64_t>(first), encoded.size()};
     frames.append(reinterpret_cast<const char*>(&range), sizeof range);
     frames.append(reinterpret_cast<const char*>(encoded.data()), encoded.size() * sizeof(uint64_t));
-    if (world_.size() == 1 && std::ssize(frames) >= kChunk) pass_on();
+    if (std::ssize(frames) >= kChunk) pieces.push_back(std::exchange(frames, {}));
   });
-  pass_on();
+  pieces.push_back(std::move(frames));
+  if (reports()) member_->begin_update();
+  const auto most = static_cast<size_t>(all_reduce_scalar(world_, static_cast<double>(pieces.size()), ReduceOp::kMax));
+  pieces.resize(most);
+  for (std::string& piece : pieces) {
+    const std::string mine = std::exchange(piece, {});
+    for (const std::string& of_rank : world_.size() == 1 ? std::vector{mine} : all_gather_strings(world_, mine))
+      if (reports()) send_ranges(*member_, of_rank);
+  }
   if (reports()) member_->end_update();
 }
 
