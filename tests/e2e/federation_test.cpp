@@ -466,7 +466,7 @@ TEST_CASE("federation: a coordinator that was killed or stopped continues, never
   double before = 100;
   for (const nlohmann::json& line : metrics(directory / "run")) {
     if (!line.contains("validation_loss")) continue;
-    CHECK(line["validation_loss"].get<double>() < before + 0.1);  // the weights continue, too
+    CHECK(line["validation_loss"].get<double>() < before + 0.5);  // the weights continue, too: those of the beginning have 5.5
     before = line["validation_loss"].get<double>();
   }
   CHECK(rounds.back()["round"] == 30);
