@@ -118,7 +118,7 @@ int port_of(const LoggedProcess& coordinator) {
   return std::stoi(err.substr(err.find(mark) + mark.size()));
 }
 
-/// A port that nobody uses now.
+/// A port that is free now.
 int unused_port() {
   const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
