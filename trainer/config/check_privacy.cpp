@@ -28,7 +28,7 @@ void check_noise_on_each_rank(Rules& rules, const Config& c) {
   if (rules.apply({"parallel.gradient_accumulation"}) && c.parallel.gradient_accumulation == GradientAccumulation::kSharded)
     rules.broken("parallel.gradient_accumulation",
                  concat("with security.privacy and ", key, " each data rank adds its noise once a step, to its whole gradient"),
-                 concat("auto | full, or ", key, " ", off), "full");
+                 concat("auto | full, or ", key, " ", off, ", or security.privacy.clip null"), "full");
   if (compressed && rules.apply({"model.tied_embeddings", "parallel.pipeline", "parallel.schedule", key}) && c.model.tied_embeddings &&
       c.parallel.pipeline > 1 && c.parallel.schedule != "zb_v")  // with which first and last stage are on one rank
     rules.broken("model.tied_embeddings",

@@ -303,6 +303,7 @@ class Trainer {
   std::vector<int64_t> balanced(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
   std::vector<int64_t> draw_samples(const Dataset& data, int64_t step);
+  std::vector<std::vector<int64_t>> drawn_ranks(const std::vector<int64_t>& samples) const;
   void split_samples(const MicroBatchSplit& split);
   double sample_weight() const;
   void start_clip(int microbatch);

@@ -2,6 +2,7 @@
 // Source: Abadi et al. 2016, arXiv:1607.00133, algorithm 1.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/core/dtype.h"
 #include "kernels/cpu/parallel.h"
@@ -9,6 +10,22 @@
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
+namespace {
+
+/// The samples of each data rank: whole micro-batches of `rows`, whose numbers differ by one at most.
+std::vector<std::vector<int64_t>> even_parts(const std::vector<int64_t>& samples, int64_t rows, int64_t ranks) {
+  const int64_t count = (std::ssize(samples) + rows - 1) / rows;
+  std::vector<std::vector<int64_t>> parts;
+  auto next = samples.begin();
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const int64_t most = (count / ranks + (rank < count % ranks ? 1 : 0)) * rows;
+    const auto end = next + std::min<int64_t>(most, samples.end() - next);
+    parts.emplace_back(std::exchange(next, end), end);
+  }
+  return parts;
+}
+
+}  // namespace
 
 void Trainer::set_privacy(const crypto::PrivateRandom& random, double noise) {
   TRIREME_CHECK(is_private(config_.security) && noise >= 0, "noise ", noise, " for a run that is not private");
@@ -17,9 +34,7 @@ void Trainer::set_privacy(const crypto::PrivateRandom& random, double noise) {
 }
 
 /// Each sequence of the data is drawn with probability global_batch_size / sequences, by itself (Poisson sampling), and the step is split for their
-/// number. Returns the samples by their places in the step; -1 is padding. Where each data rank adds its own noise, the data rank of a sample is
-/// drawn as well: one that followed from the number of other samples would carry their presence into the sums of several data ranks, and one that
-/// followed from the index alone would change for all samples after one that is removed.
+/// number. Returns the samples by their places in the step; -1 is padding.
 std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
   TRIREME_CHECK(privacy_.random.has_value(), "a private step without set_privacy");
   TRIREME_CHECK(data.groups().size() == 1, "private training on a blend of ", data.groups().size(), " groups");
@@ -28,23 +43,9 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
   const std::vector<int64_t> samples = privacy_.random->poisson_sample(step, sequences, rate);
   privacy_.step = step;
   const int64_t rows = config_.training.micro_batch_size, ranks = mesh_.data->size();
-  std::vector<std::vector<int64_t>> of_ranks(static_cast<size_t>(ranks));
-  if (adds_noise_on_each_rank(config_)) {
-    const std::vector<int> owners = privacy_.random->ranks_of(step, samples, static_cast<int>(ranks));
-    for (size_t i = 0; i < samples.size(); ++i) of_ranks[static_cast<size_t>(owners[i])].push_back(samples[i]);
-  } else {
-    const int64_t count = (std::ssize(samples) + rows - 1) / rows;
-    auto next = samples.begin();
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      const int64_t most = (count / ranks + (rank < count % ranks ? 1 : 0)) * rows;
-      const auto end = next + std::min<int64_t>(most, samples.end() - next);
-      of_ranks[static_cast<size_t>(rank)].assign(next, end);
-      next = end;
-    }
-  }
   MicroBatchSplit split;
   std::vector<int64_t> places;
-  for (const std::vector<int64_t>& mine : of_ranks) {
+  for (const std::vector<int64_t>& mine : adds_noise_on_each_rank(config_) ? drawn_ranks(samples) : even_parts(samples, rows, ranks)) {
     // Every data rank has a micro-batch, because it waits for the others' reductions.
     split.push_back(static_cast<int>(std::max<int64_t>(1, (std::ssize(mine) + rows - 1) / rows)));
     places.insert(places.end(), mine.begin(), mine.end());
@@ -52,6 +53,16 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
   }
   split_samples(split);
   return places;
+}
+
+/// The samples of each data rank, where each adds its own noise. The data rank of a sample is drawn: one that followed from the number of other samples would
+/// carry their presence into the sums of several data ranks, and one that followed from the index alone would change for all samples after one that
+/// is removed.
+std::vector<std::vector<int64_t>> Trainer::drawn_ranks(const std::vector<int64_t>& samples) const {
+  const std::vector<int> owners = privacy_.random->ranks_of(privacy_.step, samples, mesh_.data->size());
+  std::vector<std::vector<int64_t>> of_ranks(static_cast<size_t>(mesh_.data->size()));
+  for (size_t i = 0; i < samples.size(); ++i) of_ranks[static_cast<size_t>(owners[i])].push_back(samples[i]);
+  return of_ranks;
 }
 
 /// Factor of the clipped gradient of a sample in what its data rank contributes. A robust rule takes the place of a mean over the data ranks, and not of
