@@ -295,6 +295,17 @@ TEST_CASE("private ranks: each data rank's sum gets its noise, is compressed and
   }
 }
 
+TEST_CASE("private ranks: one of the two copies of a tied embedding gets the noise") {
+  const Combination of{kMedian, CompressionMethod::kNone};
+  const Vectors gradients = gradients_of_samples(config_of(ParityModel::kGpt2, "dp1", of, false));
+  for (const char* layout : {"pp2dp3z1", "tp2pp2dp3z3-sp"}) {
+    const Config config = config_of(ParityModel::kGpt2, layout, of, true);
+    INFO(layout);
+    CHECK(error_of(config, by_hand(
+                               config, [&](int64_t step) { return noisy_sums(config, gradients, step); }, 2)) < 1e-10);
+  }
+}
+
 TEST_CASE("robust: rules apply to the copies of compressed gradients as by hand, under every kind of layout") {
   size_t next = 0;
   for (const auto& [model, layout] : kCases) {
