@@ -1,8 +1,9 @@
 #!/bin/sh
 # Kills training runs at random moments and resumes them, TRIALS times (default 300), two trials side by side: each run must end with the bits of an
 # undisturbed one. Prints the table of all trials as Markdown. Trial n is always the same layout, ZeRO stage and draw of moments and victims.
-#   scripts/kill-trials.sh [TRIALS] [BUILD_DIRECTORY] [layout|method]
-# layout: every layout and ZeRO stage; method: local updates and every compression of gradients, which keep state of their own.
+#   scripts/kill-trials.sh [TRIALS] [BUILD_DIRECTORY] [layout|method|security]
+# layout: every layout and ZeRO stage; method: local updates and every compression of gradients, which keep state of their own; security: the run of
+# configs/trust.yaml, with two data ranks that lie.
 set -eu
 trials=${1:-300}
 build=${2:-$(dirname "$0")/../build}

@@ -355,8 +355,16 @@ void encode_drawn(const Context& ctx, const EncodingOptions& options, const Enco
 
 // ---- the largest elements ----
 
-__global__ void __launch_bounds__(kBlock) decode_largest_kernel(const int32_t* indices, const float* values, int64_t kept, float* out) {
-  for (int64_t j = thread_index(); j < kept; j += thread_count()) out[indices[j]] += values[j];
+/// Several indices that are not those of elements write NaN to one place, in any order.
+__global__ void __launch_bounds__(kBlock)
+    decode_largest_kernel(const int32_t* indices, const float* values, int64_t kept, int64_t count, float* out) {
+  for (int64_t j = thread_index(); j < kept; j += thread_count()) {
+    const int32_t index = indices[j];
+    if (index >= 0 && index < count)
+      out[index] += values[j];
+    else
+      out[0] = NAN;
+  }
 }
 
 float* floats_of(const Tensor& message) {
@@ -397,7 +405,7 @@ void decode(Context& ctx, const EncodingOptions& options, const EncodingDraw& dr
     case Encoding::kRandomK: return launch(ctx, decode_drawn_kernel, {stride_grid(ctx, kept, kBlock), dim3(kBlock)}, draw, values, count, kept, sum);
     case Encoding::kTopK:
       return launch(ctx, decode_largest_kernel, {stride_grid(ctx, kept, kBlock), dim3(kBlock)}, reinterpret_cast<const int32_t*>(values),
-                    values + kept, kept, sum);
+                    values + kept, kept, count, sum);
     default: return decode_blocks(ctx, options, message, out);
   }
 }

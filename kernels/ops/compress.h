@@ -32,7 +32,8 @@ int64_t encoded_bytes(const EncodingOptions& options, int64_t count, DType dtype
 /// message [encoded_bytes(n)] u8, at a multiple of 4 bytes. A value that is not finite makes at least one decoded value NaN or infinite.
 void encode(Context& ctx, const EncodingOptions& options, const EncodingDraw& draw, const Tensor& gradient, const Tensor& error,
             const Tensor& message, const Tensor& next_error);
-/// out += the decoded message.   message [encoded_bytes(n)] u8; out [n] f32 or f64.
+/// out += the decoded message.   message [encoded_bytes(n)] u8; out [n] f32 or f64. The message may contain any bytes: kTopK adds NaN to the first
+/// element for an index that is not one of an element, so that the whole is not finite.
 void decode(Context& ctx, const EncodingOptions& options, const EncodingDraw& draw, const Tensor& message, const Tensor& out);
 
 }  // namespace trireme

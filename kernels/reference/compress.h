@@ -96,7 +96,10 @@ void for_decoded(const EncodingOptions& options, const EncodingDraw& draw, const
     case Encoding::kTopK: {
       const auto* const indices = reinterpret_cast<const int32_t*>(message);
       const auto* const values = reinterpret_cast<const float*>(indices + kept);
-      for (int64_t j = 0; j < kept; ++j) add(indices[j], values[j]);
+      for (int64_t j = 0; j < kept; ++j) {
+        const bool inside = indices[j] >= 0 && indices[j] < count;
+        add(inside ? indices[j] : 0, inside ? values[j] : std::numeric_limits<float>::quiet_NaN());
+      }
       return;
     }
     case Encoding::kRandomK: {

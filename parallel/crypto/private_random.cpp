@@ -91,13 +91,16 @@ class Words {
 }  // namespace
 
 PrivateRandom::PrivateRandom(const Key& key)
-    : noise_(derive(key, "privacy noise")), samples_(derive(key, "privacy samples")), mark_(derive(key, "privacy fingerprint")) {}
+    : noise_(derive(key, "privacy noise")),
+      samples_(derive(key, "privacy samples")),
+      ranks_(derive(key, "privacy ranks")),
+      mark_(derive(key, "privacy fingerprint")) {}
 
 PrivateRandom::PrivateRandom(const PrivateRandom& other) { *this = other; }
 
 PrivateRandom& PrivateRandom::operator=(const PrivateRandom& other) {
   if (this == &other) return *this;
-  for (Key PrivateRandom::*const key : {&PrivateRandom::noise_, &PrivateRandom::samples_, &PrivateRandom::mark_})
+  for (Key PrivateRandom::*const key : {&PrivateRandom::noise_, &PrivateRandom::samples_, &PrivateRandom::ranks_, &PrivateRandom::mark_})
     std::copy_n((other.*key).data(), kKeyBytes, (this->*key).data());
   return *this;
 }
@@ -143,6 +146,18 @@ std::vector<int64_t> PrivateRandom::poisson_sample(int64_t step, int64_t n, doub
     if (index < n) sample.push_back(index);
   }
   return sample;
+}
+
+std::vector<int> PrivateRandom::ranks_of(int64_t step, std::span<const int64_t> indices, int ranks) const {
+  TRIREME_CHECK(step >= 0 && ranks > 0, "step ", step, ", ", ranks, " ranks");
+  std::vector<int> found;
+  Words words;
+  for (const int64_t index : indices) {
+    const auto place = static_cast<uint64_t>(index);
+    words.draw(ranks_, step, place / kBlockWords, 1);
+    found.push_back(static_cast<int>(words[place % kBlockWords] % static_cast<uint64_t>(ranks)));
+  }
+  return found;
 }
 
 std::string PrivateRandom::fingerprint() const { return hex({mark_.data(), 8}); }

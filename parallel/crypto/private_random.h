@@ -5,6 +5,7 @@
 // All values come from streams of 64-bit words, which are the bytes of keystream() read as little-endian integers:
 // - normals of `name` at `step`: key derive(derive(key, "privacy noise"), name), nonce `step`
 // - samples at `step`: key derive(key, "privacy samples"), nonce `step`
+// - ranks of samples at `step`: key derive(key, "privacy ranks"), nonce `step`
 // Every step of the computation is an operation of IEEE 754 that is rounded to double, without functions of the system, so that all ranks compute the
 // same bits.
 #include <cstdint>
@@ -40,11 +41,15 @@ class PrivateRandom {
   /// skipping at least g differs from (1 - rate)^g by at most 2^-46 of it plus 2^-53.
   std::vector<int64_t> poisson_sample(int64_t step, int64_t n, double rate) const;
 
+  /// For each of the indices, a rank below `ranks`, each with the same probability and independently of all other indices and steps: word `index` of the
+  /// stream modulo `ranks`.
+  std::vector<int> ranks_of(int64_t step, std::span<const int64_t> indices, int ranks) const;
+
   /// 16 hexadecimal digits that identify the key and tell nothing else about it.
   std::string fingerprint() const;
 
  private:
-  Key noise_, samples_, mark_;
+  Key noise_, samples_, ranks_, mark_;
 };
 
 }  // namespace trireme::crypto

@@ -10,6 +10,20 @@
 namespace trireme {
 bool is_compressed(const ParamSpec& spec) { return spec.dims == 2 && spec.partial_over == Partial::kNone; }
 
+UnitMessage gradient_message(const Unit& unit, const CompressionOptions& options, int64_t begin, int64_t count, DType gradient, bool warm_up) {
+  return message_of(unit, begin, count, gradient, [&](const ParamSpec& spec) {
+    EncodingOptions encoding = options.encoding;
+    if (!is_compressed(spec) || warm_up) encoding.encoding = Encoding::kNone;
+    encoding.unbiased = !options.error_feedback;
+    return encoding;
+  });
+}
+
+EncodingDraw gradient_draw(const CompressionOptions& options, const Unit::Segment& segment, int64_t step) {
+  const uint64_t key = random_key(options.seed, "compression:" + segment.spec->name);
+  return {key + static_cast<uint64_t>(segment.param_begin), static_cast<uint64_t>(step)};
+}
+
 CompressedReducer::CompressedReducer(Context& ctx, std::vector<Unit*> units, const Communicator& shard, const Communicator& replicate,
                                      const CompressionOptions& options, DType wire, DType gradient)
     : units_(std::move(units)), options_(options), gradient_(gradient), plain_(wire), sums_(units_.size()) {
@@ -58,17 +72,7 @@ bool CompressedReducer::compresses(const Reduction& reduction) const {
 }
 
 UnitMessage CompressedReducer::message(int unit, const Piece& piece, bool warm_up) const {
-  return message_of(*units_[static_cast<size_t>(unit)], piece.begin, piece.count, gradient_, [&](const ParamSpec& spec) {
-    EncodingOptions encoding = options_.encoding;
-    if (!is_compressed(spec) || warm_up) encoding.encoding = Encoding::kNone;
-    encoding.unbiased = !options_.error_feedback;
-    return encoding;
-  });
-}
-
-EncodingDraw CompressedReducer::draw(const Unit::Segment& segment) const {
-  const uint64_t key = random_key(options_.seed, "compression:" + segment.spec->name);
-  return {key + static_cast<uint64_t>(segment.param_begin), static_cast<uint64_t>(step_)};
+  return gradient_message(*units_[static_cast<size_t>(unit)], options_, piece.begin, piece.count, gradient_, warm_up);
 }
 
 int64_t CompressedReducer::largest_message(int unit, const Sum& sum, bool warm_up) const {

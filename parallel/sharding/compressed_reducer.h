@@ -19,6 +19,11 @@ struct CompressionOptions {
 /// True if the gradient of a parameter is compressed: matrices are, vectors and gradients that are partial over tensor ranks are not.
 bool is_compressed(const ParamSpec& spec);
 
+/// The message with which a rank sends elements [begin, begin + count) of a unit's gradient. `warm_up`: all of them as they are.
+UnitMessage gradient_message(const Unit& unit, const CompressionOptions& options, int64_t begin, int64_t count, DType gradient, bool warm_up);
+/// What kRandomK draws in step `step` for a segment.
+EncodingDraw gradient_draw(const CompressionOptions& options, const Unit::Segment& segment, int64_t step);
+
 /// The sum of gradients with lossy messages and error feedback. Each element is encoded once per hop, and the owner sums what it decodes in rank
 /// order. Matrices are compressed; vectors and gradients that are partial over tensor ranks are sent as they are; padding is not sent. Block scales,
 /// top-k and random-k apply to the part of one parameter that one rank owns.
@@ -71,7 +76,7 @@ class CompressedReducer final : public Reducer {
   };
 
   UnitMessage message(int unit, const Piece& piece, bool warm_up) const;
-  EncodingDraw draw(const Unit::Segment& segment) const;
+  EncodingDraw draw(const Unit::Segment& segment) const { return gradient_draw(options_, segment, step_); }
   bool warms_up() const { return step_ < options_.warmup_steps; }
   int64_t largest_message(int unit, const Sum& sum, bool warm_up) const;
   void prepare(Context& ctx, Sum& sum, const std::vector<Piece>& pieces, int rank, bool scatter);

@@ -56,6 +56,7 @@ void GradStore::reduce(Context& ctx, int unit) {
   acquire(ctx, unit);  // this data rank may have no micro-batch where others have one
   const State& state = states_[static_cast<size_t>(unit)];
   for (const auto& param : units_[static_cast<size_t>(unit)]->params()) param->grad_to_add_to(ctx);  // zeros where nothing was added
+  if (before_reduce_) before_reduce_(ctx, unit, state.full);
   // A resident gradient is reduced once, into its own part; otherwise the sum is added to those of earlier micro-batches.
   reducer_->start(ctx, {Reduction::Kind::kScatter, unit, shard_, state.full, state.shard, !resident_});
   if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,9 @@ class GradStore {
  public:
   GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype,
             std::unique_ptr<Reducer> reducer);
+
+  /// `change` is called with a unit's full gradient before each reduce() of it, to change what this rank contributes.
+  void before_reduce(std::function<void(Context& ctx, int unit, const Tensor& full)> change) { before_reduce_ = std::move(change); }
 
   void begin_step(Context& ctx, int64_t step);  ///< empties all gradients; steps count from 0
   void acquire(Context& ctx, int unit);         ///< makes Param::grad of the unit available for accumulation, empty if it was not
@@ -48,6 +52,7 @@ class GradStore {
   bool resident_;
   DType dtype_;
   std::unique_ptr<Reducer> reducer_;
+  std::function<void(Context& ctx, int unit, const Tensor& full)> before_reduce_;
 };
 
 /// Sums tensors of dtype `dtype` over the ranks, in place, by one all-reduce of a packed copy; nothing if there are none.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kernels/ops/aggregate.h"
@@ -14,12 +15,14 @@
 namespace trireme {
 
 RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, Communicator& data, const Communicator& shard, Communicator& replicate,
-                             const AggregationOptions& options, DType gradient)
+                             const AggregationOptions& options, const CompressionOptions& compression, DType gradient)
     : units_(std::move(units)),
       data_(data),
       replicate_(replicate),
       shards_(shard.size()),
+      shard_(shard.rank()),
       options_(options),
+      compression_(compression),
       gradient_(gradient),
       copies_(units_.size()) {
   for (size_t u = 0; u < units_.size(); ++u) {
@@ -31,6 +34,11 @@ RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, Communicato
     copies.gradients = Tensor::zeros(ctx, shape, gradient_, MemoryCategory::kGradients);
     copies.origin = Tensor::zeros(ctx, {copies.own.count}, gradient_, MemoryCategory::kGradients);
     if (options_.momentum > 0) copies.momenta = Tensor::zeros(ctx, shape, gradient_, MemoryCategory::kOptimizer);
+    if (!compresses() || !compression_.error_feedback) continue;
+    const int64_t owned = units_[u]->shard_numel(shards_);
+    copies.own_shard = {shard_ * owned, owned};
+    copies.error = Tensor::zeros(ctx, {owned * shards_}, gradient_, MemoryCategory::kOptimizer);
+    copies.next_error = Tensor::zeros(ctx, {owned}, gradient_, MemoryCategory::kOptimizer);
   }
 }
 
@@ -48,12 +56,19 @@ std::vector<RobustReducer::Range> RobustReducer::pieces_of(int64_t owned) const 
 
 int RobustReducer::data_ranks() const { return data_.size(); }
 
-void RobustReducer::begin_step(int64_t /*step*/) {
+void RobustReducer::begin_step(int64_t step) {
+  step_ = step;
   for (Copies& copies : copies_) copies.empty = true;
 }
 
 double RobustReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const {
   const Copies& copies = copies_[static_cast<size_t>(unit)];
+  if (kind == Reduction::Kind::kScatter && compresses()) {
+    int64_t bytes = 0;
+    for (int r = 0; r < data_.size(); ++r)
+      if (r != data_.rank()) bytes += message(unit, copies.pieces[static_cast<size_t>(r)], false).bytes;
+    return static_cast<double>(bytes);
+  }
   const int64_t elements = kind == Reduction::Kind::kScatter ? shard_numel * ranks - copies.own.count : (ranks - 1) * copies.largest;
   return static_cast<double>(elements * size_of(gradient_));
 }
@@ -61,6 +76,7 @@ double RobustReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t shard_n
 std::vector<Reducer::State> RobustReducer::state(int unit) const {
   const Copies& copies = copies_[static_cast<size_t>(unit)];
   std::vector<State> states;
+  if (copies.error.defined()) states.push_back({"scatter_error", copies.error, 0});
   if (!copies.momenta.defined()) return states;
   for (int worker = 0; worker < data_.size(); ++worker)
     states.push_back({"worker_momentum", copies.momenta.flat(worker * copies.own.count, copies.own.count), copies.own.begin, nullptr, worker});
@@ -86,14 +102,57 @@ void RobustReducer::begin(Context& ctx, const Reduction& reduction) {
     if (copies.own.count > 0) copies.work = reduction.comm->all_reduce(ctx, copies.gradients, ReduceOp::kSum);
     return;
   }
+  copies.shard = reduction.shard;
+  if (compresses()) return begin_encoded(ctx, reduction);
   std::vector<int64_t> sent;
   for (const Range& piece : copies.pieces) sent.push_back(piece.count);
   const std::vector<int64_t> received(copies.pieces.size(), copies.own.count);
   const int64_t all = copies.gradients.numel();
-  copies.shard = reduction.shard;
   copies.sending = in_order(ctx, copies, reduction.whole);
   copies.arriving = copies.empty ? copies.gradients.flat(0, all) : Tensor::empty(ctx, {all}, gradient_, MemoryCategory::kCommunication);
   copies.work = data_.all_to_all_v(ctx, copies.sending, sent, copies.arriving, received);
+}
+
+UnitMessage RobustReducer::message(int unit, const Range& piece, bool warm_up) const {
+  return gradient_message(*units_[static_cast<size_t>(unit)], compression_, piece.begin, piece.count, gradient_, warm_up);
+}
+
+void RobustReducer::begin_encoded(Context& ctx, const Reduction& reduction) {
+  TRIREME_CHECK(!reduction.accumulate, "compressed gradients of unit ", reduction.unit, " cannot be accumulated in shards");
+  Copies& copies = copies_[static_cast<size_t>(reduction.unit)];
+  const bool warm_up = step_ < compression_.warmup_steps;
+  std::vector<UnitMessage> messages;
+  std::vector<int64_t> sent;
+  for (const Range& piece : copies.pieces) sent.push_back(messages.emplace_back(message(reduction.unit, piece, warm_up)).bytes);
+  const std::vector<int64_t> received(sent.size(), sent[static_cast<size_t>(data_.rank())]);
+  const auto bytes = [&](int64_t count) { return Tensor::empty(ctx, {count}, DType::kU8, MemoryCategory::kCommunication); };
+  copies.sending = bytes(std::reduce(sent.begin(), sent.end()));
+  copies.arriving = bytes(std::reduce(received.begin(), received.end()));
+  if (copies.error.defined()) copies.whole = reduction.whole;
+  fill(ctx, 0, copies.sending);
+  int64_t offset = 0;
+  for (size_t r = 0; r < messages.size(); ++r) {
+    const bool overwritten = copies.pieces[r].begin / std::max<int64_t>(copies.own_shard.count, 1) == shard_;
+    for (const auto& [segment, encoding, begin, bytes_of_part] : messages[r].parts) {
+      const Tensor gradient = slice_of(reduction.whole, segment, 0);
+      const Tensor next = !copies.error.defined() ? Tensor() : overwritten ? slice_of(copies.next_error, segment, copies.own_shard.begin) : gradient;
+      encode(ctx, encoding, draw(segment), gradient, slice_of(copies.error, segment, 0), copies.sending.flat(offset + begin, bytes_of_part), next);
+    }
+    offset += sent[r];
+  }
+  copies.work = data_.all_to_all_v(ctx, copies.sending, sent, copies.arriving, received);
+}
+
+/// Each message becomes a row of `gradients`.
+void RobustReducer::decode_copies(Context& ctx, int unit) {
+  const Copies& copies = copies_[static_cast<size_t>(unit)];
+  const UnitMessage own = message(unit, copies.own, step_ < compression_.warmup_steps);
+  fill(ctx, 0, copies.gradients);
+  for (int64_t r = 0; r < data_.size(); ++r) {
+    const Tensor row = copies.gradients.flat(r * copies.own.count, copies.own.count), received = copies.arriving.flat(r * own.bytes, own.bytes);
+    for (const auto& [segment, encoding, begin, bytes] : own.parts)
+      decode(ctx, encoding, draw(segment), received.flat(begin, bytes), slice_of(row, segment, copies.own.begin));
+  }
 }
 
 void RobustReducer::end(Context& ctx, const Reduction& reduction) {
@@ -101,7 +160,10 @@ void RobustReducer::end(Context& ctx, const Reduction& reduction) {
   if (reduction.kind == Reduction::Kind::kReplicas) return;
   copies.work.wait(ctx);
   if (reduction.kind == Reduction::Kind::kTied) return;
-  if (!std::exchange(copies.empty, false)) accumulate(ctx, copies.arriving, copies.gradients.flat(0, copies.arriving.numel()));
+  if (compresses())
+    decode_copies(ctx, reduction.unit);
+  else if (!std::exchange(copies.empty, false))
+    accumulate(ctx, copies.arriving, copies.gradients.flat(0, copies.arriving.numel()));
   copies.sending.reset();
   copies.arriving.reset();
 }
@@ -175,8 +237,20 @@ void RobustReducer::reject(Context& ctx) {
   for (const Copies& copies : copies_) fill(ctx, std::numeric_limits<double>::quiet_NaN(), copies.shard);
 }
 
+void RobustReducer::keep_errors(Context& ctx, Copies& copies, const Tensor& scalars) const {
+  const auto [begin, count] = copies.own_shard;
+  const int64_t end = begin + count, rest = copies.error.numel() - end;
+  if (std::ranges::find(rows_, data_.rank()) != rows_.end()) {
+    copy_accepted(ctx, scalars, copies.whole.flat(0, begin), copies.error.flat(0, begin));
+    copy_accepted(ctx, scalars, copies.next_error, copies.error.flat(begin, count));
+    copy_accepted(ctx, scalars, copies.whole.flat(end, rest), copies.error.flat(end, rest));
+  }
+  copies.whole.reset();
+}
+
 void RobustReducer::settle(Context& ctx, int unit, const Tensor& scalars) {
-  const Copies& copies = copies_[static_cast<size_t>(unit)];
+  Copies& copies = copies_[static_cast<size_t>(unit)];
+  if (copies.whole.defined()) keep_errors(ctx, copies, scalars);
   if (!copies.momenta.defined()) return;
   for (const int row : rows_) {
     const int64_t begin = row * copies.own.count, count = copies.own.count;

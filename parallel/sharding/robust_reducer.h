@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "parallel/sharding/aggregation_rule.h"
+#include "parallel/sharding/compressed_reducer.h"
 #include "parallel/sharding/reducer.h"
 #include "parallel/sharding/unit.h"
 
@@ -10,25 +11,31 @@ namespace trireme {
 
 /// In place of the sum over n data ranks, a robust rule over their gradients (aggregation_rule.h), which the trainer makes comparable: each is the mean
 /// over the data rank's own valid tokens. Each data rank owns a piece of every unit, with replicas a part of a shard, and receives the piece of all n.
-///   kScatter: one all_to_all_v over `data`. Wire: bytes of the other ranks' pieces, (n-1)/n of the unit's, as a reduce-scatter over n shards.
+///   kScatter: one all_to_all_v over `data`. Wire: bytes of the other ranks' pieces, (n-1)/n of the unit's, as a reduce-scatter over n shards. With
+///     compression each data rank encodes each piece for its owner, with error feedback of its own, and the owner decodes n messages into n copies, to
+///     which the rule applies. Wire: encoded bytes of the other ranks' pieces.
 ///   kReplicas: nothing is left to exchange.
 ///   kTied: the plain sum of the n gradients of the own piece, because a rule is not linear: what is partial is summed before it.
 ///   sum_partial(): likewise over tensor ranks.
 /// Then, once a step, aggregate() decides and writes the shards. Wire: all-reduces over `step` of n and of n or n^2 f64; with R replicas, an all-gather
 /// of the pieces of each shard, (R-1) times the bytes of the largest piece.
 /// Memory in the gradient dtype, P elements in all units: n pieces, P; the origins, P/n; with momentum n pieces more, P, which are optimizer memory.
-/// In flight: with replicas and shards a unit's gradient in the order of the pieces; with gradients that accumulate in shards, what arrives.
-/// It protects from what data ranks send as gradients. A bad rank still owns pieces, and is still trusted in every other sum.
+/// In flight: with replicas and shards a unit's gradient in the order of the pieces; with gradients that accumulate in shards, what arrives. Error
+/// feedback takes P and P/S elements more for S shards, which are optimizer memory, and a unit's full gradient must live from its reduction to settle().
+/// A data rank that aggregate() leaves out keeps its errors, as after a rejected step: those of a gradient that is not finite would never leave it.
+/// It protects from what data ranks send as gradients, whatever bytes a message has. A bad rank still owns pieces, and is still trusted in every other sum.
 class RobustReducer final : public Reducer {
  public:
   /// `gradient`: f32 or f64. `data` is the product of the groups `shard` and `replicate`, replicas outermost; `data` and `replicate` outlive the reducer.
+  /// `compression`: with encoding kNone, gradients are sent as they are.
   RobustReducer(Context& ctx, std::vector<Unit*> units, Communicator& data, const Communicator& shard, Communicator& replicate,
-                const AggregationOptions& options, DType gradient);
+                const AggregationOptions& options, const CompressionOptions& compression, DType gradient);
 
   void begin_step(int64_t step) override;
   void settle(Context& ctx, int unit, const Tensor& scalars) override;
+  /// With compression, after the warm-up.
   double sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const override;
-  /// "worker_momentum" of each data rank, in the own piece.
+  /// "worker_momentum" of each data rank, in the own piece; "scatter_error" of this one, in the whole unit.
   std::vector<State> state(int unit) const override;
 
   /// Sums what is partial over tensor ranks. Wire: n times that of GradStore::sum_partial, divided by the n pieces.
@@ -58,6 +65,10 @@ class RobustReducer final : public Reducer {
     Tensor gradients;     ///< [n, own.count]
     Tensor momenta;       ///< [n, own.count]; undefined without momentum
     Tensor origin;        ///< [own.count]
+    Range own_shard;      ///< all pieces of this rank's shard
+    Tensor error;         ///< what this rank's messages lacked, of the whole unit; undefined without error feedback
+    Tensor next_error;    ///< [own_shard.count], the same after this step: combine() overwrites this part of `whole`
+    Tensor whole;         ///< its other parts are the next errors of this step, until settle()
     bool empty = true;    ///< nothing has arrived in this step
     Tensor sending, arriving;
     Tensor shard;  ///< Reduction::shard
@@ -68,13 +79,21 @@ class RobustReducer final : public Reducer {
   void begin(Context& ctx, const Reduction& reduction) override;
   void end(Context& ctx, const Reduction& reduction) override;
   Tensor in_order(Context& ctx, const Copies& copies, const Tensor& whole) const;
+  bool compresses() const { return compression_.encoding.encoding != Encoding::kNone; }
+  UnitMessage message(int unit, const Range& piece, bool warm_up) const;
+  EncodingDraw draw(const Unit::Segment& segment) const { return gradient_draw(compression_, segment, step_); }
+  void begin_encoded(Context& ctx, const Reduction& reduction);
+  void decode_copies(Context& ctx, int unit);
+  void keep_errors(Context& ctx, Copies& copies, const Tensor& scalars) const;
 
   std::vector<Unit*> units_;
   Communicator& data_;
   Communicator& replicate_;
-  int shards_;
+  int shards_, shard_;
   AggregationOptions options_;
+  CompressionOptions compression_;
   DType gradient_;
+  int64_t step_ = 0;
   std::vector<Copies> copies_;  ///< by unit
   std::vector<int> rows_;       ///< of the last aggregation
 };

@@ -15,6 +15,7 @@
 #include "tests/e2e/fingerprint.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/scoped_variable.h"
 
 namespace fs = std::filesystem;
 
@@ -31,6 +32,8 @@ struct Combination {
   Arguments sets = {};      ///< of the method
   int islands = 1;
   bool replays = false;  ///< the order of arrivals of the undisturbed run
+  Arguments program = {kBinary, "train", "run.yaml"};
+  std::function<void(const fs::path& run)> verify = [](const fs::path&) {};  ///< throws if something else is wrong with a run that has ended
   int world() const { return islands * tensor * pipeline * data; }
   std::string layout() const { return concat(tensor, pipeline, data, method.empty() ? "" : " " + method); }
 };
@@ -85,6 +88,7 @@ class KillTrial {
         run_(home / concat("trial-", number)),
         home_(home),
         command_(command + sets({"run.directory=" + run_.string()})),
+        verify_(combination.verify),
         reference_(reference),
         tally_(tally) {}
 
@@ -117,6 +121,7 @@ class KillTrial {
     const Fingerprint& expected = reference_.fingerprint;
     if (found.steps != expected.steps) throw std::runtime_error("the steps differ: " + found.steps + " instead of " + expected.steps);
     if (found.state != expected.state) throw std::runtime_error("the state differs: " + found.state + " instead of " + expected.state);
+    verify_(run_);
     fs::remove_all(run_);
   }
 
@@ -202,6 +207,7 @@ class KillTrial {
   int world_;
   fs::path run_, home_;
   Arguments command_;
+  std::function<void(const fs::path& run)> verify_;
   const Reference& reference_;
   Tally& tally_;
   std::set<std::string> stale_;
@@ -240,9 +246,7 @@ int number_from(const char* variable, int otherwise) {
 }
 
 /// Trial n uses combination n modulo their number. TRIREME_KILL_PART = "p/q" runs only trials with n modulo q = p.
-void make_trials(const std::vector<Combination>& combinations, int trials, double least_inside_saves) {
-  TemporaryDirectory home;
-  prepare_run(home);
+void make_trials(TemporaryDirectory& home, const std::vector<Combination>& combinations, int trials, double least_inside_saves) {
   const Arguments about =
       sets({"training.steps=" + std::to_string(kKillSteps), "checkpoint.every=" + std::to_string(kEvery), "training.evaluate.every=0"});
   const char* part = std::getenv("TRIREME_KILL_PART");
@@ -254,8 +258,8 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
   for (int number = part == nullptr ? 0 : std::atoi(part); number < trials; number += parts) {
     const size_t which = static_cast<size_t>(number) % combinations.size();
     const Combination& combination = combinations[which];
-    const Arguments command = Arguments{kBinary, "train", "run.yaml"} + about +
-                              layout(combination.tensor, combination.pipeline, combination.data, combination.zero) + sets(combination.sets);
+    const Arguments command =
+        combination.program + about + layout(combination.tensor, combination.pipeline, combination.data, combination.zero) + sets(combination.sets);
     const fs::path reference = home / concat("undisturbed-", which);
     if (!references.contains(which)) references[which] = undisturbed(command, home, reference);
     const Arguments order = combination.replays ? sets({"training.asynchronous.replay=" + reference.string()}) : Arguments();
@@ -295,6 +299,43 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
     std::erase_if(abandoned, [&](const std::string& segment) { return !now.contains(segment); });
   }
   CHECK(abandoned == std::set<std::string>());
+}
+
+void make_trials(const std::vector<Combination>& combinations, int trials, double least_inside_saves) {
+  TemporaryDirectory home;
+  prepare_run(home);
+  make_trials(home, combinations, trials, least_inside_saves);
+}
+
+/// Kills the run of configs/trust.yaml, in which the last two of eight data ranks lie: it must also leave an audit log that is whole, and a statement of as
+/// many private steps as the run has.
+void make_trials_of_trust(int trials) {
+  TemporaryDirectory home;
+  build_data(home);
+  fs::create_directory(home / "data");
+  must(home, {"audit", "keygen", "--output", "data/audit.key"});
+  must(shell(home, "umask 077; for key in privacy links; do head -c 32 /dev/urandom | base64 > data/$key.key; done"));
+  const ScopedVariable what("FAULT_DO", "lie"), first("FAULT_RANK", "6"), group("FAULT_GROUP", "data");
+  Combination trust{1, 1, 8, 2, "trust"};
+  trust.program = {TRIREME_FAULTY_TRAIN, "train", TRIREME_SOURCE_DIR "/configs/trust.yaml"};
+  trust.sets = {"data.train=[train]",
+                "data.validation=[validation]",
+                "training.sequence_length=16",
+                "training.global_batch_size=64",
+                "training.micro_batch_size=4",
+                "model.hidden_size=16",
+                "model.ffn_size=32"};
+  trust.verify = [&](const fs::path& directory) {
+    const Outcome verified = run(home, {"audit", "verify", directory.string(), "--public-key", "data/audit.key.pub"});
+    if (verified.code != 0) throw std::runtime_error("the audit log: " + verified.err);
+    const nlohmann::json said = nlohmann::json::parse(read_file(directory / "privacy.json"));
+    if (said["steps"] != kKillSteps || said["history"].size() != 1) throw std::runtime_error("the statement of privacy: " + said.dump());
+    int64_t left_out = 0;
+    for (const nlohmann::json& line : metrics(directory))
+      if (line.contains("suspects")) left_out += line["suspects"].contains("7") && line["suspects"]["7"].is_null() ? 1 : 0;
+    if (left_out != kKillSteps) throw std::runtime_error(concat("data rank 7 was left out of ", left_out, " steps"));
+  };
+  make_trials(home, {trust}, trials, 0);
 }
 
 }  // namespace
@@ -341,6 +382,12 @@ TEST_CASE("kill: runs of elastic averaging killed at random moments, in the orde
         true}},
       3, 0);
 }
+
+TEST_CASE("kill: a private, robust, compressed, encrypted and audited run killed at random moments ends like an undisturbed one") {
+  make_trials_of_trust(1);
+}
+
+TEST_CASE("kill: every security feature at a time", "[slow]") { make_trials_of_trust(number_from("TRIREME_KILL_TRIALS", 20)); }
 
 TEST_CASE("kill: every layout and ZeRO stage", "[slow]") {
   std::vector<Combination> combinations;

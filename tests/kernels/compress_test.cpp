@@ -343,6 +343,38 @@ TEST_CASE("compress: zeros, tiny values and ones that are not finite") {
   }
 }
 
+TEST_CASE("compress: a message of any bytes writes nothing outside, and what it points to outside is not finite") {
+  for (const Encoding encoding : kAll) {
+    for (const Device device : devices()) {
+      for (uint64_t key = 0; key < 20; ++key) {
+        CAPTURE(static_cast<int>(encoding), key);
+        Link link({.encoding = encoding, .ratio = 0.1}, true, device);
+        std::vector<uint8_t> bytes(static_cast<size_t>(encoded_bytes(link.options, 300)));
+        for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(random_bits(key, i));
+        const Tensor message = link.tensor(bytes), around = link.tensor(std::vector<float>(900, 5));
+        decode(link.ctx, link.options, {7, 0}, message, around.flat(300, 300));
+        const std::vector<float> found = link.values<float>(around);
+        CHECK(std::all_of(found.begin(), found.begin() + 300, [](float x) { return x == 5; }));
+        CHECK(std::all_of(found.begin() + 600, found.end(), [](float x) { return x == 5; }));
+      }
+    }
+  }
+  for (const int32_t outside : {-1, 300, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
+    for (const Device device : devices()) {
+      CAPTURE(outside);
+      Link link({.encoding = Encoding::kTopK, .ratio = 2.0 / 300}, true, device);
+      const std::vector<float> numbers = {std::bit_cast<float>(4), std::bit_cast<float>(outside), 1, 2};  // two indices and their values
+      std::vector<uint8_t> bytes(16);
+      std::memcpy(bytes.data(), numbers.data(), bytes.size());
+      const Tensor message = link.tensor(bytes), out = link.tensor(std::vector<float>(300));
+      decode(link.ctx, link.options, {7, 0}, message, out);
+      const std::vector<float> found = link.values<float>(out);
+      CHECK(std::isnan(found[0]));
+      CHECK(found[4] == 1);
+    }
+  }
+}
+
 TEST_CASE("compress: the error may be written in place of the gradient") {
   for (const Encoding encoding : kAll) {
     Link link({.encoding = encoding, .ratio = 0.1});

@@ -200,6 +200,37 @@ TEST_CASE("private random numbers: sizes of samples are binomial, and indices un
   }
 }
 
+TEST_CASE("private random numbers: the rank of an index is uniform, and does not depend on other indices") {
+  if (!has_sodium()) return;
+  constexpr int kRanks = 7;
+  const PrivateRandom random(counting_key()), other(counting_key(1));
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < 70'000; ++i) indices.push_back(3 * i);
+  const std::vector<int> ranks = random.ranks_of(4, indices, kRanks);
+  std::vector<double> counts(kRanks);
+  double same_as_next = 0, same_in_other_step = 0;
+  const std::vector<int> next_step = random.ranks_of(5, indices, kRanks);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ++counts.at(static_cast<size_t>(ranks[i]));
+    same_as_next += i > 0 && ranks[i] == ranks[i - 1] ? 1 : 0;
+    same_in_other_step += ranks[i] == next_step[i] ? 1 : 0;
+  }
+  double chi_square = 0;
+  for (const double count : counts) chi_square += (count - 10'000) * (count - 10'000) / 10'000;
+  CHECK(chi_square < 22.5);  // exceeded with a probability of 0.001
+  CHECK(std::abs(same_as_next - 10'000) < 4 * std::sqrt(10'000 * 6.0 / 7));
+  CHECK(std::abs(same_in_other_step - 10'000) < 4 * std::sqrt(10'000 * 6.0 / 7));
+  for (const int64_t removed : {0, 1, 500, 69'999}) {
+    std::vector<int64_t> rest = indices;
+    std::vector<int> expected = ranks;
+    rest.erase(rest.begin() + removed);
+    expected.erase(expected.begin() + removed);
+    CHECK(random.ranks_of(4, rest, kRanks) == expected);
+  }
+  CHECK(other.ranks_of(4, indices, kRanks) != ranks);
+  CHECK(random.ranks_of(4, {}, kRanks).empty());
+}
+
 TEST_CASE("private random numbers: samples of all, none and one") {
   if (!has_sodium()) return;
   const PrivateRandom random(counting_key());

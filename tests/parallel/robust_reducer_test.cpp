@@ -43,7 +43,8 @@ struct DataRank {
     shard = world.group(of_shard, "shard");
     replicate = world.group(of_replicas, "replicate");
     unit.add({replicated("bias", {3, 1}, 1, at, Partial::kNone)});
-    auto made = std::make_unique<RobustReducer>(ctx, std::vector<Unit*>{&unit}, *data, *shard, *replicate, options, DType::kF64);
+    auto made = std::make_unique<RobustReducer>(ctx, std::vector<Unit*>{&unit}, *data, *shard, *replicate, options,
+                                                CompressionOptions{.encoding = {.encoding = Encoding::kNone}}, DType::kF64);
     reducer = made.get();
     const ZeroPolicy policy{.replicate = replicas, .shard = shards, .gradients_resident = resident};
     grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, policy, DType::kF64, std::move(made));

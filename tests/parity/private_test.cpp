@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "tests/parity/by_hand.h"
 #include "tests/parity/layouts.h"
 #include "tests/parity/run_state.h"
 #include "tests/support/catch.h"
@@ -14,24 +15,6 @@
 
 namespace trireme::test {
 namespace {
-
-/// Gives the same sample of other data whatever is asked for.
-class OneSample final : public Dataset {
- public:
-  OneSample(const Dataset& data, int64_t sample) : data_(data), sample_(sample) {}
-  int64_t sequences() const override { return 1; }
-  void read(int64_t, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
-    data_.read(sample_, tokens, targets, segments);
-  }
-
- private:
-  const Dataset& data_;
-  int64_t sample_;
-};
-
-RaggedDataset data_of(const Config& config) {
-  return {29, config.training.sequence_length, *config.model.vocab_size, true, config.data.document_mask};
-}
 
 Config with_privacy(Config config, double clip, double noise) {
   config.security.privacy = {.clip = clip, .noise = noise, .target_epsilon = {}, .delta = 1e-5, .key_file = "key"};
@@ -45,33 +28,6 @@ Config config_of(ParityModel model, const std::string& spec, double clip, double
 }
 
 bool supports(const Config& config) { return *config.model.kv_heads % config.parallel.tensor == 0; }
-
-double norm_of(const std::vector<double>& values) { return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0)); }
-
-using Prepare = std::function<void(Trainer&)>;
-
-/// The gradient of the loss of each sample by itself, summed over its tokens and divided by the length of a sequence, from a trainer without privacy.
-/// `prepare` is called with the initialised trainer.
-std::vector<std::vector<double>> gradients_of_samples(
-    const Config& of, const Prepare& prepare = [](Trainer&) {}) {
-  Config config = on_one_rank(of);
-  config.training.global_batch_size = 1;
-  const RaggedDataset data = data_of(config);
-  std::vector<std::vector<double>> gradients;
-  run_ranks(1, [&](Communicator& world) {
-    Arena arena(Device::kReference);
-    Context ctx{Device::kReference, &arena, 1};
-    Trainer trainer(ctx, world, config, true);
-    trainer.initialise();
-    prepare(trainer);
-    for (int64_t sample = 0; sample < data.sequences(); ++sample) {
-      const StepResult result = trainer.step(OneSample(data, sample), 0, 0);
-      gradients.push_back(gathered_gradient(trainer));
-      for (double& value : gradients.back()) value *= static_cast<double>(result.targets) / static_cast<double>(config.training.sequence_length);
-    }
-  });
-  return gradients;
-}
 
 /// The clipped gradients of the drawn samples, added up and divided by the expected number of samples. One that is not finite is left out.
 std::vector<double> by_hand(const Config& config, const std::vector<std::vector<double>>& gradients, int64_t step) {
@@ -97,7 +53,7 @@ double error_of(
     trainer.set_privacy(test_random(), *config.security.privacy.noise);
     trainer.initialise();
     prepare(trainer);
-    TRIREME_CHECK(trainer.step(data_of(config), step, 0).accepted, "the step was rejected");
+    TRIREME_CHECK(trainer.step(ragged_data(config), step, 0).accepted, "the step was rejected");
     const std::vector<double> gradient = gathered_gradient(trainer);
     TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
     const std::lock_guard lock(mutex);
@@ -166,7 +122,7 @@ TEST_CASE("private: the noise of a step has the standard deviation that the acco
       on_ranks(config, [&](Trainer& trainer) {
         trainer.set_privacy(test_random(), amount);
         trainer.initialise();
-        trainer.step(data_of(config), kStep, 0);
+        trainer.step(ragged_data(config), kStep, 0);
         RunRecord record;
         const GlobalTensors gradients = gather(trainer, Gathered::kGradient, 1, record);
         if (trainer.mesh().world.rank() != 0) return;
@@ -221,7 +177,7 @@ TEST_CASE("private: no sample contributes more than the clip norm, in any precis
         on_ranks(config, [&](Trainer& trainer) {
           trainer.set_privacy(test_random(), 0);
           trainer.initialise();
-          trainer.step(OneSample(data_of(config), 5), 0, 0);  // of one sequence: always drawn
+          trainer.step(OneSample(ragged_data(config), 5), 0, 0);  // of one sequence: always drawn
           gradient = gathered_gradient(trainer);
         });
         return gradient;

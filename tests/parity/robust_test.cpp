@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "parallel/sharding/robust_reducer.h"
+#include "tests/parity/by_hand.h"
 #include "tests/parity/layouts.h"
 #include "tests/parity/run_state.h"
 #include "tests/support/catch.h"
@@ -25,7 +26,6 @@ namespace {
 using enum AggregationRule;
 constexpr AggregationRule kRules[] = {kMedian, kTrimmedMean, kKrum, kMultiKrum, kBulyan, kGeometricMedian, kCenteredClipping};
 constexpr AggregationRule kOfThree[] = {kMedian, kTrimmedMean, kGeometricMedian, kCenteredClipping};  ///< rules for three data ranks with f = 1
-constexpr double kRadius = 0.7;
 
 std::string name_of_rule(AggregationRule rule) { return kNames<AggregationRule>[static_cast<size_t>(rule)]; }
 
@@ -35,12 +35,8 @@ Config with_rule(Config config, AggregationRule rule, double momentum = 0) {
   if (rule == kMean) return config;
   a.byzantine = 1;
   a.momentum = momentum;
-  if (rule == kCenteredClipping) a.radius = kRadius;
+  if (rule == kCenteredClipping) a.radius = kByHandRadius;
   return config;
-}
-
-RaggedDataset data_of(const Config& config) {
-  return {29, config.training.sequence_length, *config.model.vocab_size, true, config.data.document_mask};
 }
 
 /// 16 sequences for 8 data ranks, or 12 for others.
@@ -64,115 +60,11 @@ std::vector<std::vector<double>> gradients_of_data_ranks(Config config) {
     Trainer trainer(ctx, world, config, true);
     trainer.initialise();
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      trainer.step(data_of(config), rank, 0);
+      trainer.step(ragged_data(config), rank, 0);
       gradients.push_back(gathered_gradient(trainer));
     }
   });
   return gradients;
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (size_t k = 0; k < a.size(); ++k) sum += (a[k] - b[k]) * (a[k] - b[k]);
-  return std::sqrt(sum);
-}
-
-/// A function of the ascending values of each coordinate.
-std::vector<double> of_columns(const std::vector<std::vector<double>>& vectors, const std::function<double(const std::vector<double>&)>& function) {
-  std::vector<double> result, column(vectors.size());
-  for (size_t k = 0; k < vectors.front().size(); ++k) {
-    for (size_t i = 0; i < vectors.size(); ++i) column[i] = vectors[i][k];
-    std::ranges::sort(column);
-    result.push_back(function(column));
-  }
-  return result;
-}
-
-double median(const std::vector<double>& ascending) { return (ascending[(ascending.size() - 1) / 2] + ascending[ascending.size() / 2]) / 2; }
-
-std::vector<double> mean(const std::vector<std::vector<double>>& vectors) {
-  return of_columns(vectors,
-                    [](const auto& column) { return std::accumulate(column.begin(), column.end(), 0.0) / static_cast<double>(column.size()); });
-}
-
-/// Positions in order of Krum's score with f = 1.
-std::vector<size_t> by_score(const std::vector<std::vector<double>>& vectors) {
-  std::vector<double> scores;
-  for (size_t i = 0; i < vectors.size(); ++i) {
-    std::vector<double> squares;
-    for (size_t j = 0; j < vectors.size(); ++j)
-      if (j != i) squares.push_back(std::pow(distance(vectors[i], vectors[j]), 2));
-    std::ranges::sort(squares);
-    squares.resize(std::max<size_t>(1, vectors.size() > 3 ? vectors.size() - 3 : 0));
-    scores.push_back(std::accumulate(squares.begin(), squares.end(), 0.0));
-  }
-  std::vector<size_t> order(vectors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return scores[i]; });
-  return order;
-}
-
-/// The rules on whole vectors with f = 1, straight from their definitions.
-std::vector<double> by_hand(AggregationRule rule, std::vector<std::vector<double>> vectors) {
-  const size_t n = vectors.size();
-  switch (rule) {
-    case kMean: return mean(vectors);
-    case kMedian: return of_columns(vectors, median);
-    case kTrimmedMean:
-      return of_columns(vectors, [](const auto& column) {
-        return std::accumulate(column.begin() + 1, column.end() - 1, 0.0) / static_cast<double>(column.size() - 2);
-      });
-    case kKrum: return vectors[by_score(vectors).front()];
-    case kMultiKrum: {
-      std::vector<std::vector<double>> best;
-      for (const size_t i : by_score(vectors))
-        if (best.size() < n - 3) best.push_back(vectors[i]);
-      return mean(best);
-    }
-    case kBulyan: {
-      std::vector<std::vector<double>> chosen;
-      while (chosen.size() < n - 2) {
-        const auto best = static_cast<ptrdiff_t>(by_score(vectors).front());
-        chosen.push_back(vectors[static_cast<size_t>(best)]);
-        vectors.erase(vectors.begin() + best);
-      }
-      return of_columns(chosen, [&](std::vector<double> column) {
-        const double middle = median(column);
-        std::ranges::stable_sort(column, {}, [&](double value) { return std::abs(value - middle); });
-        return std::accumulate(column.begin(), column.begin() + static_cast<ptrdiff_t>(n - 4), 0.0) / static_cast<double>(n - 4);
-      });
-    }
-    case kGeometricMedian: {
-      std::vector<double> point = of_columns(vectors, median);
-      for (int iteration = 0; iteration < 3000; ++iteration) {
-        std::vector<double> next(point.size());
-        double weights = 0;
-        for (const auto& vector : vectors) {
-          const double weight = 1 / distance(vector, point);
-          weights += weight;
-          for (size_t k = 0; k < point.size(); ++k) next[k] += weight * vector[k];
-        }
-        for (double& value : next) value /= weights;
-        const double moved = distance(point, next);
-        point = next;
-        if (moved < 1e-15) break;
-      }
-      return point;
-    }
-    case kCenteredClipping: {
-      std::vector<double> point = of_columns(vectors, median);
-      for (int round = 0; round < 3; ++round) {
-        std::vector<double> next = point;
-        for (const auto& vector : vectors) {
-          const double share = std::min(1.0, kRadius / distance(vector, point)) / static_cast<double>(n);
-          for (size_t k = 0; k < point.size(); ++k) next[k] += share * (vector[k] - point[k]);
-        }
-        point = next;
-      }
-      return point;
-    }
-  }
-  return {};
 }
 
 /// The largest difference between the gradient that a layout's first step has aggregated and `expected`, relative to the largest element.
@@ -181,7 +73,7 @@ double error_of(const Config& config, const std::vector<double>& expected, doubl
   std::mutex mutex;
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
-    const StepResult result = trainer.step(data_of(config), 0, 0);
+    const StepResult result = trainer.step(ragged_data(config), 0, 0);
     const std::vector<double> gradient = gathered_gradient(trainer);
     TRIREME_CHECK(gradient.size() == expected.size(), gradient.size(), " elements, expected ", expected.size());
     const std::lock_guard lock(mutex);
@@ -197,7 +89,7 @@ double error_of(const Config& config, const std::vector<double>& expected, doubl
 }
 
 void check_by_hand(const Config& config, AggregationRule rule, const std::vector<std::vector<double>>& gradients) {
-  const std::vector<double> expected = by_hand(rule, gradients);
+  const std::vector<double> expected = rule_by_hand(rule, gradients);
   double norm = 0;
   CHECK(error_of(config, expected, norm) < 1e-10);
   CHECK(norm == Approx(distance(expected, std::vector<double>(expected.size()))).epsilon(1e-10));
@@ -268,7 +160,7 @@ TEST_CASE("robust: training resumes bit for bit, and under another layout with a
       INFO(layout << ", " << name_of_rule(rule));
       const TemporaryDirectory directory;
       const Config config = config_of(model, layout, rule, 0.8);
-      const RaggedDataset data = data_of(config);
+      const RaggedDataset data = ragged_data(config);
       const auto steps = [&](Trainer& trainer, int first, int last) {
         std::vector<double> all;
         for (int step = first; step < last; ++step) {
@@ -334,7 +226,7 @@ TEST_CASE("robust: memory and bytes on the wire are forecast exactly") {
     for (const AggregationRule rule : {kMean, kTrimmedMean, kGeometricMedian}) {
       const double momentum = rule == kGeometricMedian ? 0.9 : 0;
       const Config config = config_of(model, layout, rule, momentum);
-      const RaggedDataset data = data_of(config);
+      const RaggedDataset data = ragged_data(config);
       const MeasuredRun run = measured_run(config, data);
       for (int rank = 0; rank < world_of(config); ++rank) {
         INFO(layout << ", " << name_of_rule(rule) << ", rank " << rank);
@@ -394,7 +286,7 @@ TEST_CASE("robust: a step with more than f gradients that are not finite is reje
   for (const char* layout : {"dp3z0", "tp2dp3z2", "pp2dp3z3"}) {
     INFO(layout);
     const Config config = config_of(ParityModel::kLlama, layout, kTrimmedMean, 0.9, "fp32");
-    const RaggedDataset data = data_of(config);
+    const RaggedDataset data = ragged_data(config);
     run_ranks(world_of(config), [&](Communicator& world) {
       int64_t step = 1;
       FaultInjector injector(std::nullopt, world.rank(), [&] { return step; });

@@ -5,6 +5,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
+#include "tests/support/private_random.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/loop/trainer.h"
 
@@ -15,9 +16,30 @@ struct Wire {
   double tensor = 0, kv = 0, shard = 0, replicate = 0, data = 0, pipeline = 0, embedding = 0, world = 0;
 };
 
+/// What the formulas read of a rank.
+struct RankFacts {
+  MeshCoordinate at;
+  std::vector<int64_t> unit_numel;
+  std::vector<bool> unit_tied;
+  std::map<Partial, int64_t> partial_numel;  ///< of the owned shards
+  double microbatches = 0;
+};
+
+RankFacts facts_of(Trainer& trainer) {
+  RankFacts facts{.at = trainer.mesh().at, .unit_numel = {}, .unit_tied = {}, .partial_numel = {}};
+  for (const Unit* unit : trainer.stage().params().units()) {
+    facts.unit_numel.push_back(unit->numel());
+    facts.unit_tied.push_back(unit->name() == "embedding" && trainer.config().model.tied_embeddings && trainer.mesh().shape.pipeline > 1);
+    for (const Unit::Segment& segment : unit->owned_segments(trainer.mesh().at.shard, trainer.mesh().shape.shard))
+      facts.partial_numel[segment.spec->partial_over] += segment.count;
+  }
+  facts.microbatches = trainer.micro_batches()[static_cast<size_t>(trainer.data_rank())];
+  return facts;
+}
+
 /// Bytes that one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches.
-Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vector<int64_t>& unit_numel, const std::vector<bool>& unit_tied,
-                 const std::map<Partial, int64_t>& partial_numel) {
+Wire closed_form(const Config& config, const RankFacts& facts) {
+  const auto& [at, unit_numel, unit_tied, partial_numel, m] = facts;
   const Precision precision = precision_of(config.training);
   const auto size = static_cast<double>(size_of(precision.compute));  // bytes of an activation and of a gathered parameter
   const auto wide = static_cast<double>(size_of(precision.gradient)), reduced = static_cast<double>(size_of(precision.reduce));
@@ -26,7 +48,6 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   const bool sp = config.parallel.sequence_parallel;
   const double M = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length);
   const double D = static_cast<double>(config.model.hidden_size);
-  const double m = static_cast<double>(config.training.global_batch_size / (config.training.micro_batch_size * mesh.data()));
   const double layers = static_cast<double>((*config.parallel.layers_per_stage)[static_cast<size_t>(at.pipeline)]);
   const bool first = at.pipeline == 0, last = at.pipeline == mesh.pipeline - 1;
   const double gather = (t - 1) / t * M * D * size;  // all-gather or reduce-scatter of [M,D]; an all-reduce is two
@@ -119,17 +140,7 @@ TEST_CASE("bytes on the wire of a step match the headers' formulas on every axis
           trainer.step(data, 0, 1e-3);
           before[rank] = records[rank];
           trainer.step(data, 1, 1e-3);
-          std::vector<int64_t> numel;
-          std::vector<bool> tied;
-          std::map<Partial, int64_t> partial;
-          const auto& units = trainer.stage().params().units();
-          for (const Unit* unit : units) {
-            numel.push_back(unit->numel());
-            tied.push_back(unit->name() == "embedding" && trainer.mesh().shape.pipeline > 1);
-            for (const Unit::Segment& segment : unit->owned_segments(trainer.mesh().at.shard, trainer.mesh().shape.shard))
-              partial[segment.spec->partial_over] += segment.count;
-          }
-          expected[rank] = closed_form(config, trainer.mesh().at, numel, tied, partial);
+          expected[rank] = closed_form(config, facts_of(trainer));
         },
         options);
     for (size_t rank = 0; rank < records.size(); ++rank) {
@@ -143,6 +154,78 @@ TEST_CASE("bytes on the wire of a step match the headers' formulas on every axis
       CHECK(sent("replicate") == Approx(expected[rank].replicate).epsilon(1e-12));
       CHECK(sent("pipeline") == Approx(expected[rank].pipeline).epsilon(1e-12));
       CHECK(sent("embedding") == Approx(expected[rank].embedding).epsilon(1e-12));
+    }
+  }
+}
+
+namespace {
+
+/// What a private step sends beside that: the squares of the samples' gradients, over tensor and pipeline ranks; gradients that are partial over tensor
+/// ranks, of each sample, because they are summed before they are squared; under sequence parallelism the inputs of column-parallel layers once
+/// more; and the rows of a tied head from the last stage to the first.
+Wire for_clipping(const Config& config, const TransformerStage& stage, const RankFacts& facts) {
+  const Precision precision = precision_of(config.training);
+  const auto size = static_cast<double>(size_of(precision.compute)), wide = static_cast<double>(size_of(accumulator_of(precision.compute)));
+  const double t = static_cast<double>(config.parallel.tensor), p = static_cast<double>(config.parallel.pipeline), m = facts.microbatches;
+  const auto samples = static_cast<double>(config.training.micro_batch_size), layers = static_cast<double>(stage.range().blocks);
+  const double residual = samples * static_cast<double>(config.training.sequence_length * config.model.hidden_size);
+  double partial = 0;
+  for (const Unit* unit : stage.params().units())
+    for (const auto& param : unit->params())
+      for (const ParamSpec& spec : param->specs)
+        if (spec.partial_over != Partial::kNone) partial += static_cast<double>(spec.numel());
+  Wire wire;
+  wire.tensor = m * 2 * (t - 1) / t * samples * (partial * wide + 8);
+  if (config.parallel.sequence_parallel) wire.tensor += m * layers * 2 * (t - 1) / t * residual * size;
+  wire.pipeline = m * 2 * (p - 1) / p * samples * 8;
+  if (std::ranges::find(facts.unit_tied, true) != facts.unit_tied.end()) wire.embedding = m * residual * wide;  // a broadcast over both stages
+  return wire;
+}
+
+void check_private_wire(ParityModel model, const ParityLayout& layout, const char* precision) {
+  Config config = parity_config(model, layout, precision);
+  config.parallel.schedule = "gpipe";
+  config.security.privacy = {.clip = 0.5, .noise = 0.3, .target_epsilon = {}, .delta = 1e-5, .key_file = "key"};
+  std::vector<CommunicationRecord> records;
+  std::vector<Wire> plain(static_cast<size_t>(layout.world())), clipping = plain;
+  run_ranks(layout.world(),
+            [&](Communicator& world) {
+              Arena arena(Device::kReference);
+              Context ctx{Device::kReference, &arena, 1, nullptr};
+              Trainer trainer(ctx, world, config, true);
+              trainer.set_privacy(test_random(), 0.3);
+              trainer.initialise();
+              trainer.step(RaggedDataset(29, config.training.sequence_length, *config.model.vocab_size), 0, 1e-3);
+              const auto rank = static_cast<size_t>(world.rank());
+              const RankFacts facts = facts_of(trainer);
+              plain[rank] = closed_form(config, facts);
+              clipping[rank] = for_clipping(config, trainer.stage(), facts);
+            },
+            {.records = &records});
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    INFO(name_of(model) << " " << layout.str() << " " << precision << ", rank " << rank);
+    CHECK(records[rank].wire_bytes("tensor") == Approx(plain[rank].tensor + clipping[rank].tensor).epsilon(1e-12));
+    CHECK(records[rank].wire_bytes("pipeline") == Approx(plain[rank].pipeline + clipping[rank].pipeline).epsilon(1e-12));
+    CHECK(records[rank].wire_bytes("embedding") == Approx(plain[rank].embedding + clipping[rank].embedding).epsilon(1e-12));
+    CHECK(records[rank].wire_bytes("world") == Approx(plain[rank].world).epsilon(1e-12));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bytes on the wire of a private step match the headers' formulas") {
+  for (const ParityModel model : {ParityModel::kGpt2, ParityModel::kLlamaGrouped, ParityModel::kLlama}) {
+    for (const bool sp : {false, true}) {
+      for (const int data : {1, 2}) {
+        ParityLayout layout;
+        layout.tensor = 2;
+        layout.pipeline = 2;
+        layout.data = data;
+        layout.zero = data == 2 ? 3 : 0;
+        layout.sequence_parallel = sp;
+        layout.micro_batch = data == 1 ? 2 : 1;
+        for (const char* precision : {"fp32", "bf16"}) check_private_wire(model, layout, precision);
+      }
     }
   }
 }

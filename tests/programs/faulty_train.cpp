@@ -1,10 +1,13 @@
 // `trireme train CONFIG --set KEY=VALUE...` whose program has a bug on one rank, above everything that watches it: it leaves out collectives that the others
-// enter, or never comes to the next one.
-//   FAULT_RANK     the world rank with the bug
-//   FAULT_DO       skip: from then on the rank enters no operation of the group any more | spin: it computes forever instead of entering one
+// enter, or never comes to the next one. Or some ranks lie about their gradients, in every step and after every restart alike.
+//   FAULT_RANK     the world rank with the bug; the first of those that lie
+//   FAULT_DO       skip: from then on the rank enters no operation of the group any more | spin: it computes forever instead of entering one |
+//                  lie: this rank sends minus ten times its gradient over the group, and those after it send bytes that are no numbers
 //   FAULT_GROUP    name of the group whose next operation triggers it: tensor, shard, world, ...
-//   FAULT_TRIGGER  a file: the bug waits for it
+//   FAULT_TRIGGER  a file: the bug waits for it; skip and spin only
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 
@@ -39,8 +42,17 @@ class FaultyCommunicator final : public ForwardingCommunicator {
   FaultyCommunicator(Communicator& inner, bool chosen) : ForwardingCommunicator(inner), chosen_(chosen) {}
   FaultyCommunicator(std::unique_ptr<Communicator> inner, bool chosen) : ForwardingCommunicator(std::move(inner)), chosen_(chosen) {}
 
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override {
+    const bool lies = variable("FAULT_DO") == "lie" && name() == variable("FAULT_GROUP") && rank() >= std::atoi(variable("FAULT_RANK").c_str());
+    if (lies && chosen_) reverse(in);
+    if (lies && !chosen_) std::memset(in.raw(), 0xFF, static_cast<size_t>(in.bytes()));
+    return ForwardingCommunicator::all_to_all_v(ctx, in, send_counts, out, receive_counts);
+  }
+
  protected:
   Work perform(Context& /*ctx*/, const char* /*verb*/, int64_t /*bytes*/, const Call& call) override {
+    if (variable("FAULT_DO") == "lie") return call();
     if (!begun_ && chosen_ && name() == variable("FAULT_GROUP") && std::filesystem::exists(variable("FAULT_TRIGGER"))) begun_ = true;
     if (!begun_) return call();
     if (variable("FAULT_DO") == "spin") loop_without_end();
@@ -51,6 +63,16 @@ class FaultyCommunicator final : public ForwardingCommunicator {
   }
 
  private:
+  /// Multiplies the fp32 numbers in a buffer by minus ten. The indices of top_k are integers that no such number has the bits of.
+  static void reverse(const Tensor& buffer) {
+    auto* const bytes = static_cast<char*>(buffer.raw());
+    for (int64_t i = 0; i + 4 <= buffer.bytes(); i += 4) {
+      float value;
+      std::memcpy(&value, bytes + i, sizeof value);
+      if (std::isnormal(value)) value *= -10;
+      std::memcpy(bytes + i, &value, sizeof value);
+    }
+  }
   bool chosen_, begun_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include "tests/support/catch.h"
 #include "trainer/config/check.h"
 #include "trainer/config/report.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 namespace {
@@ -56,10 +57,17 @@ TEST_CASE("privacy: every feature whose effect the accountant does not cover is 
     c.training.reduce_dtype = "bf16";
   });
   check_refused("model.dropout", "what the others contribute", [](Config& c) { c.model.dropout = 0.1; });
-  check_refused("training.compression.method", "errors of compression", [](Config& c) { c.training.compression.method = CompressionMethod::kInt8; });
-  check_refused("security.aggregation.rule", "have no noise yet", [](Config& c) {
+  check_refused("parallel.gradient_accumulation", "adds its noise once a step", [](Config& c) {
+    c.parallel.zero_stage = 2;
+    c.parallel.data = 4;
+    c.parallel.gradient_accumulation = GradientAccumulation::kSharded;
     c.security.aggregation.rule = AggregationRule::kMedian;
     c.security.aggregation.byzantine = 1;
+  });
+  check_refused("model.tied_embeddings", "only the sum of both is clipped", [](Config& c) {
+    c.parallel.pipeline = 2;
+    c.model.tied_embeddings = true;
+    c.training.compression.method = CompressionMethod::kTopK;
   });
   check_refused("training.local.steps", "noise of its own", [](Config& c) { c.training.local.steps = 2; });
   check_refused("training.asynchronous.mode", "which asynchronous updates lack",
@@ -73,6 +81,24 @@ TEST_CASE("privacy: every feature whose effect the accountant does not cover is 
   check_refused("data.weights", "same probability", [](Config& c) { c.data.weights = std::vector<double>{1}; });
   check_refused("observe.anomalies.policy", "would depend on its data", [](Config& c) { c.observe.anomalies.policy = AnomalyPolicy::kSkip; });
   check_refused("parallel.tensor", "share key and value heads, of which there are 2", [](Config& c) { c.parallel.tensor = 4; });
+}
+
+TEST_CASE("privacy: compression and robust rules are allowed, and gradients are then whole") {
+  Config config = private_config();
+  config.parallel.data = 4;
+  config.parallel.zero_stage = 2;
+  config.parallel.pipeline = 2;
+  config.model.tied_embeddings = true;
+  CHECK_FALSE(adds_noise_on_each_rank(config));
+  CHECK(resolve(config).parallel.gradient_accumulation == GradientAccumulation::kSharded);
+  config.security.aggregation.rule = AggregationRule::kMedian;
+  config.security.aggregation.byzantine = 1;
+  CHECK(refusals(config).empty());
+  CHECK(adds_noise_on_each_rank(config));
+  CHECK(resolve(config).parallel.gradient_accumulation == GradientAccumulation::kFull);
+  config.model.tied_embeddings = false;
+  config.training.compression.method = CompressionMethod::kTopK;
+  CHECK(refusals(config).empty());
 }
 
 TEST_CASE("privacy: tensor ranks with key and value heads of their own are allowed") {

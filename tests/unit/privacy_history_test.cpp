@@ -215,6 +215,37 @@ TEST_CASE("private training: two runs of one key, and a run that is changed, hav
   CHECK(seen.insert(value(PrivateTraining(config, start, &key))).second);
 }
 
+TEST_CASE("private training: where each data rank adds noise, their number is part of what is released") {
+  if (!crypto::has_sodium()) return;
+  const crypto::Key key = key_of(1);
+  Config config = config_of(1.0, std::nullopt);
+  config.security.aggregation.rule = AggregationRule::kMedian;
+  config.security.aggregation.byzantine = 1;
+  config.parallel.data = 4;
+  const PrivateTraining first(config, new_run(), &key);
+  CHECK(first.text().find("added by each of 4 data ranks") != std::string::npos);
+  CHECK(statement(first.facts(), first.history(1000), std::nullopt)["noise_added"].get<std::string>().starts_with("by each of 4 data ranks"));
+  CHECK(first.epsilon(1000).value == PrivateTraining(config_of(1.0, std::nullopt), new_run(), &key).epsilon(1000).value);
+  PrivacyStart later = new_run();
+  later.step = 400;
+  later.saved = first.history(400);
+  later.known = first.history(500);  // announced, and killed before
+  const PrivateTraining same(config, later, &key);
+  CHECK(same.history(1000).size() == 1);
+  config.parallel.tensor = 2;  // any layout with as many data ranks
+  config.parallel.zero_stage = 2;
+  CHECK(PrivateTraining(config, later, &key).history(1000) == same.history(1000));
+  config.parallel.data = 8;
+  const PrivateTraining other(config, later, &key);
+  REQUIRE(other.history(1000).size() == 2);
+  CHECK(other.history(1000)[0].steps == 500);
+  CHECK(other.history(1000)[1].steps == 600);
+  std::vector<double> noise(2), before(2);
+  other.random()->normal("weight", 450, 0, noise);
+  first.random()->normal("weight", 450, 0, before);
+  CHECK(noise != before);
+}
+
 TEST_CASE("private training: the budget ends the run before the step that would exceed it") {
   if (!crypto::has_sodium()) return;
   const crypto::Key key = key_of(1), other = key_of(2);

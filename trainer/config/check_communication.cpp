@@ -232,8 +232,10 @@ void check_aggregation(Rules& rules, const Config& c) {
   refuse(t.precision == "fp16", "training.precision",
          "with a robust rule a data rank whose gradient overflows would count as faulty instead of lowering the loss scale", "bf16");
   refuse(t.reduce_dtype == "bf16", "training.reduce_dtype", "robust rules compare gradients in fp32", "auto");
-  refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
-         "what a message of training.compression lacks would count as an error of its data rank", "none");
+  refuse(t.compression.method == CompressionMethod::kPowerSgd, "training.compression.method",
+         "power_sgd sums factors over the data ranks, so that no rank has the gradients that a robust rule compares", "another method | none");
+  refuse(t.compression.method != CompressionMethod::kNone && t.compression.scope == CompressionScope::kReplicate, "training.compression.scope",
+         "a robust rule gets the gradients of all data ranks in one exchange, without sums over replicas", "data");
   refuse(t.local.steps.has_value(), "training.local.steps", "islands exchange weights and not gradients, to which no robust rule applies", "null");
   refuse(is_asynchronous(t), "training.asynchronous.mode", "the gradients of training.asynchronous arrive one by one, and a robust rule compares all",
          "none");

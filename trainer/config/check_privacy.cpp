@@ -19,6 +19,24 @@ void check_privacy_keys(Rules& rules, const PrivacyConfig& p) {
                  "the path of a file with a secret key: head -c 32 /dev/urandom | base64", "a path");
 }
 
+/// Where each data rank adds noise to its own sum.
+void check_noise_on_each_rank(Rules& rules, const Config& c) {
+  if (!adds_noise_on_each_rank(c)) return;
+  const bool compressed = c.training.compression.method != CompressionMethod::kNone;
+  const char* const key = compressed ? "training.compression.method" : "security.aggregation.rule";
+  const char* const off = compressed ? "none" : "mean";
+  if (rules.apply({"parallel.gradient_accumulation"}) && c.parallel.gradient_accumulation == GradientAccumulation::kSharded)
+    rules.broken("parallel.gradient_accumulation",
+                 concat("with security.privacy and ", key, " each data rank adds its noise once a step, to its whole gradient"),
+                 concat("auto | full, or ", key, " ", off, ", or security.privacy.clip null"), "full");
+  if (compressed && rules.apply({"model.tied_embeddings", "parallel.pipeline", "parallel.schedule", key}) && c.model.tied_embeddings &&
+      c.parallel.pipeline > 1 && c.parallel.schedule != "zb_v")  // with which first and last stage are on one rank
+    rules.broken("model.tied_embeddings",
+                 "the first and the last pipeline rank would each compress a part of the embedding's gradient, and only the sum of both is clipped",
+                 "false, or parallel.pipeline 1, or parallel.schedule zb_v, or training.compression.method none, or security.privacy.clip null",
+                 "false");
+}
+
 }  // namespace
 
 void check_privacy(Rules& rules, const Config& c) {
@@ -35,10 +53,6 @@ void check_privacy(Rules& rules, const Config& c) {
          "auto");
   refuse(c.model.dropout > 0, "model.dropout",
          "dropout masks follow the places of sequences in a step, so that a sequence would change what the others contribute", "0");
-  refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
-         "the errors of compression would carry gradients from one step into the next without noise", "none");
-  refuse(is_robust(c.security), "security.aggregation.rule",
-         "a robust rule compares the gradients of data ranks, which have no noise yet; the gradient of each sequence is clipped already", "mean");
   refuse(t.local.steps.has_value(), "training.local.steps", "islands would exchange weights of steps to which each adds noise of its own", "null");
   refuse(is_asynchronous(t), "training.asynchronous.mode", "noise is added to the gradient of a step of all ranks, which asynchronous updates lack",
          "none");
@@ -53,6 +67,7 @@ void check_privacy(Rules& rules, const Config& c) {
   refuse(c.data.weights.has_value(), "data.weights", "every sequence is drawn with the same probability, which the accountant assumes", "auto");
   refuse(c.observe.anomalies.policy != AnomalyPolicy::kWarn, "observe.anomalies.policy",
          "whether a step is skipped or repeated would depend on its data, which the accountant does not count", "warn");
+  check_noise_on_each_rank(rules, c);
   if (rules.apply({"parallel.tensor", "model.kv_heads"}) && p.tensor > 1 && *c.model.kv_heads % p.tensor != 0)
     refuse(true, "parallel.tensor",
            concat("tensor ranks would share key and value heads, of which there are ", *c.model.kv_heads,

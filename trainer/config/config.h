@@ -448,6 +448,11 @@ inline bool is_robust(const SecurityConfig& security) { return security.aggregat
 /// True if each sample's gradient is clipped and noise is added to their sum.
 inline bool is_private(const SecurityConfig& security) { return security.privacy.clip.has_value(); }
 inline bool is_federated(const SecurityConfig& security) { return security.federation.members > 0; }
+/// True if each data rank adds noise to the sum of its own samples, because what is done with the sums of data ranks is more than adding them up. Otherwise
+/// noise is added once, to the sum of all.
+inline bool adds_noise_on_each_rank(const Config& config) {
+  return is_private(config.security) && (is_robust(config.security) || config.training.compression.method != CompressionMethod::kNone);
+}
 inline bool is_encrypted(const SecurityConfig& security) { return security.encryption == Encryption::kRequired; }
 /// True if islands train by training.asynchronous.
 inline bool is_asynchronous(const TrainingConfig& training) { return training.asynchronous.mode != AsynchronousMode::kNone; }

@@ -56,8 +56,9 @@ void visit(V& v, PrivacyConfig& c) {
     c.clip);
   v(Field{.key = "noise",
           .doc =
-              "Noise multiplier: the sum of a step's clipped gradients gets Gaussian noise with a standard deviation of noise * clip. 0: none, which "
-              "protects nothing. null: the least noise with which all steps of the run stay within target_epsilon.",
+              "Noise multiplier: the sum of a step's clipped gradients gets Gaussian noise with a standard deviation of noise * clip. With a robust "
+              "rule or training.compression each data rank adds it to the sum of its own sequences. 0: none, which protects nothing. null: the least "
+              "noise with which all steps of the run stay within target_epsilon.",
           .min = 0,
           .without_effect = off,
           .or_null = true},

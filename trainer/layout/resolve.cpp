@@ -144,9 +144,10 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // otherwise the run detects GPUs
   if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
   if (p.gradient_accumulation == GradientAccumulation::kAuto)
-    p.gradient_accumulation = zero_policy(p).gradients_resident || needs_full_gradients(resolved.training.compression)
-                                  ? GradientAccumulation::kFull
-                                  : GradientAccumulation::kSharded;
+    p.gradient_accumulation =
+        zero_policy(p).gradients_resident || needs_full_gradients(resolved.training.compression) || adds_noise_on_each_rank(resolved)
+            ? GradientAccumulation::kFull
+            : GradientAccumulation::kSharded;
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
   TrainingConfig& t = resolved.training;
   if (averages_elastically(t) && !t.asynchronous.moving_rate) t.asynchronous.moving_rate = 0.9 / static_cast<double>(p.islands);

@@ -198,8 +198,11 @@ std::vector<StateTensor> reducer_tensors(Trainer& trainer) {
 
 int64_t reducer_bytes(const Config& config) {
   const CompressionOptions options = compression_of(config);
-  if (aggregation_of(config).momentum > 0)
-    return *config.parallel.data * parameter_count(config.model) * size_of(precision_of(config.training).gradient);
+  if (is_robust(config.security)) {  // of each data rank, its momentum and its errors
+    const bool errors = options.encoding.encoding != Encoding::kNone && options.error_feedback;
+    const int64_t copies = (aggregation_of(config).momentum > 0 ? 1 : 0) + (errors ? 1 : 0);
+    return copies * *config.parallel.data * parameter_count(config.model) * size_of(precision_of(config.training).gradient);
+  }
   if (options.encoding.encoding == Encoding::kLowRank) return low_rank_bytes(config, options);
   if (options.encoding.encoding == Encoding::kNone || !options.error_feedback) return 0;
   const ZeroPolicy policy = zero_policy(config.parallel);

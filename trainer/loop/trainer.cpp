@@ -121,6 +121,10 @@ void Trainer::make_optimizers() {
   hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
   const CompressionConfig& compression = config_.training.compression;
   if (compression.method == CompressionMethod::kOneBitAdam) hyper_.second_moment_steps = static_cast<double>(compression.warmup_steps);
+  if (adds_noise_on_each_rank(config_)) {
+    for (const auto& stage : stages_)
+      stage->grads().before_reduce([this, of = stage.get()](Context&, int unit, const Tensor& full) { add_noise_of_rank(*of, unit, full); });
+  }
   for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
   rounds_ = rounds_of(config_.training, config_.training.steps.value_or(0));
   const LocalConfig& local = config_.training.local;
@@ -273,7 +277,7 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
   // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
   if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(local_targets_, 1));
   // The weight of a sample may not depend on others either, if its clipped gradient is to be private.
-  if (is_private(config_.security)) of_gradient = 1.0 / static_cast<double>(config_.training.sequence_length * config_.training.global_batch_size);
+  if (is_private(config_.security)) of_gradient = sample_weight() / static_cast<double>(config_.training.sequence_length);
   for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
   return {valid, factor};
 }
@@ -356,7 +360,9 @@ void Trainer::norm() {
   if (is_robust(config_.security)) {
     std::vector<RobustReducer*> reducers;
     for (const auto& stage : stages_) reducers.push_back(stage->robust_reducer());
-    distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), local_targets_ == 0);
+    // Whether a data rank has drawn a sample is as private as the sample; its gradient is noise then.
+    const bool absent = local_targets_ == 0 && !is_private(config_.security);
+    distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), absent);
   }
   add_noise();
   fill(ctx_, 0, sums_);

@@ -303,10 +303,14 @@ class Trainer {
   std::vector<int64_t> balanced(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
   std::vector<int64_t> draw_samples(const Dataset& data, int64_t step);
+  std::vector<std::vector<int64_t>> drawn_ranks(const std::vector<int64_t>& samples) const;
   void split_samples(const MicroBatchSplit& split);
+  double sample_weight() const;
   void start_clip(int microbatch);
   void wait_clip(int microbatch);
   void add_noise();
+  void add_noise_to(const Tensor& gradient, const Box& box, const ParamSpec& spec, const std::string& stream);
+  void add_noise_of_rank(const TransformerStage& stage, int unit, const Tensor& gradient);
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list);
   std::vector<double> gather_logits(const Tensor& mine);

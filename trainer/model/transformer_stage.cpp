@@ -15,7 +15,8 @@ namespace {
 std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& units, const Mesh& mesh, const StageOptions& options) {
   const Precision& precision = options.precision;
   if (options.aggregation.rule != AggregationRule::kMean)
-    return std::make_unique<RobustReducer>(ctx, units, *mesh.data, *mesh.shard, *mesh.replicate, options.aggregation, precision.gradient);
+    return std::make_unique<RobustReducer>(ctx, units, *mesh.data, *mesh.shard, *mesh.replicate, options.aggregation, options.compression,
+                                           precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kLowRank)
     return std::make_unique<LowRankReducer>(ctx, units, *mesh.data, *mesh.shard, options.compression, precision.reduce, precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kNone) return std::make_unique<SumReducer>(precision.reduce);

@@ -96,6 +96,8 @@ double GradientSeconds::rule(double elements) const {
 
 double GradientSeconds::scatter(const GroupPlacement& shard, double elements) const {
   if (factors_) return factors(elements);
+  if (robust_ && compressed_scatter_)
+    return all_to_all_seconds(data_, message_bytes_ * elements, cluster_) + coding(elements, elements) + rule(elements);
   if (robust_) return all_to_all_seconds(data_, element_bytes_ * elements, cluster_) + rule(elements);
   if (!compressed_scatter_) return reduce_scatter_seconds(shard, plain_bytes_ * elements, cluster_);
   if (shard.size <= 1) return 0;

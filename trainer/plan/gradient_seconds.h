@@ -23,7 +23,7 @@ class GradientSeconds {
   GradientSeconds(const Config& config, const Stack& stack, const ClusterConfig& cluster);
 
   /// Reduce-scatter of `elements` over a shard group. power_sgd: all-reduces of their factors over all data ranks. Robust rules: an exchange of
-  /// copies between all data ranks, and the passes of the rule over them.
+  /// copies, compressed or not, between all data ranks, and the passes of the rule over them.
   double scatter(const GroupPlacement& shard, double elements) const;
   /// The group whose ranks scatter() waits for.
   const GroupPlacement& scatter_group(const GroupPlacement& shard) const { return factors_ || robust_ ? data_ : shard; }

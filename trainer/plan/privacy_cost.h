@@ -13,6 +13,7 @@ struct PrivacyCost {
   double step_seconds = 0;        ///< of a step with the expected number of sequences
   /// Of a run without restarts; unset if the number of sequences is not known here. Infinite where nothing bounds epsilon.
   std::optional<double> noise, epsilon;
+  int64_t noise_ranks = 0;  ///< privacy::Facts::noise_ranks
 };
 
 /// `config` is resolved and private; `private_step`: its forecast. `sequences`: of the training data, 0 if unknown. One forecast.

@@ -26,6 +26,11 @@ std::string rounded_up(double epsilon) {
 
 nlohmann::ordered_json to_json(double epsilon) { return std::isfinite(epsilon) ? nlohmann::ordered_json(epsilon) : nlohmann::ordered_json(); }
 
+std::string noise_text(int64_t noise_ranks) {
+  return noise_ranks == 0 ? "once, to the sum over all sequences"
+                          : concat("by each of ", noise_ranks, " data ranks, to the sum over its own sequences, before compression and robust rules");
+}
+
 nlohmann::ordered_json statement(const Facts& facts, const History& history, const std::optional<Bracket>& tight) {
   const std::vector<PrivateSteps> steps = steps_of(history);
   const Epsilon epsilon = facts.delta ? rdp_epsilon(steps, *facts.delta) : Epsilon{std::numeric_limits<double>::infinity()};
@@ -43,6 +48,7 @@ nlohmann::ordered_json statement(const Facts& facts, const History& history, con
       {"sampling_rate", now.sampling_rate},
       {"clip", facts.clip ? nlohmann::ordered_json(*facts.clip) : nlohmann::ordered_json()},
       {"noise", now.noise},
+      {"noise_added", facts.clip ? nlohmann::ordered_json(noise_text(facts.noise_ranks)) : nlohmann::ordered_json()},
       {"steps", count_of(steps)},
       {"target_epsilon", facts.target_epsilon ? nlohmann::ordered_json(*facts.target_epsilon) : nlohmann::ordered_json()},
       {"accountant",

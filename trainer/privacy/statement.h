@@ -18,7 +18,11 @@ struct Facts {
   std::optional<double> target_epsilon;
   int64_t sequences = 0;        ///< of the training data
   int64_t sequence_length = 0;  ///< tokens
+  int64_t noise_ranks = 0;      ///< number of data ranks that each add the noise to their own sum; 0: it is added once, to the sum of all
 };
+
+/// "by each of 8 data ranks, to the sum over its own sequences, ...": who adds the noise.
+std::string noise_text(int64_t noise_ranks);
 
 /// The contents of privacy.json. `history` counts every step that may have been released; `tight`: for the same steps, if known.
 nlohmann::ordered_json statement(const Facts& facts, const History& history, const std::optional<Bracket>& tight);

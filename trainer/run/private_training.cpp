@@ -101,6 +101,7 @@ void PrivateTraining::check_budget(const Config& config, const PrivacyStart& sta
 PrivateTraining::PrivateTraining(const Config& config, const PrivacyStart& start, const crypto::Key* key) {
   const PrivacyConfig& c = config.security.privacy;
   facts_ = {c.clip, key != nullptr ? c.delta : std::nullopt, c.target_epsilon, start.sequences, config.training.sequence_length};
+  if (key != nullptr && adds_noise_on_each_rank(config)) facts_.noise_ranks = *config.parallel.data;
   const History saved = saved_history(start);
   // A job that changes nothing continues; anything else begins with all that tells it from other runs of the same key.
   std::string changes = start.changes;
@@ -116,7 +117,9 @@ PrivateTraining::PrivateTraining(const Config& config, const PrivacyStart& start
                                ": security.privacy draws each sequence at most once in a step, and the training data have ",
                                counted(start.sequences, "sequence"), "; allowed 1 to ", start.sequences));
     // Other data make it another key: what they have in common must not be drawn again with the same noise.
-    const std::string fingerprint = crypto::PrivateRandom(crypto::derive(*key, concat("data ", start.data))).fingerprint();
+    // So does another number of data ranks that add noise: they have sums of other sequences.
+    const std::string ranks = facts_.noise_ranks > 0 ? concat("\nnoise of each of ", facts_.noise_ranks, " data ranks") : "";
+    const std::string fingerprint = crypto::PrivateRandom(crypto::derive(*key, concat("data ", start.data, ranks))).fingerprint();
     const double rate = static_cast<double>(batch) / static_cast<double>(start.sequences);
     mechanism = {rate, choose_noise(config, start, rate, fingerprint, changes), fingerprint};
     if (*c.delta * static_cast<double>(start.sequences) >= 1)
@@ -155,7 +158,8 @@ std::string PrivateTraining::text() const {
   const Mechanism& now = mechanism();
   if (!random_) return "privacy: none, after steps that were private: nothing bounds epsilon from now on";
   return concat("privacy: each of ", facts_.sequences, " sequences enters a step with probability ", now.sampling_rate, ", clipped to ", *facts_.clip,
-                ", with a noise multiplier of ", now.noise);
+                ", with a noise multiplier of ", now.noise,
+                facts_.noise_ranks > 0 ? concat(", added by each of ", facts_.noise_ranks, " data ranks to its own sum") : "");
 }
 
 int64_t announced_step(int64_t step, int64_t checkpoint_every, int64_t last) {

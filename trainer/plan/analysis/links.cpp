@@ -88,7 +88,7 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   if (is_robust(config.security)) {  // all copies of a piece for its owner, and the results for the replicas
     const double ranks = n * r;
     axes.push_back(
-        group({"gradients", scatters * parameters * (ranks - 1) / ranks * reduced, scatters * units * (ranks - 1), reduce_beside}, MeshAxis::kData));
+        group({"gradients", scatters * parameters * (ranks - 1) / ranks * message, scatters * units * (ranks - 1), reduce_beside}, MeshAxis::kData));
     axes.push_back(group({"replicas", parameters / n * (r - 1) / r * reduced, units * (r - 1), 0}, MeshAxis::kReplicate));
   } else if (compression.method == CompressionMethod::kPowerSgd) {  // two all-reduces of factors over all data ranks
     axes.push_back(group({"gradients", 2 * parameters * (n * r - 1) / (n * r) * message, units * 4 * (n * r - 1), reduce_beside}, MeshAxis::kData));

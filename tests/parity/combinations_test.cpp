@@ -1,0 +1,167 @@
+// Trains with every pair of a feature of security and another feature that the program accepts. docs/combinations.md, which scripts/combinations.py writes
+// from the same list of features, says which pairs those are.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/audit/chain.h"
+#include "trainer/config/load.h"
+#include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/resolve.h"
+#include "trainer/run/run.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Feature {
+  std::string name;
+  std::map<std::string, std::string> settings;
+};
+
+std::vector<Feature> features() {
+  std::ifstream file(TRIREME_SOURCE_DIR "/tests/combinations.txt");
+  std::vector<Feature> all;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    Feature feature{line.substr(0, line.find(": ")), {}};
+    std::istringstream words(line.substr(line.find(": ") + 2));
+    for (std::string word; words >> word;) feature.settings[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+    all.push_back(feature);
+  }
+  return all;
+}
+
+/// Runs in a directory of their own each, by threads of this process: two hosts if messages are to be encrypted.
+class Runs {
+ public:
+  Runs() {
+    write_tokens(home_.path / "tokens", 8 * 200 + 1, 64);
+    for (const char* key : {"privacy.key", "links.key"}) {
+      std::ofstream(home_.path / key) << std::string(44, 'k') << "\n";
+      REQUIRE(::chmod((home_.path / key).c_str(), 0600) == 0);
+    }
+  }
+
+  /// The configuration with these features; nothing if two of them have different values for a key, or the program refuses them.
+  std::optional<Config> config_of(const std::vector<Feature>& of) const {
+    std::map<std::string, std::string> settings;
+    for (const Feature& feature : of)
+      for (const auto& [key, value] : feature.settings)
+        if (settings.emplace(key, value).first->second != value) return std::nullopt;
+    for (auto& [key, value] : settings)
+      if (key.ends_with("key_file")) value = (home_.path / value).string();
+    settings["data.train"] = "[" + (home_.path / "tokens").string() + "]";
+    std::vector<std::string> sets;
+    for (const auto& [key, value] : settings) sets.push_back(concat(key, "=", value));
+    try {
+      return resolve(load_config(TRIREME_SOURCE_DIR "/tests/combinations.yaml", sets));
+    } catch (const ConfigError&) {
+      return std::nullopt;
+    }
+  }
+
+  /// [step, loss, gradient norm] of each step, and the run directory. `by_messages`: collectives are lists of messages, as those between hosts are.
+  std::pair<std::vector<nlohmann::json>, fs::path> train(Config config, bool by_messages) {
+    const fs::path directory = home_.path / std::to_string(number_++);
+    config.run.directory = directory.string();
+    const int ranks = mesh_shape(config.parallel).world();
+    const MessageCosts costs{.ranges = {{0, 2e-6, 4e9}}, .sums = {}};
+    RankOptions options;
+    if (by_messages) options.collectives = {.algorithm = CollectiveAlgorithm::kRecursiveDoubling, .within = costs, .between = costs};
+    if (is_encrypted(config.security))
+      for (int rank = 0; rank < ranks; ++rank) options.hosts.push_back(2 * rank / ranks);
+    run_ranks(
+        ranks,
+        [&](Communicator& world) {
+          Progress progress;
+          Arena arena(Device::kCpu, true);
+          Context ctx{Device::kCpu, &arena, 1};
+          run_training(ctx, world, config, {}, progress);
+        },
+        options);
+    return {steps_of(directory), directory};
+  }
+
+ private:
+  TemporaryDirectory home_;
+  int number_ = 0;
+};
+
+bool has(const std::vector<nlohmann::json>& steps, int64_t count) {
+  return std::ssize(steps) == count && std::ranges::all_of(steps, [](const nlohmann::json& step) { return step[1].is_number(); });
+}
+
+/// The largest relative difference of losses.
+double difference_of(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b) {
+  double worst = a.size() == b.size() ? 0 : HUGE_VAL;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    worst = std::max(worst, std::abs(a[i][1].get<double>() - b[i][1].get<double>()) / std::abs(b[i][1].get<double>()));
+  return worst;
+}
+
+void check_records(const Config& config, const fs::path& directory) {
+  if (is_private(config.security)) {
+    std::ifstream file(directory / "privacy.json");
+    CHECK(nlohmann::json::parse(file)["steps"] == config.training.steps.value());
+  }
+  if (config.security.audit.enabled) CHECK(audit::read_log(directory / "audit.jsonl").records.back().event() == "end");
+}
+
+const std::set<std::string> kOfSecurity = {"robust rule", "privacy", "encryption", "audit log"};
+/// Change no bit of what is trained.
+const std::set<std::string> kOutside = {"encryption", "audit log"};
+/// Divide the same computation otherwise.
+const std::set<std::string> kLayouts = {"sharded accumulation", "tensor", "sequence parallelism", "pipeline", "ZeRO-3", "replicas"};
+/// The order of arrivals decides what is trained.
+const std::set<std::string> kUnordered = {"parameter servers", "elastic averaging", "hogwild", "backup replicas"};
+
+}  // namespace
+
+TEST_CASE("combinations: every pair of a feature of security that is accepted trains, as the other feature alone where that is defined") {
+  Runs runs;
+  const std::vector<Feature> all = features();
+  // What encryption and the audit log do does not depend on the number of data ranks.
+  const Feature two_data_ranks{"", {{"parallel.data", "2"}}};
+  std::map<std::string, std::vector<nlohmann::json>> alone;
+  const auto alone_with = [&](std::vector<Feature> of, bool by_messages) -> const std::vector<nlohmann::json>& {
+    std::vector<nlohmann::json>& steps = alone[concat(of.front().name, " ", of.size(), by_messages)];
+    if (steps.empty()) steps = runs.train(runs.config_of(of).value(), by_messages).first;
+    return steps;
+  };
+  int trained = 0;
+  for (size_t a = 0; a < all.size(); ++a) {
+    for (size_t b = a + 1; b < all.size(); ++b) {
+      if (!kOfSecurity.contains(all[a].name) || all[b].name == "GPUs") continue;
+      if (!runs.config_of({all[a], all[b]})) continue;
+      std::vector<Feature> size;
+      if (kOutside.contains(all[a].name) && runs.config_of({all[a], all[b], two_data_ranks})) size = {two_data_ranks};
+      const auto with_size = [&](std::vector<Feature> of) {
+        of.insert(of.end(), size.begin(), size.end());
+        return of;
+      };
+      INFO(all[a].name << " and " << all[b].name);
+      const Config config = runs.config_of(with_size({all[a], all[b]})).value();
+      const bool by_messages = is_encrypted(config.security);
+      const auto [steps, directory] = runs.train(config, by_messages);
+      CHECK(has(steps, config.training.steps.value()));
+      check_records(config, directory);
+      ++trained;
+      if (kOutside.contains(all[a].name) && !kUnordered.contains(all[b].name)) CHECK(steps == alone_with(with_size({all[b]}), by_messages));
+      if (kOutside.contains(all[b].name)) CHECK(steps == alone_with(with_size({all[a]}), by_messages));
+      if (!kOutside.contains(all[a].name) && kLayouts.contains(all[b].name)) CHECK(difference_of(steps, alone_with({all[a]}, by_messages)) < 2e-5);
+    }
+  }
+  CHECK(trained > 80);
+}
+
+}  // namespace trireme::test
