@@ -76,7 +76,7 @@ void Link::set_timeout(std::chrono::seconds timeout) const {
 
 void Link::throw_lost() const {
   const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
-  throw IoError(late ? concat("nothing comes from ", peer_, ", or it takes nothing")
+  throw IoError(late ? concat("no byte passed between this process and ", peer_, " within the timeout")
                      : concat("the connection with ", peer_, " is lost: ", std::strerror(errno)));
 }
 

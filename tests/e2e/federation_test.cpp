@@ -470,6 +470,16 @@ TEST_CASE("federation: a coordinator that was killed or stopped continues, never
     before = line["validation_loss"].get<double>();
   }
   CHECK(rounds.back()["round"] == 30);
+
+  // Members that missed the end get the last weights of a run that is finished.
+  for (const std::string run : {"site-0.run", "site-1.run"}) fs::remove_all(directory / run);
+  coordinator = std::make_unique<LoggedProcess>(
+      directory, "coordinator", Arguments{kBinary, "train", "run.yaml"} + more + at_port + sets({"security.federation.wait_seconds=30"}));
+  const auto late = start_member(directory, 0, port, more), later = start_member(directory, 1, port, more);
+  CHECK(late->wait() == 0);
+  CHECK(later->wait() == 0);
+  CHECK(coordinator->wait() == 0);
+  CHECK(weights("site-1.run") == weights("run"));
 }
 
 TEST_CASE("federation: rounds that make held-out losses worse, or whose update is too large, are refused and leave the weights") {

@@ -54,7 +54,7 @@ TEST_CASE("federation: what it needs, and every feature that it does not go with
   using F = FederationConfig;
   const auto of_federation = [](const auto& edit) { return [edit](Config& c) { edit(c.security.federation); }; };
   check_refused("security.federation.roster", "recognise each other", of_federation([](F& f) { f.roster.reset(); }));
-  check_refused("security.federation.identity_key_file", "prove who it is", of_federation([](F& f) { f.identity_key_file.reset(); }));
+  check_refused("security.federation.identity_key_file", "prove its identity", of_federation([](F& f) { f.identity_key_file.reset(); }));
   check_refused("security.federation.members", "the sum of one member's update is that update", of_federation([](F& f) { f.members = 1; }));
   check_refused("security.federation.minimum", "more than half", of_federation([](F& f) { f.minimum = 2; }));
   check_refused("security.federation.minimum", "more than half", of_federation([](F& f) { f.minimum = 5; }));

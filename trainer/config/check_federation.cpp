@@ -9,8 +9,8 @@ void check_rounds(Rules& rules, const FederationConfig& f, const TrainingConfig&
   if (!rules.apply({"training.steps", "training.local.steps", "security.federation.rounds"}) || !t.local.steps || !t.steps) return;
   const int64_t round = *t.local.steps;
   if (f.rounds > 0 && f.rounds * round != *t.steps)
-    rules.broken("security.federation.rounds", concat("must be training.steps=", *t.steps, " divided by training.local.steps=", round), "0, or that",
-                 "0");
+    rules.broken("security.federation.rounds", concat("must be training.steps=", *t.steps, " divided by training.local.steps=", round),
+                 concat("0 or ", *t.steps / round), "0");
   if (*t.steps % round != 0)
     rules.broken("training.steps", concat("must be a multiple of training.local.steps=", round, ", the steps of a round"), "",
                  nearest(*t.steps, round, kMaxExtent, [&](int64_t steps) { return steps % round == 0; }));
@@ -22,7 +22,7 @@ void check_members(Rules& rules, const FederationConfig& f) {
   };
   missing(!f.roster, "security.federation.roster", "the coordinator and the members recognise each other by it",
           "the path of a file with a name and a public key in each line");
-  missing(!f.identity_key_file, "security.federation.identity_key_file", "everybody must prove who it is",
+  missing(!f.identity_key_file, "security.federation.identity_key_file", "every process must prove its identity",
           "the path of a secret key: trireme audit keygen");
   if (f.noise && f.weighting == MemberWeight::kSamples)
     rules.broken("security.federation.weighting", "the presence of one member would rescale the others, more than noise covers",

@@ -136,10 +136,10 @@ Link connect_to_coordinator(const std::string& address, const Identity& identity
   crypto::Hello hello;
   CoordinatorFrame frame;
   if (!link.receive(std::as_writable_bytes(std::span(hello))) || !link.receive(frame))
-    throw IoError(concat("what listens at ", address, " is no coordinator of a federation: it has closed the connection"));
+    throw IoError(concat(address, " closed the connection before it identified itself as the coordinator of a federation"));
   const std::optional<crypto::Agreement> agreement = handshake.agree(crypto::Key(), hello, crypto::Side::kFirst, kContext);
   if (!agreement || !is_of_coordinator(*agreement, identity.roster, frame))
-    throw IoError(concat("what listens at ", address, " is not the coordinator of this roster: it has another key, or another roster"));
+    throw IoError(concat("the process at ", address, " is not the coordinator of this roster: its key or its roster is different"));
   link.send(sign_as_member(*agreement, identity));
   link.encrypt(agreement->channel("federation"), concat("the coordinator at ", address));
   link.set_timeout(std::chrono::seconds(0));

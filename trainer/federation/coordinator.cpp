@@ -121,7 +121,7 @@ void Coordinator::remove_closed() {
 /// that have answered.
 std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double seconds, const Ask& ask_one) {
   struct Asked {
-    std::string problem;
+    std::optional<std::string> problem = {};
     bool is_over = false, is_late = false, has_refused = false;
   };
   std::map<int, Asked> asked;
@@ -132,16 +132,16 @@ std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double se
   std::vector<std::thread> threads;
   for (auto& [member, state] : asked) {
     threads.emplace_back([&, member = member, &link = links_.at(member), &state = state] {
-      std::string problem;
+      std::optional<std::string> problem;
       bool refuses = false;
       try {
         ask_one(member, link);
       } catch (const std::exception& error) {
-        problem = concat("problem: ", error.what());
+        problem = error.what();
         refuses = dynamic_cast<const Refusal*>(&error) != nullptr;
       }
       const std::lock_guard lock(mutex);
-      state = {problem.empty() ? "" : problem.substr(9), true, state.is_late, refuses};
+      state = {std::move(problem), true, state.is_late, refuses};
       done.notify_all();
     });
   }
@@ -161,12 +161,12 @@ std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double se
   for (std::thread& thread : threads) thread.join();
   std::vector<int> good;
   for (const auto& [member, state] : asked) {
-    if (state.problem.empty()) good.push_back(member);
-    if (state.problem.empty() || options_.stopped()) continue;
+    if (!state.problem) good.push_back(member);
+    if (!state.problem || options_.stopped()) continue;
     if (state.has_refused)
-      options_.say(concat("member ", name_of(member), " refuses: ", state.problem));
+      options_.say(concat("member ", name_of(member), " refuses: ", *state.problem));
     else
-      leave(member, state.is_late ? concat("it has not answered for ", seconds, " seconds") : state.problem);
+      leave(member, state.is_late ? concat("it has not answered for ", seconds, " seconds") : *state.problem);
   }
   return good;
 }
@@ -196,7 +196,12 @@ void Coordinator::greet(const std::vector<int>& members) {
     const std::lock_guard lock(mutex);
     sequences_[member] = sequences;
   });
-  for (const int member : good) options_.say(concat("member ", name_of(member), " has joined"));
+  for (const int member : members) {
+    if (std::ranges::find(good, member) == good.end())
+      leave(member, "it does not take part");
+    else
+      options_.say(concat("member ", name_of(member), " has joined"));
+  }
 }
 
 bool Coordinator::gather() {
@@ -208,8 +213,8 @@ bool Coordinator::gather() {
     const auto here = std::ssize(links_);
     if (here == options_.config.members || (here >= fewest() && Clock::now() - begin >= wait)) return !options_.stopped();
     if (!std::exchange(told, true))
-      options_.say(
-          concat("waiting for members at port ", port(), ": ", here, " of ", options_.config.members, " are there, and a round needs ", fewest()));
+      options_.say(concat("waiting for members at port ", port(), ": ", here, " of ", options_.config.members, " are connected, and a round needs ",
+                          fewest()));
     std::unique_lock lock(mutex_);
     arrived_.wait_for(lock, kLook, [this] { return !arrivals_.empty(); });
   }
@@ -348,7 +353,8 @@ void Coordinator::end(int64_t step, std::span<const std::byte> weights) {
   };
   auto left = options_.config.members - tell();
   const auto last = Clock::now() + std::chrono::duration<double>(options_.config.wait_seconds);
-  if (left > 0) options_.say(concat("waiting ", options_.config.wait_seconds, " seconds for ", counted(left, "member"), " without the last weights"));
+  if (left > 0)
+    options_.say(concat("final weights not yet sent to ", counted(left, "member"), "; waiting ", options_.config.wait_seconds, " seconds"));
   while (left > 0 && Clock::now() < last && !options_.stopped()) {
     admit();
     if (!links_.empty()) {

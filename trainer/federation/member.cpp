@@ -16,6 +16,8 @@ namespace {
 constexpr std::chrono::seconds kConnectTime{10};
 constexpr int kMostRefusals = 3;
 
+/// The value of a key as its file has it.
+std::string shown(const std::string& value) { return value.empty() ? "not set" : printable(value); }
 std::string text_of_message(const crypto::Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 std::span<const uint8_t> bytes_of_message(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 
@@ -186,7 +188,7 @@ void Member::compare_terms(const std::string& theirs) {
   for (const auto& [key, value] : own.items()) {
     const std::string at_coordinator = other.contains(key) && other[key].is_string() ? other[key].get<std::string>() : "not set";
     if (at_coordinator != value.get<std::string>())
-      differences += concat("\n  ", key, ": ", value.get<std::string>(), " here, ", printable(at_coordinator), " at the coordinator");
+      differences += concat("\n  ", key, ": ", shown(value.get<std::string>()), " here, ", shown(at_coordinator), " at the coordinator");
   }
   if (differences.empty()) return;
   refuse(concat("it trains another model, or in another way:", differences));

@@ -18,7 +18,13 @@ std::string terms_of(const Config& config) {
   return terms.dump();
 }
 
+static bool has_port(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  return colon != address.npos && colon > 0 && colon + 1 < address.size() && address.find_first_not_of("0123456789", colon + 1) == address.npos;
+}
+
 std::optional<Role> role_of(const Config& config, const std::optional<std::string>& join) {
+  if (join && !has_port(*join)) throw ConfigError(concat("join ", *join, ": expected HOST:PORT, such as 10.0.0.5:7117"));
   if (is_federated(config.security))
     return Role{!join, join.value_or(""), config.security.federation, config.training.local.steps.value_or(0), terms_of(config)};
   if (join)

@@ -16,7 +16,8 @@ struct Role {
 };
 
 /// `join`: the address of the coordinator; nullopt: this is the coordinator. `config` is that of everybody, as written. nullopt: there is no federation.
-/// Errors: ConfigError if there is an address, but no federation.
+/// Errors: ConfigError if there is an address without a port, or
+/// without a federation.
 std::optional<Role> role_of(const Config& config, const std::optional<std::string>& join);
 
 /// The configuration of a role, which has no federation: a member trains without training.local, and evaluates when the coordinator asks; the coordinator has

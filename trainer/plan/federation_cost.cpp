@@ -15,7 +15,7 @@ FederationCost federation_cost(const Config& config, int64_t parameters) {
           steps,
           count * static_cast<double>(size_of(precision_of(config.training).master)),
           count * sizeof(uint64_t),
-          4 * count * sizeof(uint64_t)};
+          count * static_cast<double>(3 * sizeof(uint64_t) + 3 * size_of(precision_of(config.training).master))};
 }
 
 nlohmann::ordered_json federation_cost_json(const FederationCost& cost) {
@@ -29,9 +29,9 @@ nlohmann::ordered_json federation_cost_json(const FederationCost& cost) {
 
 std::string federation_cost_text(const FederationCost& cost) {
   return concat("security.federation: in each of ", counted(cost.rounds, "round"), " of ", counted(cost.round_steps, "step"), " a member receives ",
-                binary_bytes_text(cost.received_bytes), " of weights and sends ", binary_bytes_text(cost.sent_bytes), "; the coordinator passes ",
-                binary_bytes_text(cost.coordinator_bytes()), " and needs ", binary_bytes_text(cost.coordinator_memory_bytes),
-                " beside its training state\n");
+                binary_bytes_text(cost.received_bytes), " of weights and sends ", binary_bytes_text(cost.sent_bytes),
+                "; the coordinator sends and receives ", binary_bytes_text(cost.coordinator_bytes()), " and needs ",
+                binary_bytes_text(cost.coordinator_memory_bytes), " beside its training state\n");
 }
 
 }  // namespace trireme

@@ -11,7 +11,7 @@ struct FederationCost {
   int64_t members = 0, rounds = 0, round_steps = 0;
   double received_bytes = 0;            ///< by a member: the weights in the dtype of the master weights
   double sent_bytes = 0;                ///< by a member: its update, 8 bytes for each parameter
-  double coordinator_memory_bytes = 0;  ///< beside its training state: the sum, two updates that arrive and the mean
+  double coordinator_memory_bytes = 0;  ///< beside its training state: the sum, two updates that arrive, and three copies of weights or momentum
   double coordinator_bytes() const { return static_cast<double>(members) * (received_bytes + sent_bytes); }  ///< sent and received
 };
 

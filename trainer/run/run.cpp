@@ -300,6 +300,7 @@ ExitCode Run::train() {
   if (finished()) {
     const std::string early = done_ < last ? concat("; the run stopped early: ", stopper_.text()) : "";
     if (reports()) std::cerr << concat("nothing to do: ", done_, " of ", total_, " steps are done", early) << std::endl;
+    if (coordinates()) coordinate();
     return ExitCode::kOk;
   }
   if (stop_agreed()) {

@@ -140,8 +140,9 @@ SummedRounds read_summed(const std::filesystem::path& run_directory, int64_t don
                              " in ", path.string(), ", and ", summed.privacy.dump(),
                              " now, for which no epsilon is computed; allowed the same as before"));
   if (summed.round > done + 1)
-    throw DataError(
-        concat(path.string(), " has ", summed.round, " rounds, and the newest checkpoint is of round ", done, "; restore the checkpoints"));
+    throw DataError(concat(path.string(), " has ", summed.round,
+                           " as the last round whose sum may be known, but the newest checkpoint is that of round ", done,
+                           "; restore the checkpoints, or use another run.directory"));
   return summed;
 }
 
@@ -160,15 +161,18 @@ class FederatedRounds {
         model_(*run.trainer_),
         step_(std::max(run.done_, summed_.round * role.round_steps)) {
     keep(*run.trainer_, released_);
-    write_summed();
   }
+
+  /// For members that were away when the run ended.
+  void serve_last_weights() { coordinator_.end(step_, model_.weights()); }
 
   /// True if a stop was requested.
   bool take() {
     run_.reporter_.message(concat("coordinating a federation of ", counted(role_.config.members, "member"), " at port ", coordinator_.port(), ": ",
                                   counted(run_.total_ / role_.round_steps, "round"), " of ", counted(role_.round_steps, "step")));
-    if (step_ > run_.done_) run_.reporter_.message(concat("round ", round(), " is left out: its sum was known, and its result is lost"));
-    run_.progress_.set_timeout(1e9);  // members take as long as they like
+    if (step_ > run_.done_) run_.reporter_.message(concat("round ", round(), " is skipped: its sum may be known, but its result was not saved"));
+    write_summed();
+    run_.progress_.set_timeout(1e9);  // members have time limits of their own
     for (;;) {
       run_.progress_.act(concat("waiting for members after step ", step_));
       if (!coordinator_.gather()) break;
@@ -196,7 +200,7 @@ class FederatedRounds {
       if (increase) figures_["loss_increase"] = *increase;
       const FederationConfig& f = role_.config;
       if (loss && !std::isfinite(*loss)) return refuse("a held-out loss is not finite");
-      if (f.max_loss_increase && !increase) return refuse("no member has evaluated the weights before and after it");
+      if (f.max_loss_increase && !increase) return refuse("no member evaluated both the old and the new weights");
       if (f.max_loss_increase && !(*increase <= *f.max_loss_increase))
         return refuse(concat("the held-out loss grows by ", *increase, ", and security.federation.max_loss_increase is ", *f.max_loss_increase));
       report(true, concat("round ", round(), " of ", run_.total_ / role_.round_steps, ": ", counted(std::ssize(figures_["members"]), "member"),
@@ -297,10 +301,14 @@ class FederatedRounds {
   nlohmann::ordered_json figures_ = {};  ///< of the last round
 };
 
-/// True if a stop was requested.
+/// True if a stop was requested. A finished run only serves its last weights.
 bool Run::coordinate() {
   const FederationConfig& f = options_.federation->config;
   const federation::Identity identity = federation::read_identity(f.roster.value(), f.members, f.identity_key_file.value(), true);
+  if (finished()) {
+    FederatedRounds(*this, *options_.federation, identity).serve_last_weights();
+    return false;
+  }
   return FederatedRounds(*this, *options_.federation, identity).take();
 }
 
