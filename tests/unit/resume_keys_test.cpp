@@ -29,6 +29,13 @@ const std::set<std::string> kNeutral = {"training.logits_chunk",
                                         "security.encryption",
                                         "security.key_file",
                                         "security.privacy.key_file",
+                                        "security.federation.rounds",
+                                        "security.federation.roster",
+                                        "security.federation.identity_key_file",
+                                        "security.federation.address",
+                                        "security.federation.port",
+                                        "security.federation.wait_seconds",
+                                        "security.federation.round_seconds",
                                         "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {
