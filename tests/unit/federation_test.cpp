@@ -214,6 +214,26 @@ TEST_CASE("federation: a member that leaves at any question is left out, and too
   all.coordinator.end(0, std::vector<std::byte>(100));
 }
 
+TEST_CASE("federation: a member that closes its connection between rounds has left") {
+  const Parties parties(2);
+  FederationConfig config = config_of_members(2, false);
+  Federated all(parties, config);
+  all.add(parties, config, 0);
+  std::atomic<bool> leaves = false;
+  std::thread member([&] {
+    const Link link = connect_to_coordinator(concat("127.0.0.1:", all.coordinator.port()), parties.member(1), Clock::now() + std::chrono::seconds(5));
+    receive(link);
+    send(link, {Kind::kAnswer, R"({"sequences":5})"});
+    while (!leaves) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  while (all.coordinator.present().size() < 2) all.coordinator.admit();
+  leaves = true;
+  member.join();
+  REQUIRE(all.coordinator.gather());
+  CHECK(all.coordinator.present() == std::vector{0});
+  all.coordinator.end(0, std::vector<std::byte>(100));
+}
+
 TEST_CASE("federation: whoever is not in the roster, or has another one, or other terms, is refused") {
   const Parties parties(2), others(2);
   const FederationConfig config = config_of_members(2, true);
@@ -356,11 +376,12 @@ TEST_CASE("federation: a member says nothing but figures, and refuses a coordina
     CHECK(by_hand.give_weights('a') == R"({"loss":1.5,"tokens":10})");
     CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 1000)), Contains("the weight of this member would not be"));
     CHECK(by_hand.refusal(Kind::kTrain, round_body(1, 1)) == R"(answered: {"steps":2})");
-    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(2, 1)), Contains("has not sent the weights"));
     by_hand.give_weights('b');  // the update of round 1 would be that of other weights
     for (const Kind kind : {Kind::kAdvertise, Kind::kShare, Kind::kMask, Kind::kAgree, Kind::kUnmask})
       CHECK_THAT(by_hand.refusal(kind, "x"), Contains("no round of secure aggregation has begun"));
     CHECK(!by_hand.sent);
+    CHECK(by_hand.refusal(Kind::kTrain, round_body(2, 1)) == R"(answered: {"steps":2})");
+    CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(3, 1)), Contains("has not sent the weights"));
     CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 1, 7)), Contains("another run of a coordinator"));
   }
   {
