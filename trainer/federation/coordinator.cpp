@@ -13,6 +13,7 @@
 #include "parallel/crypto/secure_sum.h"
 #include "trainer/config/check_federation.h"
 #include "trainer/files/printable.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme::federation {
 namespace {
@@ -191,8 +192,7 @@ void Coordinator::greet(const std::vector<int>& members) {
   std::mutex mutex;
   const std::vector<int> good = ask_all(members, kGreetingSeconds, [&](int member, const Link& link) {
     const nlohmann::json answer = parse_body(ask(link, Kind::kConfiguration, options_.terms), link.peer());
-    const auto sequences = member_of_body<int64_t>(answer, "sequences", link.peer());
-    if (sequences < 1 || sequences > kMostSequences) throw DataError("it has an impossible number of training sequences");
+    const int64_t sequences = integer_member(answer, "sequences", body_of_peer(link.peer()), 1, kMostSequences);
     const std::lock_guard lock(mutex);
     sequences_[member] = sequences;
   });
@@ -233,9 +233,7 @@ std::map<int, HeldOutLoss> Coordinator::evaluate(int64_t step, std::span<const s
     if (!answer) throw IoError("it has closed its connection");
     if (answer->kind == Kind::kRefusal) throw Refusal(printable(answer->body));
     const nlohmann::json said = parse_body(answer->body, link.peer());
-    const auto tokens = member_of_body<int64_t>(said, "tokens", link.peer());
-    if (tokens < 0) throw DataError("it has sent an impossible number of tokens");
-    if (tokens == 0) return;
+    if (integer_member(said, "tokens", body_of_peer(link.peer())) == 0) return;
     const bool is_number = said.contains("loss") && said["loss"].is_number();  // null: not finite
     const std::lock_guard lock(mutex);
     losses[member] = {is_number ? said["loss"].get<double>() : std::nan(""), tokens};

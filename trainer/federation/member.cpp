@@ -9,6 +9,7 @@
 
 #include "trainer/config/check_federation.h"
 #include "trainer/files/printable.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme::federation {
 namespace {
@@ -136,8 +137,8 @@ std::optional<Order> Member::take(const Message& question) {
       arriving_.emplace();
       const nlohmann::json body = parse_body(question.body, link_.peer());
       return Order{.task = Task::kWeights,
-                   .step = member_of_body<int64_t>(body, "step", link_.peer()),
-                   .bytes = member_of_body<int64_t>(body, "bytes", link_.peer())};
+                   .step = integer_member(body, "step", body_of_peer(link_.peer())),
+                   .bytes = integer_member(body, "bytes", body_of_peer(link_.peer()))};
     }
     case Kind::kTrain: return begin_training(question.body);
     case Kind::kEnd: guarded([&] { answer("{}"); }); return Order{Task::kEnd};

@@ -1,10 +1,8 @@
 #include "trainer/federation/messages.h"
 
-#include <array>
-#include <type_traits>
+#include <limits>
 
 #include "kernels/core/check.h"
-#include "trainer/files/printable.h"
 #include "trainer/files/strict_json.h"
 
 namespace trireme::federation {
@@ -37,16 +35,9 @@ std::optional<Message> receive(const Link& link) {
   return message;
 }
 
-nlohmann::json parse_body(const std::string& body, const std::string& peer) { return parse_object(body, concat("a message of ", peer)); }
+std::string body_of_peer(const std::string& peer) { return concat("a message of ", peer); }
+nlohmann::json parse_body(const std::string& body, const std::string& peer) { return parse_object(body, body_of_peer(peer)); }
 
-template <class T>
-T member_of_body(const nlohmann::json& body, const char* key, const std::string& peer) {
-  try {
-    if (!std::is_same_v<T, int64_t> || body.at(key).is_number_integer()) return body.at(key).get<T>();
-  } catch (const nlohmann::json::exception&) {  // as below
-  }
-  throw DataError(concat("a message of ", peer, " has no valid member ", key));
-}
 std::string body_of(const RoundTerms& terms) {
   return nlohmann::json{{"run", crypto::hex(terms.run)}, {"round", terms.round}, {"attempt", terms.attempt}, {"most_sequences", terms.most_sequences}}
       .dump();
@@ -54,13 +45,12 @@ std::string body_of(const RoundTerms& terms) {
 
 RoundTerms parse_round(const std::string& text, const std::string& peer) {
   const nlohmann::json body = parse_body(text, peer);
+  const std::string where = body_of_peer(peer);
   RoundTerms terms;
-  const bool has_run = crypto::from_hex(member_of_body<std::string>(body, "run", peer), terms.run);
-  terms.round = member_of_body<int64_t>(body, "round", peer);
-  terms.attempt = static_cast<uint32_t>(member_of_body<int64_t>(body, "attempt", peer));
-  terms.most_sequences = member_of_body<int64_t>(body, "most_sequences", peer);
-  if (!has_run || terms.round < 1 || terms.most_sequences < 1 || terms.most_sequences > kMostSequences)
-    throw DataError(concat(peer, " has sent no valid round"));
+  if (!crypto::from_hex(string_member(body, "run", where), terms.run)) throw DataError(concat(where, ": no valid run"));
+  terms.round = integer_member(body, "round", where, 1);
+  terms.attempt = static_cast<uint32_t>(integer_member(body, "attempt", where, 0, std::numeric_limits<uint32_t>::max()));
+  terms.most_sequences = integer_member(body, "most_sequences", where, 1, kMostSequences);
   return terms;
 }
 
@@ -68,10 +58,5 @@ crypto::RoundName name_of_round(const RoundTerms& terms, const crypto::Hash& wei
   const std::string text = concat("trireme federation round ", crypto::hex(terms.run), " ", crypto::hex(weights), " ", terms.most_sequences);
   return {crypto::sha256(text), static_cast<uint64_t>(terms.round), terms.attempt};
 }
-
-template bool member_of_body(const nlohmann::json&, const char*, const std::string&);
-template int64_t member_of_body(const nlohmann::json&, const char*, const std::string&);
-template double member_of_body(const nlohmann::json&, const char*, const std::string&);
-template std::string member_of_body(const nlohmann::json&, const char*, const std::string&);
 
 }  // namespace trireme::federation

@@ -37,9 +37,8 @@ std::optional<Message> receive(const Link& link);
 
 /// JSON of a message's body. Errors: DataError that names `peer`.
 nlohmann::json parse_body(const std::string& body, const std::string& peer);
-/// A member of it as T. Errors: DataError that names `peer`, if it is missing or of another type.
-template <class T>
-T member_of_body(const nlohmann::json& body, const char* key, const std::string& peer);
+/// The beginning of messages about a body from `peer`, for the functions of files/strict_json.h.
+std::string body_of_peer(const std::string& peer);
 
 /// What identifies an attempt at a round, as the coordinator states it in kTrain.
 struct RoundTerms {

@@ -127,14 +127,9 @@ SummedRounds read_summed(const std::filesystem::path& run_directory, int64_t don
     return summed;
   }
   const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
-  const auto number = [&](const char* key) {
-    if (!file.contains(key) || !file[key].is_number_unsigned()) throw DataError(concat(path.string(), ": no valid member ", key));
-    return file[key].get<int64_t>();
-  };
-  summed.round = number("round");
-  summed.sums = number("sums");
-  if (!file.contains("run") || !file["run"].is_string() || !crypto::from_hex(file["run"].get<std::string>(), summed.run))
-    throw DataError(concat(path.string(), ": no valid member run"));
+  summed.round = integer_member(file, "round", path.string());
+  summed.sums = integer_member(file, "sums", path.string());
+  if (!crypto::from_hex(string_member(file, "run", path.string()), summed.run)) throw DataError(concat(path.string(), ": no valid run"));
   if (file.value("privacy", nlohmann::json()) != summed.privacy)
     throw ConfigError(concat("security.federation.noise: clip, noise and delta of this run are ", file.value("privacy", nlohmann::json()).dump(),
                              " in ", path.string(), ", and ", summed.privacy.dump(),

@@ -53,9 +53,7 @@ void Run::join_federation() {
     std::pair<std::string, int64_t> kept{"", 0};  // what earlier jobs of this member have promised
     if (const std::filesystem::path path = directory() / kMemberFile; std::filesystem::exists(path)) {
       const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
-      if (!file.contains("run") || !file["run"].is_string() || !file.contains("revealed_round") || !file["revealed_round"].is_number_unsigned())
-        throw DataError(concat(path.string(), ": has no valid run and revealed_round"));
-      kept = {file["run"].get<std::string>(), file["revealed_round"].get<int64_t>()};
+      kept = {string_member(file, "run", path.string()), integer_member(file, "revealed_round", path.string())};
     }
     identity_ = std::make_unique<federation::Identity>(federation::read_identity(f.roster.value(), f.members, f.identity_key_file.value(), false));
     federation::MemberOptions options{role.address,
