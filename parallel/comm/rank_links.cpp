@@ -1,6 +1,5 @@
 #include "parallel/comm/rank_links.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,7 +13,6 @@
 #include <climits>
 #include <cstring>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <utility>
 

@@ -30,7 +30,7 @@ class MaskKeys {
 /// The key of the mask that two members share: BLAKE2b-256, keyed with their X25519 product, of a name, the round and both public mask keys. Returns
 /// false if `other` is a point of small order.
 [[nodiscard]] bool pair_mask_key(const SumRound& round, const Key& secret, const Point& own, const Point& other, Key& key);
-/// Of a pair's two members the one with the higher number subtracts the mask.
+/// The member with the higher number subtracts the mask of a pair; the other one adds it.
 constexpr bool subtracts_pair_mask(size_t member, size_t other) { return member > other; }
 
 /// The key of a member's self mask.

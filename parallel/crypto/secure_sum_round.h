@@ -60,7 +60,7 @@ constexpr size_t default_threshold(size_t members) { return 2 * members / 3 + 1;
 /// Identifies one attempt at one sum among all others.
 struct RoundName {
   std::array<uint8_t, 32> run{};  ///< drawn at random at the start of a run
-  uint64_t number = 0;            ///< of the round in the run
+  uint64_t number = 0;            ///< number of the round in the run
   uint32_t attempt = 0;           ///< counts the rounds of this number that were aborted before this one
 };
 

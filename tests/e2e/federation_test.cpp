@@ -142,6 +142,15 @@ std::unique_ptr<LoggedProcess> start_member(const TemporaryDirectory& directory,
   return std::make_unique<LoggedProcess>(directory, name_of_member(member), member_command(member, port, more));
 }
 
+/// Waits until all members have ended, and checks that each did so without an error.
+void await_members(const std::vector<std::unique_ptr<LoggedProcess>>& members) {
+  for (const auto& member : members) {
+    const int code = member->wait();
+    INFO(member->err());
+    REQUIRE(code == 0);
+  }
+}
+
 using Weights = std::map<std::string, std::vector<double>>;
 
 Weights weights_in(const fs::path& checkpoint) {
@@ -182,7 +191,7 @@ Weights emulated(const TemporaryDirectory& directory, int members, int rounds, c
   Config config;
   for (int member = 0; member < members; ++member) {
     const LoadedConfig loaded = load_config((directory / "run.yaml").string(), {"data.train=[" + name_of_member(member) + "]"});
-    config = resolve(federation::config_of(federation::Role(), loaded));
+    config = resolve(federation::member_config(loaded));
     Site site{std::make_unique<Arena>(Device::kCpu, true), {}, std::make_unique<SelfCommunicator>("world"), {}, {}, {}};
     site.ctx = std::make_unique<Context>(Context{Device::kCpu, site.arena.get(), 1});
     site.trainer = std::make_unique<Trainer>(*site.ctx, *site.world, config, true);
@@ -372,11 +381,7 @@ TEST_CASE("federation: members in different layouts train what trainers by hand 
     std::vector<std::unique_ptr<LoggedProcess>> members;
     for (int member = 0; member < 3; ++member) members.push_back(start_member(directory, member, port, more + layouts[static_cast<size_t>(member)]));
     INFO(coordinator->err());
-    for (const auto& member : members) {
-      const int code = member->wait();
-      INFO(member->err());
-      REQUIRE(code == 0);
-    }
+    await_members(members);
     REQUIRE(coordinator->wait() == 0);
     results[secure] = last_weights(directory, "run");
     for (int member = 0; member < 3; ++member) CHECK(last_weights(directory, name_of_member(member) + ".run") == results[secure]);
@@ -405,11 +410,7 @@ TEST_CASE("federation: a member that was killed comes back, its data are never o
   REQUIRE(coordinator->wait_for_error(": 3 members"));
   members[2] = start_member(directory, 2, wire.port(), more);
   INFO(coordinator->err());
-  for (const auto& member : members) {
-    const int code = member->wait();
-    INFO(member->err());
-    CHECK(code == 0);
-  }
+  await_members(members);
   REQUIRE(coordinator->wait() == 0);
   const auto weights = [&](const std::string& run) { return weights_in(directory / (run + "/checkpoints/step-00000040")); };
   for (int member = 0; member < 4; ++member) CHECK(weights(name_of_member(member) + ".run") == weights("run"));

@@ -159,7 +159,7 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
     if (is_private(config.security))
       throw ConfigError(concat("bench step: security.privacy.clip=", *config.security.privacy.clip,
                                ": private steps draw different numbers of sequences; allowed null"));
-    if (is_federated(config.security)) config = resolve(federation::config_of(federation::Role(), *loaded), world->size());
+    if (is_federated(config.security)) config = resolve(federation::member_config(*loaded), world->size());
     if (std::exchange(config.resilience.rebalance, Rebalance::kNone) != Rebalance::kNone && world->rank() == 0)
       std::cerr << "note: bench step splits micro-batches evenly, with no resilience.rebalance\n";
     machine.emplace(std::move(world), place, config);

@@ -300,7 +300,7 @@ void plan(const PlanArguments& arguments) {
   PlanResults answer;
   if (is_federated(loaded.config.security)) {
     answer.federation = federation_cost(loaded.config, parameter_count(resolve(loaded).model));
-    loaded = federation::config_of(federation::Role(), loaded);
+    loaded = federation::member_config(loaded);
   }
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);

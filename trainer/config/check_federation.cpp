@@ -1,6 +1,7 @@
 #include "trainer/config/check_federation.h"
 
 #include "kernels/core/counted.h"
+#include "parallel/crypto/secure_sum_round.h"
 
 namespace trireme {
 namespace {
@@ -36,15 +37,18 @@ void check_members(Rules& rules, const FederationConfig& f) {
   if (f.secure && f.members < 2)
     rules.broken("security.federation.members", "the sum of one member's update is that update, which secure aggregation cannot hide",
                  "2 to 64, or security.federation.secure false", "2");
-  else if (fewest < std::max<int64_t>(least, f.secure ? 2 : 1) || fewest > f.members)
+  else if (fewest < least || fewest > f.members)
     rules.broken("security.federation.minimum",
                  f.secure ? "more than half of the members must agree on whose masks are removed" : "no more than members",
-                 concat("integer from ", std::max<int64_t>(least, f.secure ? 2 : 1), " to ", f.members, ", or auto"), "auto");
+                 concat("integer from ", least, " to ", f.members, ", or auto"), "auto");
 }
 
 }  // namespace
 
-int64_t fewest_members(const FederationConfig& f) { return f.minimum.value_or(f.secure ? 2 * f.members / 3 + 1 : 1); }
+int64_t fewest_members(const FederationConfig& f) {
+  const auto threshold = static_cast<int64_t>(crypto::default_threshold(static_cast<size_t>(f.members)));
+  return f.minimum.value_or(f.secure ? threshold : 1);
+}
 
 void check_federation(Rules& rules, const Config& c) {
   if (!is_federated(c.security) || !rules.apply({"security.federation.members"})) return;

@@ -1,7 +1,6 @@
 #include "trainer/federation/coordinator.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cmath>
@@ -67,13 +66,18 @@ void add_to(std::span<uint64_t> sum, std::span<const uint64_t> values) {
 
 }  // namespace
 
-std::string ask(const Link& link, Kind kind, std::string body) {
-  send(link, {kind, std::move(body)});
+/// The body of the answer to a question that has been sent. Errors: those of ask().
+static std::string answer_of(const Link& link) {
   std::optional<Message> answer = receive(link);
   if (!answer) throw IoError(concat(link.peer(), " has closed its connection"));
   if (answer->kind == Kind::kRefusal) throw Refusal(printable(answer->body));
   if (answer->kind != Kind::kAnswer) throw DataError(concat(link.peer(), " has not answered the question"));
   return std::move(answer->body);
+}
+
+std::string ask(const Link& link, Kind kind, std::string body) {
+  send(link, {kind, std::move(body)});
+  return answer_of(link);
 }
 
 Coordinator::Coordinator(const Identity& identity, CoordinatorOptions options)
@@ -221,22 +225,19 @@ bool Coordinator::gather() {
   return false;
 }
 
-std::map<int, HeldOutLoss> Coordinator::evaluate(int64_t step, std::span<const std::byte> weights) {
-  std::map<int, HeldOutLoss> losses;
+std::map<int, double> Coordinator::evaluate(int64_t step, std::span<const std::byte> weights) {
+  std::map<int, double> losses;
   std::mutex mutex;
   const std::string body = nlohmann::json{{"step", step}, {"bytes", weights.size()}}.dump();
   weights_ = crypto::sha256({reinterpret_cast<const char*>(weights.data()), weights.size()});
   ask_all(present(), phase_seconds(), [&](int member, const Link& link) {
     send(link, {Kind::kWeights, body});
     link.send(weights);
-    const std::optional<Message> answer = receive(link);
-    if (!answer) throw IoError("it has closed its connection");
-    if (answer->kind == Kind::kRefusal) throw Refusal(printable(answer->body));
-    const nlohmann::json said = parse_body(answer->body, link.peer());
+    const nlohmann::json said = parse_body(answer_of(link), link.peer());
     if (integer_member(said, "tokens", body_of_peer(link.peer())) == 0) return;
     const bool is_number = said.contains("loss") && said["loss"].is_number();  // null: not finite
     const std::lock_guard lock(mutex);
-    losses[member] = {is_number ? said["loss"].get<double>() : std::nan(""), tokens};
+    losses[member] = is_number ? said["loss"].get<double>() : std::nan("");
   });
   return losses;
 }
@@ -264,20 +265,29 @@ std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
   return update;
 }
 
-std::optional<Coordinator::Summed> Coordinator::sum_plainly(const std::vector<int>& members, int64_t numel) {
-  Summed sum{{}, std::vector<uint64_t>(static_cast<size_t>(numel))};
+/// Adds the updates of members up in `sum`, kUpdatesAtOnce at a time. `question`: the body of kMask for a member. `admit` is called with each member whose update
+/// has arrived, before it is added, and may throw. Returns the members whose updates were added.
+std::vector<int> Coordinator::collect_updates(const std::vector<int>& members, const std::function<std::string(int)>& question,
+                                              const std::function<void(int)>& admit, std::span<uint64_t> sum) {
   std::mutex mutex;
   std::counting_semaphore<> places(kUpdatesAtOnce);
-  options_.before_sum();
-  has_revealed_ = true;
-  sum.members = ask_all(members, phase_seconds() * static_cast<double>(members.size()), [&](int, const Link& link) {
+  return ask_all(members, phase_seconds() * static_cast<double>(members.size()), [&](int member, const Link& link) {
     places.acquire();
     const auto release = std::unique_ptr<void, std::function<void(void*)>>(&places, [&](void*) { places.release(); });
-    ask(link, Kind::kMask, "");
-    const std::vector<uint64_t> values = receive_update(link, static_cast<uint64_t>(numel));
+    ask(link, Kind::kMask, question(member));
+    const std::vector<uint64_t> values = receive_update(link, sum.size());
     const std::lock_guard lock(mutex);
-    add_to(sum.values, values);
+    admit(member);
+    add_to(sum, values);
   });
+}
+
+std::optional<Coordinator::Summed> Coordinator::sum_plainly(const std::vector<int>& members, int64_t numel) {
+  Summed sum{{}, std::vector<uint64_t>(static_cast<size_t>(numel))};
+  options_.before_sum();
+  has_revealed_ = true;
+  sum.members = collect_updates(
+      members, [](int) { return ""; }, [](int) {}, sum.values);
   if (std::ssize(sum.members) >= fewest()) return sum;
   if (!options_.stopped())
     options_.say(concat("the round ends without a result: ", counted(std::ssize(sum.members), "update"), " arrived, and it needs ", fewest()));
@@ -310,16 +320,9 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
     const crypto::Bytes keys = sum.key_list();
     phase(left(), Kind::kShare, always(keys), [&](size_t member, const crypto::Bytes& answer) { sum.shared(member, answer); });
     const std::vector<crypto::Bytes> inboxes = sum.inboxes();
-    std::counting_semaphore<> places(kUpdatesAtOnce);
-    ask_all(left(), phase_seconds() * static_cast<double>(members.size()), [&](int member, const Link& link) {
-      places.acquire();
-      const auto release = std::unique_ptr<void, std::function<void(void*)>>(&places, [&](void*) { places.release(); });
-      ask(link, Kind::kMask, text_of_bytes(inboxes[static_cast<size_t>(member)]));
-      const std::vector<uint64_t> values = receive_update(link, static_cast<uint64_t>(numel));
-      const std::lock_guard lock(mutex);
-      sum.masked(static_cast<size_t>(member));
-      add_to(result.values, values);
-    });
+    collect_updates(
+        left(), [&](int member) { return text_of_bytes(inboxes[static_cast<size_t>(member)]); },
+        [&](int member) { sum.masked(static_cast<size_t>(member)); }, result.values);
     const crypto::Bytes survivors = sum.survivors();
     phase(left(), Kind::kAgree, always(survivors), [&](size_t member, const crypto::Bytes& answer) { sum.confirmed(member, answer); });
     const crypto::Bytes confirmations = sum.confirmations();

@@ -21,9 +21,6 @@
 
 namespace trireme::federation {
 
-/// Bits after the point of the fixed-point numbers that are summed.
-inline constexpr int kFractionBits = 40;
-
 struct CoordinatorOptions {
   FederationConfig config;
   std::array<uint8_t, 32> run{};  ///< random, the same in all jobs of the run
@@ -31,12 +28,6 @@ struct CoordinatorOptions {
   std::function<bool()> stopped;
   std::function<void(const std::string&)> say;  ///< called from the thread that calls the coordinator
   std::function<void()> before_sum = [] {};     ///< called before a sum of updates, or part of it, may become known
-};
-
-/// Mean loss in nats over `tokens` targets of a member's held-out data.
-struct HeldOutLoss {
-  double loss = 0;
-  int64_t tokens = 0;
 };
 
 struct MeanUpdate {
@@ -58,8 +49,8 @@ class Coordinator {
   /// Takes those that have connected since the last call. gather() does that.
   void admit();
   std::vector<int> present() const;
-  /// Sends the weights after step `step` to all members that are there; returns the losses of those that have held-out data. Wire: size of the weights for each member.
-  std::map<int, HeldOutLoss> evaluate(int64_t step, std::span<const std::byte> weights);
+  /// Sends the weights after step `step` to all members that are there; returns the mean losses, in nats, of those that have held-out data; NaN if one is not finite. Wire: size of the weights for each member.
+  std::map<int, double> evaluate(int64_t step, std::span<const std::byte> weights);
   /// After evaluate(): lets all members that are there train round `round` (from 1) and sums their updates of `numel` elements. Nothing if a stop was requested, or fewer than the
   /// minimum were left. Wire: 8 bytes per element from each member. Memory: 8 bytes per element for the sum, and for each of two updates that arrive.
   std::optional<MeanUpdate> train(int64_t round, int64_t numel);
@@ -80,6 +71,8 @@ class Coordinator {
   double phase_seconds() const { return options_.config.round_seconds; }
   void leave(int member, const std::string& reason);
   void remove_closed();
+  std::vector<int> collect_updates(const std::vector<int>& members, const std::function<std::string(int)>& question,
+                                   const std::function<void(int)>& admit, std::span<uint64_t> sum);
   std::optional<Summed> sum_plainly(const std::vector<int>& members, int64_t numel);
   std::optional<Summed> sum_securely(const std::vector<int>& members, int64_t numel, const RoundTerms& terms);
   std::string name_of(int member) const { return identity_.roster.name_of(member); }

@@ -55,6 +55,9 @@ RoundTerms parse_round(const std::string& body, const std::string& peer);
 crypto::RoundName name_of_round(const RoundTerms& terms, const crypto::Hash& weights);
 inline constexpr int64_t kMostSequences = int64_t{1} << 40;
 
+/// Bits after the point of the fixed-point numbers that are summed.
+inline constexpr int kFractionBits = 40;
+
 /// A run of elements in a stream of an update: `count` values of 8 bytes follow, little endian. `count` 0 ends the stream.
 struct Range {
   uint64_t first = 0, count = 0;

@@ -2,6 +2,7 @@
 // What a process of a federation runs: the configuration of everybody, turned into that of the coordinator or of a member.
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "trainer/config/load.h"
 
@@ -24,6 +25,9 @@ std::optional<Role> role_of(const Config& config, const std::optional<std::strin
 /// one rank on the CPU, does not read data.train, and takes the outer steps of training.local. It forgets where
 /// values came from, because those that it replaces were given, too.
 LoadedConfig config_of(const Role& role, LoadedConfig loaded);
+
+/// The configuration of a member, for forecasts and measurements of its steps.
+inline LoadedConfig member_config(LoadedConfig loaded) { return config_of(Role(), std::move(loaded)); }
 
 /// The keys that decide what is trained, with their values, as JSON: all but those of data, seeds and the weights at the beginning. With the digest of the
 /// tokenizer. Errors: those of Tokenizer::open.

@@ -39,6 +39,9 @@
 
 namespace trireme {
 
+/// Seconds, for a rank that waits for other jobs, which may take as long as they like.
+inline constexpr double kNoTimeLimit = 1e9;
+
 /// The complete state of one rank's run. Members are initialised in the order of the constructor, and all ranks agree on the outcome of each stage.
 class Run {
  public:

@@ -1,6 +1,5 @@
 // The coordinator of a federation as a run: it has the weights and the momentum of the outer step, and releases what its members have verified.
 #include <cmath>
-#include <cstring>
 
 #include "kernels/core/counted.h"
 #include "kernels/ops/elementwise.h"
@@ -24,7 +23,7 @@ Tensor momentum_of(const OwnedBox& owned) {
 /// The state that a refused round restores.
 struct Released {
   std::vector<Tensor> weights, momentum;  ///< by owned box
-  std::map<int, federation::HeldOutLoss> losses;
+  std::map<int, double> losses;
 };
 
 Tensor copied(Context& ctx, const Tensor& from) {
@@ -53,22 +52,22 @@ void restore(Trainer& trainer, const Released& released) {
 }
 
 /// The mean over the members that have a finite loss before and a loss after, of after minus before. Nothing if there are none; NaN if one after is not finite.
-std::optional<double> loss_increase(const std::map<int, federation::HeldOutLoss>& before, const std::map<int, federation::HeldOutLoss>& after) {
+std::optional<double> loss_increase(const std::map<int, double>& before, const std::map<int, double>& after) {
   double sum = 0;
   int members = 0;
   for (const auto& [member, now] : after) {
     const auto found = before.find(member);
-    if (found == before.end() || !std::isfinite(found->second.loss)) continue;
-    sum += now.loss - found->second.loss;
+    if (found == before.end() || !std::isfinite(found->second)) continue;
+    sum += now - found->second;
     ++members;
   }
   return members > 0 ? std::optional(sum / members) : std::nullopt;
 }
 
-/// Over the members.
-std::optional<double> mean_loss(const std::map<int, federation::HeldOutLoss>& losses) {
+/// The mean over the members.
+std::optional<double> mean_loss(const std::map<int, double>& losses) {
   double sum = 0;
-  for (const auto& [member, one] : losses) sum += one.loss;
+  for (const auto& [member, loss] : losses) sum += loss;
   return losses.empty() ? std::nullopt : std::optional(sum / static_cast<double>(losses.size()));
 }
 
@@ -167,7 +166,7 @@ class FederatedRounds {
                                   counted(run_.total_ / role_.round_steps, "round"), " of ", counted(role_.round_steps, "step")));
     if (step_ > run_.done_) run_.reporter_.message(concat("round ", round(), " is skipped: its sum may be known, but its result was not saved"));
     write_summed();
-    run_.progress_.set_timeout(1e9);  // members have time limits of their own
+    run_.progress_.set_timeout(kNoTimeLimit);  // members have time limits of their own
     for (;;) {
       run_.progress_.act(concat("waiting for members after step ", step_));
       if (!coordinator_.gather()) break;
@@ -188,7 +187,7 @@ class FederatedRounds {
   /// Members evaluate the current weights. New ones are released or refused; then is_verified_ says whether a round may begin from them.
   void verify() {
     is_verified_ = false;
-    const std::map<int, federation::HeldOutLoss> losses = coordinator_.evaluate(step_, model_.weights());
+    const std::map<int, double> losses = coordinator_.evaluate(step_, model_.weights());
     if (run_.stop_.requested() || std::ssize(coordinator_.present()) < fewest_members(role_.config)) return;
     const std::optional<double> loss = mean_loss(losses), increase = loss_increase(released_.losses, losses);
     if (is_new_) {
@@ -213,9 +212,9 @@ class FederatedRounds {
     run_.checkpoints_->finish();  // before the sum of the next round may be known
   }
 
-  void report_losses(const std::map<int, federation::HeldOutLoss>& losses, double mean) {
+  void report_losses(const std::map<int, double>& losses, double mean) {
     std::vector<std::pair<std::string, double>> by_member;
-    for (const auto& [member, one] : losses) by_member.emplace_back(identity_.roster.name_of(member), one.loss);
+    for (const auto& [member, loss] : losses) by_member.emplace_back(identity_.roster.name_of(member), loss);
     run_.reporter_.evaluation(step_, mean, by_member);
   }
 
@@ -268,7 +267,7 @@ class FederatedRounds {
     if (role_.config.noise) file["epsilon"] = epsilon();
     write_durably(run_.directory() / kRoundsName, file.dump(2) + "\n");
   }
-  /// Of the members, who take part in every round: Gaussian noise without sampling.
+  /// The epsilon of a member that takes part in every round: Gaussian noise without sampling.
   double epsilon() const {
     const privacy::PrivateSteps all[] = {{1, *role_.config.noise, summed_.sums}};
     return privacy::rdp_epsilon(all, *role_.config.delta).value;
@@ -290,7 +289,7 @@ class FederatedRounds {
   federation::Coordinator coordinator_;
   federation::FlatModel model_;
   Released released_;
-  int64_t step_;         ///< of the current weights
+  int64_t step_;         ///< the last step that the current weights have
   bool is_new_ = false;  ///< they are not released yet
   bool is_verified_ = false;
   nlohmann::ordered_json figures_ = {};  ///< of the last round

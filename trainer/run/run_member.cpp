@@ -5,7 +5,6 @@
 #include "parallel/crypto/fixed_point.h"
 #include "parallel/crypto/private_random.h"
 #include "trainer/config/check_federation.h"
-#include "trainer/federation/coordinator.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
@@ -16,7 +15,6 @@ namespace {
 
 constexpr const char* kMemberFile = "federation.json";
 constexpr int64_t kChunk = 4 << 20;  ///< bytes of weights that ranks pass on at once
-constexpr double kUnlimited = 1e9;   ///< seconds: other members, or the coordinator, may take as long as they like
 
 /// What rank 0 has, on all ranks. Collective.
 std::string from_rank_0(Communicator& world, std::string text) { return world.size() == 1 ? text : all_gather_strings(world, text)[0]; }
@@ -24,6 +22,12 @@ std::string from_rank_0(Communicator& world, std::string text) { return world.si
 std::string text_of_order(const federation::Order& order) {
   return nlohmann::json{static_cast<int>(order.task), order.step, order.bytes, order.round, order.weight}.dump();
 }
+federation::Order order_of_text(const std::string& text) {
+  const nlohmann::json parts = nlohmann::json::parse(text);
+  return {static_cast<federation::Task>(parts[0].get<int>()), parts[1].get<int64_t>(), parts[2].get<int64_t>(), parts[3].get<int64_t>(),
+          parts[4].get<double>()};
+}
+
 /// Sends runs of elements: Range and values, one behind the other.
 void send_ranges(federation::Member& member, const std::string& ranges) {
   for (size_t at = 0; at < ranges.size();) {
@@ -34,12 +38,6 @@ void send_ranges(federation::Member& member, const std::string& ranges) {
     member.send_update(static_cast<int64_t>(range.first), values);
     at += sizeof range + values.size() * sizeof(uint64_t);
   }
-}
-
-federation::Order order_of_text(const std::string& text) {
-  const nlohmann::json parts = nlohmann::json::parse(text);
-  return {static_cast<federation::Task>(parts[0].get<int>()), parts[1].get<int64_t>(), parts[2].get<int64_t>(), parts[3].get<int64_t>(),
-          parts[4].get<double>()};
 }
 
 }  // namespace
@@ -83,7 +81,7 @@ federation::Order Run::next_order() {
 /// ended.
 std::optional<int64_t> Run::federate() {
   finish_step();
-  progress_.set_timeout(kUnlimited);
+  progress_.set_timeout(kNoTimeLimit);
   const int64_t steps = options_.federation->round_steps;
   if (std::exchange(round_, 0) > 0 && reports()) member_->answer_trained(steps);
   for (;;) {
@@ -130,9 +128,7 @@ bool Run::take_weights(const federation::Order& order) {
   }
   model_->apply();
   if (!data_->validation.empty() && !evaluate(order.step)) return false;
-  if (reports())
-    member_->answer_weights(last_evaluation_.tokens > 0 ? last_evaluation_.nats / static_cast<double>(last_evaluation_.tokens) : 0,
-                            data_->validation.empty() ? 0 : last_evaluation_.tokens);
+  if (reports()) member_->answer_weights(last_evaluation_.loss, last_evaluation_.tokens);  // 0 tokens: there is no held-out data
   return true;
 }
 
@@ -174,8 +170,8 @@ void Run::send_update() {
   const auto most = static_cast<size_t>(all_reduce_scalar(world_, static_cast<double>(pieces.size()), ReduceOp::kMax));
   pieces.resize(most);
   for (std::string& piece : pieces) {
-    const std::string mine = std::exchange(piece, {});
-    for (const std::string& of_rank : world_.size() == 1 ? std::vector{mine} : all_gather_strings(world_, mine))
+    const std::string own = std::exchange(piece, {});
+    for (const std::string& of_rank : world_.size() == 1 ? std::vector{own} : all_gather_strings(world_, own))
       if (reports()) send_ranges(*member_, of_rank);
   }
   if (reports()) member_->end_update();
