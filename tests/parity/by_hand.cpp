@@ -140,4 +140,23 @@ std::vector<std::vector<double>> gradients_of_samples(const Config& of, const Pr
   return gradients;
 }
 
+std::vector<std::vector<double>> gradients_of_data_ranks(Config config, int64_t step) {
+  const int64_t ranks = *config.parallel.data;
+  config = on_one_rank(std::move(config));
+  config.training.compression = {};
+  config.training.global_batch_size /= ranks;
+  std::vector<std::vector<double>> gradients;
+  run_ranks(1, [&](Communicator& world) {
+    Arena arena(Device::kReference);
+    Context ctx{Device::kReference, &arena, 1};
+    Trainer trainer(ctx, world, config, true);
+    trainer.initialise();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      trainer.step(ragged_data(config), step * ranks + rank, 0);
+      gradients.push_back(gathered_gradient(trainer));
+    }
+  });
+  return gradients;
+}
+
 }  // namespace trireme::test

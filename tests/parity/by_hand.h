@@ -40,4 +40,7 @@ using Prepare = std::function<void(Trainer&)>;
 std::vector<std::vector<double>> gradients_of_samples(
     const Config& of, const Prepare& prepare = [](Trainer&) {});
 
+/// The gradients of the samples of each data rank in step `step` (from 0), means over its tokens, without compression, from one rank that takes them as batches of its own.
+std::vector<std::vector<double>> gradients_of_data_ranks(Config config, int64_t step = 0);
+
 }  // namespace trireme::test

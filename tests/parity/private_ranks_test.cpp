@@ -190,26 +190,6 @@ Vectors noisy_sums(const Config& config, const Vectors& gradients, int64_t step)
   return sums;
 }
 
-/// The gradients of a step's samples of each data rank: means over its tokens.
-Vectors means_of_data_ranks(Config config, int64_t step) {
-  const int64_t ranks = *config.parallel.data;
-  config = on_one_rank(std::move(config));
-  config.training.compression = {};
-  config.training.global_batch_size /= ranks;
-  Vectors gradients;
-  run_ranks(1, [&](Communicator& world) {
-    Arena arena(Device::kReference);
-    Context ctx{Device::kReference, &arena, 1};
-    Trainer trainer(ctx, world, config, true);
-    trainer.initialise();
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      trainer.step(ragged_data(config), step * ranks + rank, 0);
-      gradients.push_back(gathered_gradient(trainer));
-    }
-  });
-  return gradients;
-}
-
 /// The gradients that the optimizer gets in steps that change no weight, from what data ranks contribute.
 Vectors by_hand(const Config& config, const std::function<Vectors(int64_t step)>& contributions, int64_t steps) {
   const std::set<Part> parts = parts_of(config);
@@ -314,7 +294,7 @@ TEST_CASE("robust: rules apply to the copies of compressed gradients as by hand,
       if (!is_robust(config.security) || config.training.micro_batch_size * 4 > 12) continue;
       INFO(name_of(model) << " " << layout << ", " << text_of(of));
       CHECK(error_of(config, by_hand(
-                                 config, [&](int64_t step) { return means_of_data_ranks(config, step); }, 3)) < 1e-10);
+                                 config, [&](int64_t step) { return gradients_of_data_ranks(config, step); }, 3)) < 1e-10);
     }
     ++next;
   }
@@ -480,7 +460,7 @@ TEST_CASE("robust: a data rank may send any bytes in place of a compressed gradi
     INFO(text_of({kTrimmedMean, method}));
     CHECK(step.accepted);
     CHECK(std::isinf(step.distances[2]));
-    Vectors others = means_of_data_ranks(config, 0);
+    Vectors others = gradients_of_data_ranks(config, 0);
     const std::set<Part> parts = parts_of(config);
     for (std::vector<double>& one : others) one = Sender(config, parts, one.size()).send(one, 0);
     others.erase(others.begin() + 2);

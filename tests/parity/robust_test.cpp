@@ -48,25 +48,6 @@ Config config_of(ParityModel model, const std::string& spec, AggregationRule rul
   return with_rule(config, rule, momentum);
 }
 
-/// The gradients of the first step's samples of each data rank, from one rank that takes them as batches of its own.
-std::vector<std::vector<double>> gradients_of_data_ranks(Config config) {
-  const int64_t ranks = *config.parallel.data;
-  config = on_one_rank(std::move(config));
-  config.training.global_batch_size /= ranks;
-  std::vector<std::vector<double>> gradients;
-  run_ranks(1, [&](Communicator& world) {
-    Arena arena(Device::kReference);
-    Context ctx{Device::kReference, &arena, 1};
-    Trainer trainer(ctx, world, config, true);
-    trainer.initialise();
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      trainer.step(ragged_data(config), rank, 0);
-      gradients.push_back(gathered_gradient(trainer));
-    }
-  });
-  return gradients;
-}
-
 /// The largest difference between the gradient that a layout's first step has aggregated and `expected`, relative to the largest element.
 double error_of(const Config& config, const std::vector<double>& expected, double& norm) {
   double worst = 0;
