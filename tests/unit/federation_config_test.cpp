@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/crypto/secure_sum_round.h"
 #include "tests/support/catch.h"
 #include "trainer/config/check.h"
 #include "trainer/config/check_federation.h"
@@ -91,6 +92,8 @@ TEST_CASE("federation: fewest members, and the configurations of the roles") {
   for (const auto& [members, fewest] : {std::pair{2, 2}, {3, 3}, {4, 3}, {5, 4}, {6, 5}, {7, 5}, {16, 11}}) {
     f.members = members;
     CHECK(fewest_members(f) == fewest);
+    CHECK(fewest_members(f) ==
+          static_cast<int64_t>(crypto::default_threshold(static_cast<size_t>(members))));  // the configuration knows no cryptography
   }
   f.secure = false;
   CHECK(fewest_members(f) == 1);

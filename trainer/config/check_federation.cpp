@@ -1,7 +1,6 @@
 #include "trainer/config/check_federation.h"
 
 #include "kernels/core/counted.h"
-#include "parallel/crypto/secure_sum_round.h"
 
 namespace trireme {
 namespace {
@@ -45,10 +44,7 @@ void check_members(Rules& rules, const FederationConfig& f) {
 
 }  // namespace
 
-int64_t fewest_members(const FederationConfig& f) {
-  const auto threshold = static_cast<int64_t>(crypto::default_threshold(static_cast<size_t>(f.members)));
-  return f.minimum.value_or(f.secure ? threshold : 1);
-}
+int64_t fewest_members(const FederationConfig& f) { return f.minimum.value_or(f.secure ? 2 * f.members / 3 + 1 : 1); }
 
 void check_federation(Rules& rules, const Config& c) {
   if (!is_federated(c.security) || !rules.apply({"security.federation.members"})) return;
