@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <optional>
@@ -191,6 +192,61 @@ TEST_CASE("hosts: two ranks on one host and a single rank on the other", "[slow]
   REQUIRE(together.code == 0);
   const std::vector<double> expected = losses(directory / "together", 5), found = losses(directory / "apart", 5);
   for (size_t step = 0; step < expected.size(); ++step) CHECK(found[step] == Approx(expected[step]).epsilon(1e-5));
+}
+
+/// The ranks among the processes of a host, without Open MPI's daemon.
+std::vector<pid_t> ranks_of_host(TwoHosts& hosts, char host) {
+  std::vector<pid_t> ranks;
+  for (const pid_t process : hosts.processes(host))
+    if (fs::read_symlink("/proc/" + std::to_string(process) + "/exe").filename() == "trireme") ranks.push_back(process);
+  return ranks;
+}
+
+TEST_CASE("hosts: an elastic job excludes a host whose ranks die twice, and takes a host back whose link was down", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 2);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  const Arguments about =
+      layout(1, 1, 4, 3) + sets({"training.steps=1000000", "checkpoint.every=5", "training.evaluate.every=0", "resilience.hang_seconds=3",
+                                 "resilience.elastic=replicas", "resilience.minimum_replicas=2", "resilience.restarts=9", "resilience.host_strikes=2"});
+  const Arguments words = hosts.train(about + in("run"));
+  const Process process(Arguments{"sh", "-c", "exec \"$@\" >out 2>err", "sh"} + words, directory.path(), std::chrono::seconds(240));
+  const auto wait_for = [&](const std::string& text, size_t times) {
+    const auto end = Clock::now() + std::chrono::seconds(60);
+    while (Clock::now() < end && process.running() && count(read_file(directory / "err"), text) < times)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    INFO(text << "\n" << read_file(directory / "err"));
+    REQUIRE(count(read_file(directory / "err"), text) >= times);
+  };
+  const auto steps = [&](size_t more) {
+    const auto lines = [&] { return fs::exists(directory / "out") ? count(read_file(directory / "out"), "step ") : 0; };
+    const size_t before = lines();
+    const auto end = Clock::now() + std::chrono::seconds(60);
+    while (Clock::now() < end && process.running() && lines() < before + more) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    REQUIRE(lines() >= before + more);
+  };
+  for (size_t strike = 1; strike <= 2; ++strike) {
+    steps(12);
+    const std::vector<pid_t> ranks = ranks_of_host(hosts, 'b');
+    REQUIRE(ranks.size() == 2);
+    ::kill(ranks.front(), SIGKILL);
+    wait_for("restart ", strike);
+  }
+  wait_for("using 2 of 4 ranks on 1 host, without 10.231.7.2 (2 failures)\n", 1);
+  steps(12);
+  CHECK(ranks_of_host(hosts, 'b').empty());
+
+  write_file(directory / "hosts", "10.231.7.1 slots=2\n10.231.7.2  slots=2\n");  // whoever changes it has repaired the host
+  wait_for("using 4 of 4 ranks on 2 hosts\n", 1);
+  steps(12);
+  REQUIRE(hosts.set_link("down"));
+  wait_for("using 2 of 4 ranks on 1 host, without 10.231.7.2 (not reachable)\n", 1);
+  steps(12);
+  REQUIRE(hosts.set_link("up"));
+  wait_for("using 4 of 4 ranks on 2 hosts\n", 2);
+  steps(12);
+  process.signal(SIGTERM);
 }
 
 /// The "exposed" line of the last traced step.

@@ -95,6 +95,26 @@ TEST_CASE("plan --json prints the forecast of the configured layout, and writes 
   CHECK(directory.changes_since(before) == "");
 }
 
+TEST_CASE("plan prints a step with each number of data ranks of an elastic job") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments elastic = Arguments{"plan", "run.yaml"} + layout(1, 1, 4, 3) + sets({"resilience.elastic=replicas", "resilience.minimum_replicas=2"});
+  const nlohmann::json plan = nlohmann::json::parse(must(directory, elastic + Arguments{"--json"}).out);
+  const nlohmann::json& steps = plan.at("elastic");
+  REQUIRE(steps.size() == 3);
+  CHECK(steps[0].at("step_seconds") == plan.at("step_seconds"));
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(steps[i].at("data") == 4 - static_cast<int>(i));
+    if (i == 0) continue;
+    CHECK(steps[i].at("step_seconds") > steps[i - 1].at("step_seconds"));
+    CHECK(steps[i].at("peak_bytes") > steps[i - 1].at("peak_bytes"));  // of larger shards
+  }
+  // The forecast of three data ranks is that of a job that starts with them.
+  const nlohmann::json three = nlohmann::json::parse(must(directory, elastic + sets({"parallel.data=3"}) + Arguments{"--json"}).out);
+  CHECK(steps[1].at("step_seconds") == three.at("step_seconds"));
+  CHECK(must(directory, elastic).out.find("resilience.elastic: the same global batch with fewer data ranks:\n") != std::string::npos);
+}
+
 TEST_CASE("plan prints whether the run fits, the step time and its parts") {
   const TemporaryDirectory directory;
   prepare(directory);

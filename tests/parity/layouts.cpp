@@ -94,8 +94,9 @@ enum Option {
   kRebalance,
   kSecondary,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 5, 2, 2, 2, 3, 7, 3, 3, 2, 2};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 5, 2, 2, 2, 3, 7, 3, 3, 3, 2};  ///< number of values per option
 constexpr int kUnset = -1;
+constexpr int kElastic = 2;  ///< value of kRebalance
 
 struct Order {
   ScheduleKind schedule;
@@ -140,6 +141,10 @@ Choice completed(Choice part) {
   };
   set(kTensor, 0);
   set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; 1, 2 or 3 ranks split 6 heads evenly
+  if (part[kRebalance] == kElastic) {  // 4 data ranks with micro-batches of 2 sequences, 3 with 3, 2 with 4
+    set(kData, part[kMicroBatch] > 0 ? 4 - part[kMicroBatch] : part[kSecondary] == 1 ? 3 : std::max(part[kReplicate], 1));
+    set(kMicroBatch, 4 - part[kData]);
+  }
   set(kReplicate, 0);
   set(kData, part[kSecondary] == 1 ? 3 : part[kRebalance] == 1 ? std::max(part[kReplicate], 1) : part[kReplicate]);
   if (part[kUneven] == 1 && part[kPipeline] == kUnset) set(kOrder, kInterleavedTwice);
@@ -289,6 +294,7 @@ ParityCase case_of(const Choice& choice) {
   layout.documents = choice[kBalance] > 0;
   layout.balance = choice[kBalance] == 2;
   layout.rebalance = choice[kRebalance] == 1;
+  layout.elastic = choice[kRebalance] == kElastic;
   layout.secondary = choice[kSecondary] == 1 ? 2 : 0;
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;

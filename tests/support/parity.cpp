@@ -51,6 +51,7 @@ std::string ParityLayout::str() const {
   if (fragments > 1) out << " fragments=" << fragments;
   if (documents) out << (balance ? " documents balanced" : " documents");
   if (rebalance) out << " rebalanced";
+  if (elastic) out << " elastic";
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -73,7 +74,13 @@ bool is_legal(ParityModel model, const ParityLayout& layout) {
   if (layout.balance && (!layout.documents || model == ParityModel::kGpt2Dropout)) return false;
   if (layout.rebalance && (layout.islands > 1 || layout.balance || layout.data == 1 || 12 / (layout.data * layout.micro_batch) <= layout.pipeline))
     return false;
-  if (12 % (layout.islands * layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
+  const int64_t microbatches = 12 / layout.micro_batch;
+  if (layout.elastic) {
+    if (layout.islands > 1 || layout.balance || layout.rebalance || microbatches < layout.data || microbatches % layout.data == 0) return false;
+  } else if (12 % (layout.islands * layout.data * layout.micro_batch) != 0) {
+    return false;
+  }
+  if (12 % layout.micro_batch != 0 || layout.data % layout.replicate != 0) return false;
   if (!allows_virtual_stages(layout.schedule, static_cast<int>(layout.stages_per_rank()))) return false;
   return (layout.micro_batch * 12) % layout.tensor == 0 && layout.stages() <= layout.layers;
 }
@@ -119,6 +126,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   config.data.document_mask = layout.documents;
   if (layout.balance) config.data.balance = Balance::kCost;
   if (layout.rebalance) config.resilience.rebalance = Rebalance::kMicroBatches;
+  if (layout.elastic) config.resilience.elastic = Elastic::kReplicas;
   TrainingConfig& t = config.training;
   t.steps = 10;
   t.sequence_length = 12;

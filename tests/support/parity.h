@@ -29,6 +29,7 @@ struct ParityLayout : Layout {
   bool documents = false;  ///< two in each sequence, kept apart
   bool balance = false;    ///< data.balance: cost; only with documents and without dropout
   bool rebalance = false;  ///< resilience.rebalance: micro_batches; train() gives data ranks different numbers of micro-batches
+  bool elastic = false;    ///< resilience.elastic: replicas, with a batch that the data ranks do not divide
 
   int world() const { return islands * static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers

@@ -459,6 +459,37 @@ TEST_CASE("launcher: a failed job is restarted with the arguments of its continu
   CHECK(asked_to_stop.errors.find("restart") == std::string::npos);
 }
 
+TEST_CASE("launcher: hosts whose ranks fail are excluded, and the job continues with fewer ranks", "[launcher]") {
+  const fs::path hosts = fs::temp_directory_path() / concat("trireme-hosts-", ::getpid());
+  std::ofstream(hosts) << "a slots=2\nb slots=2\n";
+  // Answers probes of hosts, but not of the host c; prints number of ranks and hosts; runs into the next of the deeds.
+  const std::string script = concat(
+      "directory=$(dirname $0); for word; do test \"$word\" = --hostfile && wants=1 && continue; test \"$wants\" = 1 && file=$word; wants=0; done\n",
+      "for last; do :; done; if [ \"$last\" = true ]; then ! grep -q c \"$file\"; exit; fi\n",
+      "echo \"$2 ranks on\" $(cut -d' ' -f1 \"$file\") >&2; count=$directory/count; echo >> $count; case $(wc -l < $count) in\n");
+  LaunchOptions options{.hosts_file = hosts.string()};
+  options.restarts = 9;
+  options.worlds = {4, 3, 2};
+  options.host_strikes = 1;
+  options.host_wait_seconds = 0;
+  int64_t saved = 0;
+  options.continuation = [&saved] { return Continuation{{"train"}, ++saved, concat("step ", saved)}; };
+  // Without a verdict nobody is to blame.
+  const Launched unknown = launch_script(script + "1) exit 70;; *) exit 0;; esac\n", options);
+  CHECK(unknown.code == 0);
+  CHECK(unknown.errors == "4 ranks on a b\nrestart 1 of 9, from step 1\n4 ranks on a b\n");
+
+  std::ofstream(hosts) << "a slots=2\nc slots=2\n";
+  const Launched lost = launch_script(script + "1) exit 70;; *) exit 0;; esac\n", options);
+  CHECK(lost.code == 0);
+  CHECK(lost.errors == "4 ranks on a c\nrestart 1 of 9, from step 2\nusing 2 of 4 ranks on 1 host, without c (not reachable)\n2 ranks on a\n");
+  std::ofstream(hosts) << "c slots=2\nc1 slots=2\n";
+  const Launched none = launch_script(script + "1) exit 70;; *) exit 0;; esac\n", options);
+  CHECK(none.code == 70);
+  CHECK(none.errors.find("giving up: the hosts that can be reached have no room for 2 ranks\n") != std::string::npos);
+  fs::remove(hosts);
+}
+
 TEST_CASE("launcher: a job whose continuation gives a no_retry_reason is not restarted", "[launcher]") {
   LaunchOptions options;
   options.restarts = 3;

@@ -19,6 +19,7 @@
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/compression_gain.h"
+#include "trainer/plan/elastic_cost.h"
 #include "trainer/plan/federation_cost.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/place.h"
@@ -62,6 +63,7 @@ struct PlanResults {
   std::optional<Analysis> analysis;
   std::optional<PackedData> packed;          ///< with data.packing
   std::optional<PrivacyCost> privacy;        ///< with security.privacy
+  std::vector<ElasticStep> elastic;          ///< with resilience.elastic
   std::optional<FederationCost> federation;  ///< with security.federation; the rest is about the steps of a member
   std::string proposal, trace, svg;          ///< contents of the output files
 };
@@ -209,6 +211,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
   if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);
+  if (!answer.elastic.empty()) json["elastic"] = elastic_steps_json(answer.elastic);
   if (answer.federation) json["federation"] = federation_cost_json(*answer.federation);
   if (answer.world) json["world"] = world_json(*answer.world);
   if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
@@ -222,6 +225,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
     std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
     std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
     if (answer.privacy) std::cout << privacy_cost_text(answer.plan->config, *answer.privacy);
+    if (!answer.elastic.empty()) std::cout << elastic_steps_text(answer.elastic);
     if (answer.federation) std::cout << federation_cost_text(*answer.federation);
   }
   if (answer.packed) std::cout << packing_text(*answer.packed);
@@ -288,6 +292,7 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
     config.parallel.gradient_accumulation = loaded.config.parallel.gradient_accumulation;  // auto may become another value
     answer.compressed = compression_gain(config, place.cluster, answer.plan->forecast);
     if (is_private(config.security)) answer.privacy = privacy_cost(config, place.cluster, answer.plan->forecast, training_sequences(config));
+    if (is_elastic(config.resilience)) answer.elastic = elastic_steps(config, place.cluster, answer.plan->forecast);
   }
   if (answer.plan) answer.packed = packed_data(answer.plan->config);
   if (arguments.wants_world()) add_world(arguments, place.cluster, answer);

@@ -13,6 +13,7 @@
 #include "trainer/job/launcher.h"
 #include "trainer/job/mpirun_command.h"
 #include "trainer/job/stop_signals.h"
+#include "trainer/layout/elastic.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/encryption.h"
@@ -140,6 +141,9 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
                      .run_directory = config.run.directory,
                      .output_is_log = true,
                      .restarts = restarts,
+                     .worlds = legal_worlds(config),
+                     .host_strikes = config.resilience.host_strikes,
+                     .host_wait_seconds = static_cast<double>(config.resilience.host_wait_seconds),
                      .continuation = RestartPlanner(config.run.directory, arguments.options.resume, words),
                      .oversubscribe = arguments.oversubscribe});
     }

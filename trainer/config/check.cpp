@@ -12,6 +12,7 @@
 #include "kernels/core/counted.h"
 #include "parallel/pipeline/schedule.h"
 #include "trainer/config/check_communication.h"
+#include "trainer/config/check_elastic.h"
 #include "trainer/config/check_federation.h"
 #include "trainer/config/check_fields.h"
 #include "trainer/config/check_privacy.h"
@@ -160,6 +161,27 @@ void check_recompute(Rules& rules, const TrainingConfig& t) {
                  "full");
 }
 
+void check_actions(Rules& rules, const Config& c, int64_t microbatches, int64_t unit) {
+  const int64_t stages = c.parallel.pipeline * c.parallel.virtual_stages.value_or(1);
+  if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"}) || fits_action_limit(stages, microbatches)) return;
+  rules.broken("training.global_batch_size",
+               concat("a step of ", counted(microbatches, "micro-batch", "micro-batches"), " on ", counted(stages, "stage"), " has too many actions"),
+               concat("micro-batches x stages up to ", kMaxActionPairs, ", or a larger micro_batch_size"),
+               std::to_string(kMaxActionPairs / stages * unit));
+}
+
+/// Data ranks of an elastic job may have different numbers of micro-batches.
+void check_elastic_batch(Rules& rules, const Config& c) {
+  const int64_t rows = c.training.micro_batch_size, batch = c.training.global_batch_size, data = *c.parallel.data;
+  const int64_t least = rows * data;
+  if (batch % rows != 0 || batch < least)
+    return rules.broken("training.global_batch_size",
+                        batch < least ? concat("fewer than one micro-batch of ", rows, " for each of ", data, " data ranks")
+                                      : concat("not a multiple of micro_batch_size ", rows),
+                        concat("multiples of ", rows, " from ", least), std::to_string(std::max(batch / rows * rows, least)));
+  check_actions(rules, c, (batch / rows + data - 1) / data, least);
+}
+
 void check_batch(Rules& rules, const Config& c) {
   const ParallelConfig& p = c.parallel;
   const TrainingConfig& t = c.training;
@@ -177,6 +199,7 @@ void check_batch(Rules& rules, const Config& c) {
   if (!p.data || !rules.apply({"training.global_batch_size", "training.micro_batch_size", "parallel.data", "parallel.islands"})) return;
   const bool served = has_parameter_servers(t);
   if (served && !rules.apply({"training.asynchronous.mode", "training.asynchronous.apply_after"})) return;
+  if (is_elastic(c.resilience)) return check_elastic_batch(rules, c);
   int64_t unit = 0;
   if (__builtin_mul_overflow(t.micro_batch_size * *p.data, gradients_per_step(c), &unit)) return;  // too many ranks, which has a rule of its own
   const std::string parts = served ? concat("apply_after ", gradients_per_step(c), " x ") : islands_text(p);
@@ -185,14 +208,7 @@ void check_batch(Rules& rules, const Config& c) {
     rules.broken("training.global_batch_size",
                  concat("not a multiple of micro_batch_size ", t.micro_batch_size, " x ", parts, "data ", *p.data, " = ", unit),
                  concat("multiples of ", unit), below > 0 ? concat(below, " or ", below + unit) : std::to_string(unit));
-  if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
-  const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
-  if (t.global_batch_size % unit == 0 && !fits_action_limit(stages, t.global_batch_size / unit))
-    rules.broken("training.global_batch_size",
-                 concat("a step of ", counted(t.global_batch_size / unit, "micro-batch", "micro-batches"), " on ", counted(stages, "stage"),
-                        " has too many actions"),
-                 concat("micro-batches x stages up to ", kMaxActionPairs, ", or a larger micro_batch_size"),
-                 std::to_string(kMaxActionPairs / stages * unit));
+  if (t.global_batch_size % unit == 0) check_actions(rules, c, t.global_batch_size / unit, unit);
 }
 
 void check_training(Rules& rules, const Config& c) {
@@ -427,6 +443,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_data(rules, sound);
   check_precision(rules, sound);
   check_communication(rules, sound);
+  check_elastic(rules, sound);
   check_privacy(rules, sound);
   check_federation(rules, sound);
   check_attention(rules, sound);

@@ -284,12 +284,21 @@ enum class Rebalance : uint8_t { kNone, kMicroBatches };
 template <>
 inline constexpr std::array kNames<Rebalance>{"none", "micro_batches"};
 
+/// What a job does that has lost hosts.
+enum class Elastic : uint8_t { kNone, kReplicas };
+template <>
+inline constexpr std::array kNames<Elastic>{"none", "replicas"};
+
 struct ResilienceConfig {
   int64_t restarts = 0;
   Auto<double> hang_seconds;           ///< auto: hang_seconds() in trainer/layout/resolve.h
   int64_t replica_check_every = 1000;  ///< steps; 0 = off
   OneOf<Rebalance> rebalance = Rebalance::kNone;
   int64_t backup_replicas = 0;  ///< islands beyond those of which an update needs gradients
+  OneOf<Elastic> elastic = Elastic::kNone;
+  int64_t minimum_replicas = 1;      ///< data ranks
+  int64_t host_strikes = 2;          ///< failures of a host that exclude it
+  int64_t host_wait_seconds = 600;   ///< how long the launcher waits for hosts
   bool operator==(const ResilienceConfig&) const = default;
 };
 
@@ -445,6 +454,8 @@ struct Config {
 
 /// True if gradients of data ranks are not summed but aggregated by a robust rule.
 inline bool is_robust(const SecurityConfig& security) { return security.aggregation.rule != AggregationRule::kMean; }
+/// True if the job continues with fewer data ranks when it has lost hosts.
+inline bool is_elastic(const ResilienceConfig& resilience) { return resilience.elastic == Elastic::kReplicas; }
 /// True if each sample's gradient is clipped and noise is added to their sum.
 inline bool is_private(const SecurityConfig& security) { return security.privacy.clip.has_value(); }
 inline bool is_federated(const SecurityConfig& security) { return security.federation.members > 0; }

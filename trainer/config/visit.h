@@ -225,6 +225,27 @@ void visit(V& v, ResilienceConfig& c) {
          .doc = "What moves from slow data ranks to fast ones. micro_batches: after every 20 steps, micro-batches of the same global batch, so that "
                 "the slowest data rank, by its median time, ends soonest."}),
     c.rebalance);
+  v(execution_key(
+        {.key = "elastic",
+         .doc = "What a job does that has lost hosts. replicas: it continues with fewer data ranks, which share the same global batch, and takes further "
+                "ones when there are hosts for them, up to parallel.data. With a number of micro-batches that the data ranks do not divide, some "
+                "compute one more."}),
+    c.elastic);
+  v(operation_key({.key = "minimum_replicas",
+                   .doc = "With elastic: replicas, the fewest data ranks with which a job continues. The launcher waits for hosts if there are fewer.",
+                   .min = 1,
+                   .without_effect = is_elastic(c) ? nullptr : "resilience.elastic is none"}),
+    c.minimum_replicas);
+  v(operation_key({.key = "host_strikes",
+                   .doc = "A host whose ranks have made the job fail this many times is not used again by the launcher, as long as the other hosts "
+                          "suffice and the hosts file has not changed.",
+                   .min = 1}),
+    c.host_strikes);
+  v(operation_key({.key = "host_wait_seconds",
+                   .doc = "How long the launcher waits for hosts to come back if the others do not suffice. Then the job has failed.",
+                   .min = 0,
+                   .max = kMaxExtent}),
+    c.host_wait_seconds);
   v({.key = "backup_replicas",
      .doc = "With training.asynchronous.mode parameter_server: number of islands more than training.asynchronous.apply_after. An update is made of "
             "the first gradients by the newest weights; late ones are left out, and other islands compute their batches again.",

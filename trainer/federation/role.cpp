@@ -58,6 +58,8 @@ LoadedConfig config_of(const Role& role, LoadedConfig loaded) {
   config.observe.anomalies = {};
   config.resilience.rebalance = Rebalance::kNone;
   config.resilience.backup_replicas = 0;
+  config.resilience.elastic = Elastic::kNone;
+  config.resilience.minimum_replicas = 1;
   config.security.encryption = Encryption::kNone;
   config.security.key_file = {};
   return loaded;

@@ -13,6 +13,7 @@
 #include "parallel/comm/mpi.h"
 #include "trainer/files/printable.h"
 #include "trainer/job/job_directory.h"
+#include "trainer/job/job_hosts.h"
 #include "trainer/job/launch_limits.h"
 #include "trainer/job/loopback_only.h"
 #include "trainer/job/mpirun_command.h"
@@ -45,10 +46,14 @@ void say_without_waiting(std::string text) {
 struct JobEnd {
   int code = 0;
   int64_t step = 0;  ///< the highest step that a rank reached
+  std::optional<Verdict> verdict = {};
+  bool moves = false;  ///< it has stopped in order to continue on other hosts
 };
 
-JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options,
-               bool one_host, const StopRequest& stop, OutputRelay& relay) {
+JobEnd run_job(const LaunchEnvironment& environment, const JobHosts::World& world, const std::vector<std::string>& arguments,
+               const LaunchOptions& options, bool one_host, JobHosts& hosts, const StopRequest& stop, OutputRelay& relay) {
+  const int ranks = world.ranks;
+  ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
@@ -65,8 +70,8 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
     });
   const JobDirectory directory(environment, one_host);
   const std::string session_before = options.run_directory ? newest_session(*options.run_directory) : "";
-  MpirunJob job(mpirun_command(environment, ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
-                {.resumable = options.resumable, .has_findings = options.has_findings});
+  MpirunJob job(mpirun_command(environment, ranks, arguments, world.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
+                {.resumable = options.resumable, .has_findings = options.has_findings, .should_move = [&] { return hosts.should_move(); }});
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
@@ -77,7 +82,8 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
       say(printable(error));
     }
   }
-  return {code, hub ? hub->furthest_step() : 0};
+  const bool moves = job.moves() && code == static_cast<int>(ExitCode::kRequeue) && !stop.requested();
+  return {code, hub ? hub->furthest_step() : 0, job.reported_verdict(), moves};
 }
 
 /// Ranks on the fullest host if they are spread evenly.
@@ -93,30 +99,42 @@ void refuse_recursion(const LaunchEnvironment& environment) {
         concat(find_mpirun(environment).string(), ": started this program, but not as a rank; put the mpirun of Open MPI first in PATH"));
 }
 
-/// Runs jobs until one ends with a final exit code or RestartPolicy gives up.
-int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host,
+/// Says why, and returns true, unless a failed job is to be restarted after the delay of the policy.
+bool gives_up(const Continuation& next, const JobEnd& end, const LaunchOptions& options, RestartPolicy& policy, const StopRequest& stop) {
+  if (!next.no_retry_reason.empty()) {
+    say(concat("giving up: ", next.no_retry_reason));
+    return true;
+  }
+  const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub may lag behind when steps are short
+  const RestartPolicy::Decision decision = policy.after({step, next.saved});
+  if (!decision.delay) {
+    say(concat("giving up: ", decision.reason));
+    return true;
+  }
+  const auto seconds = decision.delay->count();
+  say(concat("restart ", policy.used(), " of ", options.restarts, seconds > 0 ? concat(" in ", seconds, " s") : "", ", from ", next.from));
+  stop.sleep(*decision.delay);
+  return false;
+}
+
+/// Runs jobs until one ends with a final exit code, RestartPolicy gives up, or there are no hosts.
+int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> words, const LaunchOptions& options, bool one_host, JobHosts& hosts,
              const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
+  std::optional<JobEnd> end;
   for (;;) {
-    const JobEnd end = run_job(environment, ranks, words, options, one_host, stop, relay);
-    if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
-    const Continuation next = options.continuation();
-    if (!next.no_retry_reason.empty()) {
-      say(concat("giving up: ", next.no_retry_reason));
-      return end.code;
-    }
-    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub may lag behind when steps are short
-    const RestartPolicy::Decision decision = policy.after({step, next.saved});
-    if (!decision.delay) {
-      say(concat("giving up: ", decision.reason));
-      return end.code;
-    }
-    const auto seconds = decision.delay->count();
-    say(concat("restart ", policy.used(), " of ", options.restarts, seconds > 0 ? concat(" in ", seconds, " s") : "", ", from ", next.from));
-    if (!stop.sleep(*decision.delay)) {
+    const std::optional<JobHosts::World> world = hosts.next(stop);
+    if (end && stop.requested()) {
       say("stopped on request before the restart; rerun the same command to resume");
       return static_cast<int>(ExitCode::kRequeue);
     }
+    if (!world) return static_cast<int>(stop.requested() ? ExitCode::kRequeue : ExitCode::kInternal);
+    end = run_job(environment, *world, words, options, one_host, hosts, stop, relay);
+    const bool failed = end->code == static_cast<int>(ExitCode::kInternal) && options.restarts > 0 && !stop.requested();
+    if (!failed && !end->moves) return end->code;
+    const Continuation next = options.continuation();
+    if (failed) hosts.failed(end->verdict);
+    if (failed && gives_up(next, *end, options, policy, stop)) return end->code;
     words = next.arguments;
   }
 }
@@ -141,7 +159,9 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
   const StopRequest stop(StopRequest::Second::kReport);
   const SaveRequest save;  // also between two attempts
   OutputRelay relay(STDOUT_FILENO, options.output_is_log ? OutputRelay::Kind::kLog : OutputRelay::Kind::kText);
-  const int code = run_jobs(environment, ranks, arguments, options, one_host, stop, relay);
+  const std::vector<int> worlds = options.worlds.empty() ? std::vector<int>{ranks} : options.worlds;
+  JobHosts job_hosts(environment, {options.hosts_file, worlds, options.host_strikes, options.host_wait_seconds}, say);
+  const int code = run_jobs(environment, arguments, options, one_host, job_hosts, stop, relay);
   relay.finish(std::chrono::seconds(stop.requested() ? 1 : options.output_is_log ? 10 : -1));
   const bool done = code == static_cast<int>(ExitCode::kOk) || code == static_cast<int>(ExitCode::kRequeue) ||
                     (options.has_findings && code == static_cast<int>(ExitCode::kFindings));

@@ -33,7 +33,10 @@ struct LaunchOptions {
   bool resumable = true;                            ///< the command can be rerun after a stop; if not, as for a benchmark, an early stop is a failure
   bool has_findings = false;                        ///< ExitCode::kFindings of the ranks is a result
   int64_t restarts = 0;                             ///< maximum number of restarts of a failed job (RestartPolicy)
-  std::function<Continuation()> continuation = {};  ///< called after each failure if restarts > 0
+  std::vector<int> worlds = {};                     ///< numbers of ranks that a job may have, in descending order; empty: `ranks` alone
+  int64_t host_strikes = 2;                         ///< JobHostsOptions::strikes
+  double host_wait_seconds = 600;                   ///< JobHostsOptions::wait_seconds
+  std::function<Continuation()> continuation = {};  ///< called before each job but the first
   bool oversubscribe = false;                       ///< skip check_ranks_of_host()
 };
 
@@ -49,6 +52,8 @@ struct LaunchOptions {
 ///   - with a hub, SIGQUIT makes the ranks write the stacks of their threads to their logs, prints where each rank is to standard error, and the job
 ///     continues;
 ///   - if this process dies, mpirun and its ranks end within seconds; if mpirun hangs after the last rank has ended, it is killed.
+/// With a hosts file, each job uses those of its hosts that JobHosts chooses. A job with several worlds runs with the largest that these hosts can take, and
+/// continues with another when they change, which is not a restart.
 /// Only ExitCode::kInternal is a failure that is retried, unless continuation() gives a no_retry_reason. A stop request between two attempts, or
 /// before the ranks are ready, returns kRequeue. OMP_NUM_THREADS, if unset, becomes cores / ranks of a host.
 /// Errors: ConfigError if mpirun is missing, or a host would exceed its limits on ranks or open files; MissingFileError if the hosts file or this

@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "parallel/comm/mpi.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/job/host_pool.h"
 #include "trainer/job/omp_spinning.h"
 #include "trainer/loop/environment.h"
 
@@ -64,7 +65,7 @@ fs::path find_mpirun(const LaunchEnvironment& environment, MpirunKind kind) {
                            ", or start under srun"));
 }
 
-int count_hosts(const std::string& hosts_file) {
+std::string hosts_text(const std::string& hosts_file) {
   constexpr int64_t kMostBytes = 16 << 20;
   std::string text;
   try {
@@ -74,15 +75,11 @@ int count_hosts(const std::string& hosts_file) {
   } catch (const Error& error) {
     throw Error(error.code(), concat("hosts file ", error.what()));
   }
-  std::istringstream file(text);
-  int hosts = 0;
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find_first_not_of(" \t\r");
-    if (first != line.npos && line[first] != '#') ++hosts;
-  }
-  if (hosts == 0) throw ConfigError(concat("hosts file ", hosts_file, " lists no host"));
-  return hosts;
+  if (parse_hosts(text).empty()) throw ConfigError(concat("hosts file ", hosts_file, " lists no host"));
+  return text;
 }
+
+int count_hosts(const std::string& hosts_file) { return static_cast<int>(parse_hosts(hosts_text(hosts_file)).size()); }
 
 void prepare_environment(int ranks, int hosts, bool one_host) {
   const int here = (ranks + hosts - 1) / hosts;

@@ -23,6 +23,9 @@ MpirunKind mpirun_kind();
 /// The first mpirun in PATH; where Debian has several in a directory, the one of this kind. Errors: ConfigError if there is none.
 std::filesystem::path find_mpirun(const LaunchEnvironment& environment, MpirunKind kind = mpirun_kind());
 
+/// An mpirun hostfile, which lists at least one host. Errors: those of count_hosts.
+std::string hosts_text(const std::string& hosts_file);
+
 /// The number of hosts in an mpirun hostfile. Errors: MissingFileError; DataError if it is not a regular file, because mpirun must read it again;
 /// ConfigError if it lists no host.
 int count_hosts(const std::string& hosts_file);

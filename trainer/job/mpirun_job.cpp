@@ -203,7 +203,10 @@ bool MpirunJob::pass_output() {
 /// Forwards a stop only once the ranks are ready: earlier the signal would kill a rank that has not blocked it yet, and there is nothing to save.
 void MpirunJob::forward_stop() {
   if (!stop_.requested()) {
-    if (relay_.lost_text() && filter_.ready() && !std::exchange(forwarded_, true)) ::kill(mpirun_, SIGUSR1);
+    if (!filter_.ready() || forwarded_ || condemned_) return;
+    moves_ = options_.should_move && options_.should_move();
+    forwarded_ = relay_.lost_text() || moves_;
+    if (forwarded_) ::kill(mpirun_, SIGUSR1);
     return;
   }
   if (!end_requested_ && (stop_.second_requested() || (!forwarded_ && !filter_.ready()))) {

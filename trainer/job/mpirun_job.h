@@ -2,6 +2,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ class VerdictBox {
 struct MpirunJobOptions {
   bool resumable = true;      ///< a stop before the ranks are ready returns kRequeue, else kInternal
   bool has_findings = false;  ///< kFindings of a rank is a result; else it is the failure of a program that exits with 1
+  std::function<bool()> should_move = {};  ///< asked while the job runs: true stops it as a stop request does, once it is ready
 };
 
 /// The mpirun process: forwards signals to it and relays the output of the ranks. It runs in its own process group, so that Ctrl-C on a terminal
@@ -58,6 +60,8 @@ class MpirunJob {
   pid_t mpirun() const { return mpirun_; }
   /// The verdict that wait() has reported, if any.
   const std::optional<Verdict>& reported_verdict() const { return reported_; }
+  /// True if the job was stopped because it should move.
+  bool moves() const { return moves_; }
 
  private:
   using Clock = StopRequest::Clock;
@@ -93,6 +97,7 @@ class MpirunJob {
   int guard_pipe_ = -1;   ///< write end; the guard wakes when it closes
   MpirunOutputFilter filter_;
   bool forwarded_ = false;
+  bool moves_ = false;
   std::optional<Clock::time_point> end_requested_;  ///< time of a second stop request, or of one before there was anything to save
   std::optional<Clock::time_point> condemned_;
   std::optional<Verdict> verdict_;  ///< not yet reported

@@ -98,8 +98,8 @@ int64_t saved_states(const Config& config) {
 }
 
 int microbatches_of(const Config& config) {
-  return static_cast<int>(config.training.global_batch_size /
-                          (config.training.micro_batch_size * config.parallel.data.value() * gradients_per_step(config)));
+  const int64_t parts = config.parallel.data.value() * gradients_per_step(config);
+  return static_cast<int>((config.training.global_batch_size / config.training.micro_batch_size + parts - 1) / parts);
 }
 
 /// Default: the largest power of two of rows whose logits fit in 64 MiB. A power of two divides most batches; products with an odd number of rows

@@ -33,7 +33,8 @@ bool keeps_island_weights(const TrainingConfig& training);
 /// training.local, the momentum of the outer step and the weights that each island keeps.
 int64_t saved_states(const Config& config);
 
-/// Micro-batches per step and data rank in an even split; with training.asynchronous, per gradient and data rank.
+/// Micro-batches per step and data rank in an even split, where resilience.elastic lets data ranks differ by one the larger number; with
+/// training.asynchronous, per gradient and data rank.
 int microbatches_of(const Config& config);
 
 /// Rows of logits that the head computes at a time: training.logits_chunk, or its default for run.device, which is cpu unless it is cuda.

@@ -12,7 +12,12 @@
 namespace trireme {
 
 MicroBatchSplit even_split(const Config& config) {
-  return MicroBatchSplit(static_cast<size_t>(data_ranks(config.parallel)), microbatches_of(config));
+  const auto ranks = static_cast<size_t>(data_ranks(config.parallel));
+  MicroBatchSplit split(ranks, microbatches_of(config));
+  if (!is_elastic(config.resilience)) return split;
+  const int64_t surplus = microbatches_of(config) * data_ranks(config.parallel) - config.training.global_batch_size / config.training.micro_batch_size;
+  for (int64_t i = 0; i < surplus; ++i) --split[ranks - 1 - static_cast<size_t>(i)];
+  return split;
 }
 
 SplitLimits split_limits(const Config& config) {
@@ -37,7 +42,8 @@ MicroBatchSplit split_by_speed(const Config& config, const std::vector<double>& 
     if (split[rank] < limits.most) ends.emplace((split[rank] + 1) * seconds[rank], rank);
   };
   for (size_t rank = 0; rank < seconds.size(); ++rank) offer(rank);
-  const int all = microbatches_of(config) * static_cast<int>(seconds.size());
+  const MicroBatchSplit even = even_split(config);
+  const int all = std::reduce(even.begin(), even.end());
   for (int left = all - limits.fewest * static_cast<int>(seconds.size()); left > 0; --left) {
     const size_t best = ends.top().second;
     ends.pop();

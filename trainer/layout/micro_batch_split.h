@@ -1,5 +1,6 @@
 #pragma once
-// How the micro-batches of a step are split over the data ranks: evenly, unless resilience.rebalance moves some to faster ranks.
+// How the micro-batches of a step are split over the data ranks: evenly, unless resilience.rebalance moves some to faster ranks. Data ranks of an elastic
+// job differ by one if they do not divide the number of micro-batches.
 #include <vector>
 
 #include "trainer/config/config.h"
@@ -9,6 +10,7 @@ namespace trireme {
 /// Number of micro-batches of each data rank, those of all islands included. Every split of a configuration has the same sum.
 using MicroBatchSplit = std::vector<int>;
 
+/// With resilience.elastic the first data ranks have one micro-batch more if they do not divide the batch.
 MicroBatchSplit even_split(const Config& config);
 
 /// What resilience.rebalance may give a data rank. Fewest: one for each pipeline rank, or an even part if that is less. Most: twice an even part, which

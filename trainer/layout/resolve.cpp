@@ -10,6 +10,7 @@
 #include "trainer/config/check.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/fields.h"
+#include "trainer/layout/elastic.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/part_profile.h"
 
@@ -62,6 +63,8 @@ void resolve_data(Config& config, std::optional<int64_t> world, const Sources& s
   const int64_t model_ranks = p.islands * p.tensor * p.pipeline;  // check() has limited them to heads and layers
   const std::string shown = shown_value(table_of(config).at("parallel.data"));
   if (!p.data) p.data = world && *world % model_ranks == 0 ? *world / model_ranks : 1;
+  if (world && *world != model_ranks * *p.data && std::ranges::count(legal_worlds(config), *world) > 0)
+    config = with_data_ranks(config, *world / model_ranks).value();
   if (!world || *world == model_ranks * *p.data) return;
   Violations violations;
   violations.add({sources.locate("parallel.data"), "parallel.data", shown,

@@ -208,6 +208,9 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   const int64_t blocks = blocks_per_unit(config);
   shrink_model(c.model, config.training.sequence_length, sequence, layouts);
   shrink_training(c.training, sequence, layouts, config.resilience.rebalance == Rebalance::kMicroBatches);
+  clone.even_batch = c.training.global_batch_size;
+  // Data ranks of an elastic job need not divide the batch, so here they do not.
+  if (is_elastic(config.resilience)) c.training.global_batch_size += least_common(layouts, [](const Layout& layout) { return layout.micro_batch; });
   c.run.seed = seed;
   c.run.device = "cpu";
   c.parallel.islands = 1;

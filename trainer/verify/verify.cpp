@@ -71,6 +71,7 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
       case Feature::kRaggedVocabulary: set(*m.vocab_size, unpadded_vocabulary(*m.vocab_size, layouts_)); break;
       case Feature::kMasks: set(masks, false); break;
       case Feature::kMicrobatches:
+        set(t.global_batch_size, clone_.even_batch);
         if (microbatches_of(s.config) > 1) set(t.micro_batch_size, t.global_batch_size / *s.config.parallel.data);
         set(*t.logits_chunk, t.global_batch_size * t.sequence_length);  // the head processes a micro-batch in chunks
         break;

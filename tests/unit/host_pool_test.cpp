@@ -1,0 +1,83 @@
+// Which hosts a launcher uses for its next job.
+#include "tests/support/catch.h"
+#include "trainer/job/host_pool.h"
+
+using namespace trireme;
+
+namespace {
+
+std::vector<Host> three_hosts() { return parse_hosts("a slots=2\nb slots=2\nc slots=4\n"); }
+
+std::string names(const std::optional<Placement>& placement) {
+  if (!placement) return "none";
+  std::string text = std::to_string(placement->ranks);
+  for (const Host& host : placement->hosts) text += " " + host.name;
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("hosts file: names and slots in the forms of Open MPI and Hydra", "[launcher]") {
+  const std::vector<Host> hosts =
+      parse_hosts("# cluster\n n1 slots=4 max_slots=8  # first rack\r\n\nn2 max_slots=8 slots = 2\nn3:6\nfe80::1 slots=1\nn1 slots=1\nn4\nn5 max_slots=3\n");
+  REQUIRE(hosts.size() == 6);
+  CHECK((hosts[0].name == "n1" && hosts[0].slots == 5));
+  CHECK(hosts[0].lines == " n1 slots=4 max_slots=8  \nn1 slots=1\n");
+  CHECK((hosts[1].name == "n2" && hosts[1].slots == 2));
+  CHECK((hosts[2].name == "n3" && hosts[2].slots == 6 && hosts[2].lines == "n3:6\n"));
+  CHECK((hosts[3].name == "fe80::1" && hosts[3].slots == 1));
+  CHECK((hosts[4].name == "n4" && !hosts[4].slots));
+  CHECK((hosts[5].name == "n5" && !hosts[5].slots));
+  CHECK(parse_hosts("# none\n \t\n").empty());
+  CHECK_FALSE(parse_hosts("n1 slots=four\n").front().slots);
+}
+
+TEST_CASE("host pool: the largest world that fits, on the first hosts", "[launcher]") {
+  HostPool pool(three_hosts(), 2);
+  CHECK(names(pool.place({8, 6, 4})) == "8 a b c");
+  CHECK(names(pool.place({9, 6, 4})) == "6 a b c");
+  CHECK(names(pool.place({9, 4})) == "4 a b");  // c is spare
+  CHECK(names(pool.place({9})) == "none");
+  const Placement all = *pool.place({8});
+  CHECK(all.host_of(0) == "a");
+  CHECK(all.host_of(1) == "a");
+  CHECK(all.host_of(2) == "b");
+  CHECK(all.host_of(4) == "c");
+  CHECK(all.host_of(7) == "c");
+}
+
+TEST_CASE("host pool: a host is excluded after its strikes, and a lost one until it can be reached", "[launcher]") {
+  HostPool pool(three_hosts(), 2);
+  const std::vector<int> worlds{8, 6, 4, 2};
+  pool.strike({"b"});
+  CHECK(names(pool.place(worlds)) == "8 a b c");
+  CHECK(pool.reasons_against(*pool.place(worlds)).empty());
+  pool.strike({"b"});
+  CHECK(names(pool.place(worlds)) == "6 a c");
+  CHECK(pool.reasons_against(*pool.place(worlds)) == std::vector<std::string>{"b (2 failures)"});
+  pool.set_reachable("c", false);
+  CHECK(names(pool.place(worlds)) == "2 a");
+  CHECK(pool.reasons_against(*pool.place(worlds)) == std::vector<std::string>{"b (2 failures)", "c (not reachable)"});
+  pool.set_reachable("c", true);
+  CHECK(names(pool.place(worlds)) == "6 a c");
+}
+
+TEST_CASE("host pool: excluded hosts are used again where no world fits without them, the best first", "[launcher]") {
+  HostPool pool(three_hosts(), 1);
+  for (int i = 0; i < 3; ++i) pool.strike({"c"});
+  pool.strike({"a", "b"});
+  CHECK(names(pool.place({8})) == "8 a b c");
+  CHECK(names(pool.place({4})) == "4 a b");
+  pool.set_reachable("c", false);
+  CHECK(names(pool.place({8})) == "none");
+  CHECK(names(pool.place({8, 2})) == "2 a");
+}
+
+TEST_CASE("host pool: spare hosts take the place of excluded ones", "[launcher]") {
+  HostPool pool(parse_hosts("a slots=2\nb slots=2\nspare slots=2\n"), 1);
+  CHECK(names(pool.place({4})) == "4 a b");
+  pool.strike({"a"});
+  CHECK(names(pool.place({4})) == "4 b spare");
+  HostPool empty(parse_hosts("a slots=0\nb slots=2\n"), 1);
+  CHECK(names(empty.place({2})) == "2 b");
+}

@@ -1,0 +1,148 @@
+// Hosts of the jobs that a launcher starts one after the other, with a script in place of mpirun.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/scratch.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/job/job_hosts.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Scratch;
+
+/// A hosts file, and an mpirun that reaches hosts unless a file `lost` names them.
+class Cluster {
+ public:
+  explicit Cluster(const std::string& hosts) {
+    write(hosts);
+    scratch_.write("mpirun", concat("#!/bin/sh\ntest -e ", (scratch_ / "lost").string(), " && grep -q -f ", (scratch_ / "lost").string(), " \"$4\" && exit 1\nexit 0\n"));
+    for (const char* name : {"mpirun.openmpi", "mpirun.mpich"}) fs::copy_file(scratch_ / "mpirun", scratch_ / name);
+    for (const char* name : {"mpirun", "mpirun.openmpi", "mpirun.mpich"}) fs::permissions(scratch_ / name, fs::perms::owner_all);
+    environment_.search_path = (scratch_ / "").string();
+  }
+  void write(const std::string& hosts) const { scratch_.write("hosts", hosts); }
+  void lose(const std::string& host) const { scratch_.write("lost", host + "\n"); }
+  void regain() const { fs::remove(scratch_ / "lost"); }
+
+  JobHosts hosts(std::vector<int> worlds, int64_t strikes, double wait_seconds = 0) {
+    return {environment_, {(scratch_ / "hosts").string(), std::move(worlds), strikes, wait_seconds}, [this](const std::string& line) { said_ += line + "\n"; }};
+  }
+  std::string said() { return std::exchange(said_, {}); }
+
+ private:
+  Scratch scratch_;
+  LaunchEnvironment environment_;
+  std::string said_;
+};
+
+/// The ranks and hosts of the next job.
+std::string next(JobHosts& hosts, const StopRequest& stop) {
+  const std::optional<JobHosts::World> world = hosts.next(stop);
+  if (!world) return "none";
+  std::string text = std::to_string(world->ranks);
+  for (const Host& host : parse_hosts(read_text(world->hosts_file.value()))) text += " " + host.name;
+  return text;
+}
+
+Verdict verdict_on(Verdict::Kind kind, std::vector<int> ranks) { return {.kind = kind, .ranks = std::move(ranks)}; }
+
+/// Asks for two seconds.
+bool moves(JobHosts& hosts) {
+  for (int i = 0; i < 20; ++i) {
+    if (hosts.should_move()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+TEST_CASE("job hosts: the host of the ranks that died gets a strike, the others none", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=2\nb slots=2\nc slots=2\n");
+  JobHosts hosts = cluster.hosts({6, 4, 2}, 2);
+  CHECK(next(hosts, stop) == "6 a b c");
+  CHECK(cluster.said().empty());
+  hosts.failed(verdict_on(Verdict::Kind::kDead, {2, 3}));  // one strike for both
+  CHECK(next(hosts, stop) == "6 a b c");
+  for (const Verdict::Kind kind : {Verdict::Kind::kDeadlock, Verdict::Kind::kDisagreement, Verdict::Kind::kLeft, Verdict::Kind::kLauncher}) {
+    hosts.failed(verdict_on(kind, {3}));
+    CHECK(next(hosts, stop) == "6 a b c");
+  }
+  hosts.failed(std::nullopt);
+  CHECK(next(hosts, stop) == "6 a b c");
+  hosts.failed(verdict_on(Verdict::Kind::kHung, {3}));
+  CHECK(next(hosts, stop) == "4 a c");
+  CHECK(cluster.said() == "using 4 of 6 ranks on 2 hosts, without b (2 failures)\n");
+  hosts.failed(verdict_on(Verdict::Kind::kSilent, {2}));  // now a rank of c
+  hosts.failed(verdict_on(Verdict::Kind::kAbsent, {3}));
+  CHECK(next(hosts, stop) == "2 a");
+  CHECK(cluster.said() == "using 2 of 6 ranks on 1 host, without b (2 failures), c (2 failures)\n");
+}
+
+TEST_CASE("job hosts: a host that cannot be reached is left out and asked again", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=2\nb slots=2\n");
+  JobHosts hosts = cluster.hosts({4, 2}, 9);
+  CHECK(next(hosts, stop) == "4 a b");
+  cluster.lose("b");
+  hosts.failed(std::nullopt);
+  CHECK(next(hosts, stop) == "2 a");
+  CHECK(cluster.said() == "using 2 of 4 ranks on 1 host, without b (not reachable)\n");
+  CHECK_FALSE(hosts.should_move());
+  cluster.regain();
+  hosts.failed(std::nullopt);
+  CHECK(next(hosts, stop) == "4 a b");
+  cluster.lose("slots");
+  hosts.failed(std::nullopt);
+  CHECK(next(hosts, stop) == "none");
+  CHECK(cluster.said().find("giving up: the hosts that can be reached have no room for 2 ranks\n") != std::string::npos);
+}
+
+TEST_CASE("job hosts: a changed hosts file moves the job, and its hosts are as new", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=2\nb slots=2\n");
+  JobHosts hosts = cluster.hosts({4, 2}, 1);
+  CHECK(next(hosts, stop) == "4 a b");
+  cluster.write("# the same\na slots=2\nb slots=2 # hosts\n");
+  CHECK_FALSE(moves(hosts));
+  cluster.write("a slots=2\nb slots=2\nspare slots=2\n");  // nothing better
+  CHECK_FALSE(moves(hosts));
+  for (const char* broken : {"", "a\nb\n", "# none\n"}) {
+    cluster.write(broken);
+    CHECK_FALSE(moves(hosts));
+  }
+  cluster.write("a slots=2\n");
+  CHECK(moves(hosts));
+  CHECK(next(hosts, stop) == "2 a");
+  cluster.write("b slots=2\na slots=2\n");
+  CHECK(moves(hosts));
+  CHECK(next(hosts, stop) == "4 b a");
+  hosts.failed(verdict_on(Verdict::Kind::kDead, {0}));
+  CHECK(next(hosts, stop) == "2 a");
+  cluster.write("b  slots=2\na slots=2\n");
+  CHECK(moves(hosts));
+  CHECK(next(hosts, stop) == "4 b a");
+}
+
+TEST_CASE("job hosts: without slots mpirun decides, and so it does where one number of ranks never fitted", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a\nb\n");
+  JobHosts hosts = cluster.hosts({4}, 1);
+  CHECK(next(hosts, stop) == "4 a b");
+  hosts.failed(verdict_on(Verdict::Kind::kDead, {0}));
+  CHECK(next(hosts, stop) == "4 a b");
+  CHECK_THROWS_AS(cluster.hosts({4, 2}, 1), ConfigError);
+  Cluster laptop("localhost slots=2\n");
+  JobHosts more = laptop.hosts({8}, 1);
+  CHECK(next(more, stop) == "8 localhost");
+  CHECK(laptop.said().empty());
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,68 @@
+#pragma once
+// The hosts of the jobs that a launcher starts one after the other.
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/job/host_pool.h"
+#include "trainer/job/host_probe.h"
+#include "trainer/job/job_directory.h"
+#include "trainer/job/launch_environment.h"
+#include "trainer/job/stop_signals.h"
+#include "trainer/resilience/verdict.h"
+
+namespace trireme {
+
+struct JobHostsOptions {
+  std::optional<std::string> hosts_file = {};  ///< nullopt: all ranks run on this host, or in the Slurm allocation, and there is nothing to choose
+  std::vector<int> worlds;                     ///< numbers of ranks that a job may have, in descending order
+  int64_t strikes = 2;                         ///< resilience.host_strikes
+  double wait_seconds = 600;                   ///< resilience.host_wait_seconds
+};
+
+/// Chooses hosts for each job: those of the hosts file, which may change at any time, without those that have made jobs fail or cannot be reached. A changed
+/// file makes all hosts as good as new. If the file gives no slots, all hosts are used, and mpirun decides.
+class JobHosts {
+ public:
+  /// `say`: prints a line for the user. Errors: those of count_hosts(); ConfigError if there are several worlds, and hosts without slots.
+  JobHosts(const LaunchEnvironment& environment, JobHostsOptions options, std::function<void(const std::string&)> say);
+
+  struct World {
+    int ranks = 0;
+    std::optional<std::string> hosts_file = {};
+  };
+  /// Hosts for the next job. Waits for hosts as long as the options allow; nullopt if there are too few then, or if a stop was requested.
+  std::optional<World> next(const StopRequest& stop);
+  /// The job on the last world failed; `verdict`: of the hub, if it has one.
+  void failed(const std::optional<Verdict>& verdict);
+  /// True if the running job should save and continue on other hosts, because the hosts file has changed or a lost host is back. Cheap; call it often.
+  bool should_move();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool chooses() const { return pool_.has_value(); }
+  bool read_hosts();
+  void start_probe(const std::vector<Host>& hosts);
+  void take_answers(const std::vector<HostProbe::Answer>& answers);
+  std::vector<Host> unreachable_hosts() const;
+  World use(const Placement& placement);
+  void report(const Placement& placement) const;
+
+  const LaunchEnvironment& environment_;
+  JobHostsOptions options_;
+  std::function<void(const std::string&)> say_;
+  std::optional<LockedTemporaryDirectory> directory_;  ///< for hostfiles
+  std::string text_;                                   ///< of the hosts file
+  std::optional<HostPool> pool_;                       ///< nullopt: there is nothing to choose
+  std::optional<Placement> current_;
+  std::optional<HostProbe> probe_;
+  std::vector<std::string> lost_;  ///< hosts that could not be reached
+  bool has_failed_ = false;        ///< the last job has
+  Clock::time_point next_look_, next_probe_;
+};
+
+}  // namespace trireme
