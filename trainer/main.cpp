@@ -16,6 +16,7 @@
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
 #include "trainer/commands/inspect_command.h"
+#include "trainer/commands/manual_command.h"
 #include "trainer/commands/plan_command.h"
 #include "trainer/commands/report_command.h"
 #include "trainer/commands/tokenizer_command.h"
@@ -57,6 +58,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_inspect_command(app, exit_code);
   trireme::add_audit_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);
+  trireme::add_manual_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
