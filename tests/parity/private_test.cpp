@@ -198,9 +198,12 @@ TEST_CASE("private: no sample contributes more than the clip norm, in any precis
   }
 }
 
-TEST_CASE("private: the layouts of the pairwise table train alike, noise included") {
+/// Every `stride`th layout of the pairwise table from `first` on. Returns how many privacy supports.
+static size_t check_pairwise(size_t first, size_t stride) {
   size_t checked = 0;
-  for (ParityCase each : covering_parity_cases(2)) {
+  const std::vector<ParityCase> cases = covering_parity_cases(2);
+  for (size_t i = first; i < cases.size(); i += stride) {
+    ParityCase each = cases[i];
     ParityLayout& layout = each.layout;
     if (layout.elastic) continue;
     layout.islands = layout.fragments = 1;  // refused, as are the next
@@ -217,7 +220,10 @@ TEST_CASE("private: the layouts of the pairwise table train alike, noise include
     CHECK(difference(one, train_on_threads(config, 3, Device::kReference, true), 1e-10) == "");
     ++checked;
   }
-  CHECK(checked > 25);
+  return checked;
 }
+
+TEST_CASE("private: the layouts of the pairwise table train alike, noise included") { CHECK(check_pairwise(0, 2) > 10); }
+TEST_CASE("private: the other layouts of the pairwise table train alike", "[slow]") { CHECK(check_pairwise(1, 2) > 10); }
 
 }  // namespace trireme::test
