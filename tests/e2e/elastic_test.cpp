@@ -34,8 +34,8 @@ void train_by_hand(const TemporaryDirectory& directory, const Arguments& command
   for (size_t i = 0; i < segments.size(); ++i) {
     const int64_t last = i + 1 < segments.size() ? segments[i + 1].first : steps;
     if (last == segments[i].first) continue;
-    must(directory, command + in("by-hand") + sets({"parallel.data=" + std::to_string(segments[i].ranks / each)}) +
-                        Arguments{"--max-steps", std::to_string(last)}, last < steps ? 75 : 0);
+    must(directory, kTrain + command + in("by-hand") + sets({"parallel.data=" + std::to_string(segments[i].ranks / each)}) +
+                        Arguments{"--max-steps", std::to_string(last)});
   }
 }
 
@@ -51,12 +51,13 @@ const Arguments kElastic = sets({"resilience.elastic=replicas", "resilience.mini
 TEST_CASE("elastic: 8 ranks, 6 after a lost one, 4 and 8 again train what the same sequence of layouts trains by hand") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  constexpr int64_t kSteps = 80;
+  constexpr int64_t kSteps = 60;
   const Arguments command = kNoEvaluation + layout(2, 1, 4, 3) + kElastic + sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=6"});
   set_slots(directory, 8);
   LiveJob job(directory, "run", command + Arguments{"--hosts", "hosts"});
   REQUIRE(job.wait_for_step(8));
-  const std::vector<std::pair<int, std::string>> changes{{6, "using 6 of 8 ranks on 1 host"}, {4, "using 4 of 8 ranks on 1 host"}, {8, "using 8 of 8 ranks on 1 host"}};
+  const std::vector<std::pair<int, std::string>> changes{
+      {6, "using 6 of 8 ranks on 1 host"}, {4, "using 4 of 8 ranks on 1 host"}, {8, "using 8 of 8 ranks on 1 host"}};
   for (const auto& [slots, message] : changes) {
     const pid_t victim = slots == 6 ? job.ranks(8).at(5) : 0;
     set_slots(directory, slots);
@@ -79,7 +80,7 @@ TEST_CASE("elastic: 8 ranks, 6 after a lost one, 4 and 8 again train what the sa
   train_by_hand(directory, command, segments, kSteps, 2);
   CHECK(fingerprint_of(directory / "run", kSteps) == fingerprint_of(directory / "by-hand", kSteps));
   // The same batches, and the same sums up to rounding, as without any loss.
-  must(directory, command + in("whole"));
+  must(directory, kTrain + command + in("whole"));
   const std::vector<double> whole = losses(directory / "whole", kSteps), found = losses(directory / "run", kSteps);
   for (size_t step = 0; step < whole.size(); ++step) {
     CAPTURE(step);
@@ -93,7 +94,7 @@ TEST_CASE("elastic: a job that starts with fewer hosts, and one with too few, wh
   prepare_run(directory);
   const Arguments command = kNoEvaluation + layout(2, 1, 4, 2) + kElastic + Arguments{"--hosts", "hosts"};
   set_slots(directory, 7);
-  const Outcome fewer = must(directory, command + in("fewer"));
+  const Outcome fewer = must(directory, kTrain + command + in("fewer"));
   CHECK(says(fewer, "using 6 of 8 ranks on 1 host\n"));
   CHECK(ranks_of(segments_of(directory / "fewer")) == "6 ");
 
@@ -106,7 +107,7 @@ TEST_CASE("elastic: a job that starts with fewer hosts, and one with too few, wh
   CHECK(ranks_of(segments_of(directory / "waiting")) == "4 ");
 
   set_slots(directory, 3);
-  check_error(run(directory, command + in("short") + sets({"resilience.host_wait_seconds=0"})), 70,
+  check_error(run(directory, kTrain + command + in("short") + sets({"resilience.host_wait_seconds=0"})), 70,
               "giving up: the hosts that can be reached have no room for 4 ranks");
   LiveJob stopped(directory, "stopped", command);
   REQUIRE(stopped.wait_for_error("waiting up to", 20) >= 0);

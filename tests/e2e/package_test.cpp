@@ -50,9 +50,10 @@ TEST_CASE("package: an installed program trains, has a manual page for every com
   CHECK(one.out == read_file(directory / "usr/share/man/man1/trireme-data-build.1"));
   CHECK(one.out.find(".TP\n\\fB\\-\\-output\\fR ") != std::string::npos);
 
-  write_file(directory / "complete.sh", "source usr/share/bash-completion/completions/trireme\n"
-                                        "COMP_WORDS=(trireme data build --tok); COMP_CWORD=3; _trireme; echo \"${COMPREPLY[*]}\"\n"
-                                        "COMP_WORDS=(trireme tra); COMP_CWORD=1; _trireme; echo \"${COMPREPLY[*]}\"\n");
+  write_file(directory / "complete.sh",
+             "source usr/share/bash-completion/completions/trireme\n"
+             "COMP_WORDS=(trireme data build --tok); COMP_CWORD=3; _trireme; echo \"${COMPREPLY[*]}\"\n"
+             "COMP_WORDS=(trireme tra); COMP_CWORD=1; _trireme; echo \"${COMPREPLY[*]}\"\n");
   CHECK(must(Process({"bash", "complete.sh"}, directory.path()).wait()).out == "--tokenizer\ntrain\n");
 }
 

@@ -19,8 +19,8 @@ struct Case {
 constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {129, 31}};
 constexpr Case kManyRows = {301, 200};  // large enough for several threads
 // Every GPU variant: one warp or one block per row; 1, 2, 4 or 8 accesses per thread, or a row that is read again in every pass.
-constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},   {2, 1000}, {2, 1023},
-                            {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {1, 16392}};
+constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},  {2, 1000},
+                            {2, 1023}, {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {1, 16392}};
 constexpr Case kWideRows = {9, 12296};
 constexpr Case kTall[] = {{1031, 1}, {9001, 3}, {2500, 264}};  // sums over rows: many slices, and slices of more rows than are in flight
 constexpr double kEpsilon = 1e-5;

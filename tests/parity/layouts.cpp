@@ -141,7 +141,7 @@ Choice completed(Choice part) {
   };
   set(kTensor, 0);
   set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; 1, 2 or 3 ranks split 6 heads evenly
-  if (part[kRebalance] == kElastic) {  // 4 data ranks with micro-batches of 2 sequences, 3 with 3, 2 with 4
+  if (part[kRebalance] == kElastic) {       // 4 data ranks with micro-batches of 2 sequences, 3 with 3, 2 with 4
     set(kData, part[kMicroBatch] > 0 ? 4 - part[kMicroBatch] : part[kSecondary] == 1 ? 3 : std::max(part[kReplicate], 1));
     set(kMicroBatch, 4 - part[kData]);
   }

@@ -1,6 +1,6 @@
 // Which hosts a launcher uses for its next job.
-#include "tests/support/catch.h"
 #include "trainer/job/host_pool.h"
+#include "tests/support/catch.h"
 
 using namespace trireme;
 
@@ -18,11 +18,11 @@ std::string names(const std::optional<Placement>& placement) {
 }  // namespace
 
 TEST_CASE("hosts file: names and slots in the forms of Open MPI and Hydra", "[launcher]") {
-  const std::vector<Host> hosts =
-      parse_hosts("# cluster\n n1 slots=4 max_slots=8  # first rack\r\n\nn2 max_slots=8 slots = 2\nn3:6\nfe80::1 slots=1\nn1 slots=1\nn4\nn5 max_slots=3\n");
+  const std::vector<Host> hosts = parse_hosts(
+      "# cluster\n n1 slots=4 max_slots=8  # first rack\r\n\nn2 max_slots=8 slots = 2\nn3:6\nfe80::1 slots=1\nn1 slots=1\nn4\nn5 max_slots=3\n");
   REQUIRE(hosts.size() == 6);
   CHECK((hosts[0].name == "n1" && hosts[0].slots == 5));
-  CHECK(hosts[0].lines == " n1 slots=4 max_slots=8  \nn1 slots=1\n");
+  CHECK(hosts[0].lines == "n1 slots=4 max_slots=8\nn1 slots=1\n");
   CHECK((hosts[1].name == "n2" && hosts[1].slots == 2));
   CHECK((hosts[2].name == "n3" && hosts[2].slots == 6 && hosts[2].lines == "n3:6\n"));
   CHECK((hosts[3].name == "fe80::1" && hosts[3].slots == 1));

@@ -22,19 +22,23 @@ class Cluster {
  public:
   explicit Cluster(const std::string& hosts) {
     write(hosts);
-    scratch_.write("mpirun", concat("#!/bin/sh\ntest -e ", (scratch_ / "lost").string(), " && grep -q -f ", (scratch_ / "lost").string(), " \"$4\" && exit 1\nexit 0\n"));
+    scratch_.write("mpirun", concat("#!/bin/sh\ntest -e ", scratch_ / "lost", " && grep -q -f ", scratch_ / "lost", " \"$4\" && exit 1\nexit 0\n"));
     for (const char* name : {"mpirun.openmpi", "mpirun.mpich"}) fs::copy_file(scratch_ / "mpirun", scratch_ / name);
     for (const char* name : {"mpirun", "mpirun.openmpi", "mpirun.mpich"}) fs::permissions(scratch_ / name, fs::perms::owner_all);
-    environment_.search_path = (scratch_ / "").string();
+    environment_.search_path = scratch_ / "";
   }
   void write(const std::string& hosts) const { scratch_.write("hosts", hosts); }
   void lose(const std::string& host) const { scratch_.write("lost", host + "\n"); }
   void regain() const { fs::remove(scratch_ / "lost"); }
 
   JobHosts hosts(std::vector<int> worlds, int64_t strikes, double wait_seconds = 0) {
-    return {environment_, {(scratch_ / "hosts").string(), std::move(worlds), strikes, wait_seconds}, [this](const std::string& line) { said_ += line + "\n"; }};
+    return {environment_, {scratch_ / "hosts", std::move(worlds), strikes, wait_seconds}, [this](const std::string& line) { said_ += line + "\n"; }};
   }
-  std::string said() { return std::exchange(said_, {}); }
+  std::string said() {
+    std::string all;
+    all.swap(said_);
+    return all;
+  }
 
  private:
   Scratch scratch_;

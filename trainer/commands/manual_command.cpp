@@ -82,7 +82,8 @@ std::string entry(const CLI::Option& option) {
 
 std::string entries(const CLI::App& command, bool positional) {
   std::string text;
-  for (const CLI::Option* option : command.get_options([&](const CLI::Option* each) { return each->get_positional() == positional; })) text += entry(*option);
+  for (const CLI::Option* option : command.get_options([&](const CLI::Option* each) { return each->get_positional() == positional; }))
+    text += entry(*option);
   return text;
 }
 
@@ -106,13 +107,13 @@ std::string manual_page(const Page& page, const std::vector<Page>& pages) {
   const std::string name = page_name(page.words), about = page.command->get_description();
   std::string title = name, commands, also;
   for (char& c : title) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  for (const CLI::App* child : children(*page.command))
-    commands += ".TP\n" + bold(child->get_name()) + "\n" + roff(child->get_description()) + "\n";
+  for (const CLI::App* child : children(*page.command)) commands += ".TP\n" + bold(child->get_name()) + "\n" + roff(child->get_description()) + "\n";
   for (const Page& other : pages)
     if (other.words != page.words && (other.words.starts_with(page.words + " ") || page.words.starts_with(other.words + " ")))
       also += (also.empty() ? "" : ", ") + bold(page_name(other.words)) + "(1)";
   std::string text = ".TH \"" + roff(title) + "\" 1 \"\" \"" + roff("trireme " + version()) + "\" \"Trireme\"\n";
-  text += section("NAME", roff(name) + " \\- " + roff(about) + "\n") + section("SYNOPSIS", synopsis(page)) + section("ARGUMENTS", entries(*page.command, true));
+  text += section("NAME", roff(name) + " \\- " + roff(about) + "\n") + section("SYNOPSIS", synopsis(page)) +
+          section("ARGUMENTS", entries(*page.command, true));
   text += section("OPTIONS", entries(*page.command, false)) + section("COMMANDS", commands) + section("EXIT STATUS", exit_status());
   return text + section("SEE ALSO", also.empty() ? "" : also + "\n");
 }

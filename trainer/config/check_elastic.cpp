@@ -14,7 +14,8 @@ void check_elastic(Rules& rules, const Config& c) {
   refuse(!p.data, "parallel.data", "how many data ranks the complete job has is not given", "as an integer");
   refuse(p.islands > 1, "parallel.islands", "an island is made of a fixed number of data ranks", "1");
   refuse(is_robust(c.security), "security.aggregation.rule", "how many data ranks may be wrong depends on how many there are", "mean");
-  refuse(is_private(c.security), "security.privacy.clip", "steps draw different numbers of sequences, so that there is no batch to divide anew", "null");
+  refuse(is_private(c.security), "security.privacy.clip", "steps draw different numbers of sequences, so that there is no batch to divide anew",
+         "null");
   refuse(p.schedule == "file", "parallel.schedule", "parallel.schedule_file is for one number of micro-batches", "1f1b");
   refuse(c.data.balance != Balance::kNone, "data.balance", "data.balance gives every data rank the same number of sequences", "none");
   if (p.data && rules.apply({"parallel.data", "resilience.minimum_replicas"}) && minimum > *p.data)

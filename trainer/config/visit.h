@@ -227,14 +227,16 @@ void visit(V& v, ResilienceConfig& c) {
     c.rebalance);
   v(execution_key(
         {.key = "elastic",
-         .doc = "What a job does that has lost hosts. replicas: it continues with fewer data ranks, which share the same global batch, and takes further "
+         .doc = "What a job does that has lost hosts. replicas: it continues with fewer data ranks, which share the same global batch, and takes "
+                "further "
                 "ones when there are hosts for them, up to parallel.data. With a number of micro-batches that the data ranks do not divide, some "
                 "compute one more."}),
     c.elastic);
-  v(operation_key({.key = "minimum_replicas",
-                   .doc = "With elastic: replicas, the fewest data ranks with which a job continues. The launcher waits for hosts if there are fewer.",
-                   .min = 1,
-                   .without_effect = is_elastic(c) ? nullptr : "resilience.elastic is none"}),
+  v(operation_key(
+        {.key = "minimum_replicas",
+         .doc = "With elastic: replicas, the fewest data ranks with which a job continues. The launcher waits for hosts if there are fewer.",
+         .min = 1,
+         .without_effect = is_elastic(c) ? nullptr : "resilience.elastic is none"}),
     c.minimum_replicas);
   v(operation_key({.key = "host_strikes",
                    .doc = "A host whose ranks have made the job fail this many times is not used again by the launcher, as long as the other hosts "

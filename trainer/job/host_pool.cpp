@@ -12,6 +12,8 @@
 namespace trireme {
 namespace {
 
+constexpr const char* kSpace = " \t\r";
+
 std::optional<int> number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -49,9 +51,10 @@ std::vector<Host> parse_hosts(const std::string& text) {
   std::vector<Host> hosts;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    line.resize(std::min(line.find_first_of("#\r"), line.size()));
-    if (line.find_first_not_of(" \t") == line.npos) continue;
-    Host host = parse_host(line);
+    line.resize(std::min(line.find('#'), line.size()));
+    const size_t first = line.find_first_not_of(kSpace);
+    if (first == line.npos) continue;
+    Host host = parse_host(line.substr(first, line.find_last_not_of(kSpace) + 1 - first));
     const auto same = std::ranges::find(hosts, host.name, &Host::name);
     if (same == hosts.end()) {
       hosts.push_back(std::move(host));
@@ -92,7 +95,7 @@ std::optional<Placement> HostPool::place(const std::vector<int>& worlds, int64_t
   Placement placement;
   int64_t slots = 0;
   for (const Member& member : members_)
-    if (member.reachable && member.strikes < strikes && *member.host.slots > 0) {
+    if (member.reachable && member.strikes<strikes&& * member.host.slots> 0) {
       placement.hosts.push_back(member.host);
       slots += *member.host.slots;
     }

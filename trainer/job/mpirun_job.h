@@ -37,8 +37,8 @@ class VerdictBox {
 };
 
 struct MpirunJobOptions {
-  bool resumable = true;      ///< a stop before the ranks are ready returns kRequeue, else kInternal
-  bool has_findings = false;  ///< kFindings of a rank is a result; else it is the failure of a program that exits with 1
+  bool resumable = true;                   ///< a stop before the ranks are ready returns kRequeue, else kInternal
+  bool has_findings = false;               ///< kFindings of a rank is a result; else it is the failure of a program that exits with 1
   std::function<bool()> should_move = {};  ///< asked while the job runs: true stops it as a stop request does, once it is ready
 };
 

@@ -15,7 +15,8 @@ MicroBatchSplit even_split(const Config& config) {
   const auto ranks = static_cast<size_t>(data_ranks(config.parallel));
   MicroBatchSplit split(ranks, microbatches_of(config));
   if (!is_elastic(config.resilience)) return split;
-  const int64_t surplus = microbatches_of(config) * data_ranks(config.parallel) - config.training.global_batch_size / config.training.micro_batch_size;
+  const int64_t surplus =
+      microbatches_of(config) * data_ranks(config.parallel) - config.training.global_batch_size / config.training.micro_batch_size;
   for (int64_t i = 0; i < surplus; ++i) --split[ranks - 1 - static_cast<size_t>(i)];
   return split;
 }
