@@ -75,7 +75,7 @@ std::string entry(const CLI::Option& option) {
   } else {
     for (const std::string& name : option.get_snames()) names += (names.empty() ? "" : ", ") + bold("-" + name);
     for (const std::string& name : option.get_lnames()) names += (names.empty() ? "" : ", ") + bold("--" + name);
-    if (option.get_type_size() > 0) names += " " + italic(option.get_type_name().empty() ? "VALUE" : option.get_type_name());
+    if (option.get_items_expected_max() > 0) names += " " + italic(option.get_type_name().empty() ? "VALUE" : option.get_type_name());
   }
   return ".TP\n" + names + "\n" + roff(option.get_description()) + "\n";
 }
