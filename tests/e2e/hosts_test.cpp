@@ -207,9 +207,9 @@ TEST_CASE("hosts: an elastic job excludes a host whose ranks die twice, and take
   TwoHosts hosts(directory, 2);
   if (!can_test(hosts)) return;
   prepare_run(directory);
-  const Arguments about =
-      layout(1, 1, 4, 3) + sets({"training.steps=1000000", "checkpoint.every=5", "training.evaluate.every=0", "resilience.hang_seconds=3",
-                                 "resilience.elastic=replicas", "resilience.minimum_replicas=2", "resilience.restarts=9", "resilience.host_strikes=2"});
+  const Arguments about = layout(1, 1, 4, 3) + sets({"training.steps=1000000", "checkpoint.every=5", "training.evaluate.every=0",
+                                                     "resilience.hang_seconds=3", "resilience.elastic=replicas", "resilience.minimum_replicas=2",
+                                                     "resilience.restarts=9", "resilience.host_strikes=2"});
   const Arguments words = hosts.train(about + in("run"));
   const Process process(Arguments{"sh", "-c", "exec \"$@\" >out 2>err", "sh"} + words, directory.path(), std::chrono::seconds(240));
   const auto wait_for = [&](const std::string& text, size_t times) {

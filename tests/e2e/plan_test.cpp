@@ -98,7 +98,8 @@ TEST_CASE("plan --json prints the forecast of the configured layout, and writes 
 TEST_CASE("plan prints a step with each number of data ranks of an elastic job") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments elastic = Arguments{"plan", "run.yaml"} + layout(1, 1, 4, 3) + sets({"resilience.elastic=replicas", "resilience.minimum_replicas=2"});
+  const Arguments elastic =
+      Arguments{"plan", "run.yaml"} + layout(1, 1, 4, 3) + sets({"resilience.elastic=replicas", "resilience.minimum_replicas=2"});
   const nlohmann::json plan = nlohmann::json::parse(must(directory, elastic + Arguments{"--json"}).out);
   const nlohmann::json& steps = plan.at("elastic");
   REQUIRE(steps.size() == 3);

@@ -296,9 +296,9 @@ struct ResilienceConfig {
   OneOf<Rebalance> rebalance = Rebalance::kNone;
   int64_t backup_replicas = 0;  ///< islands beyond those of which an update needs gradients
   OneOf<Elastic> elastic = Elastic::kNone;
-  int64_t minimum_replicas = 1;      ///< data ranks
-  int64_t host_strikes = 2;          ///< failures of a host that exclude it
-  int64_t host_wait_seconds = 600;   ///< how long the launcher waits for hosts
+  int64_t minimum_replicas = 1;     ///< data ranks
+  int64_t host_strikes = 2;         ///< failures of a host that exclude it
+  int64_t host_wait_seconds = 600;  ///< how long the launcher waits for hosts
   bool operator==(const ResilienceConfig&) const = default;
 };
 
