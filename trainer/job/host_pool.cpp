@@ -94,11 +94,11 @@ void HostPool::set_reachable(const std::string& host, bool reachable) {
 std::optional<Placement> HostPool::place(const std::vector<int>& worlds, int64_t strikes) const {
   Placement placement;
   int64_t slots = 0;
-  for (const Member& member : members_)
-    if (member.reachable && member.strikes<strikes&& * member.host.slots> 0) {
-      placement.hosts.push_back(member.host);
-      slots += *member.host.slots;
-    }
+  for (const Member& member : members_) {
+    if (!member.reachable || member.strikes >= strikes || member.host.slots == 0) continue;
+    placement.hosts.push_back(member.host);
+    slots += *member.host.slots;
+  }
   const auto fits = std::ranges::find_if(worlds, [&](int ranks) { return ranks <= slots; });
   if (fits == worlds.end()) return std::nullopt;
   placement.ranks = *fits;
