@@ -2,7 +2,7 @@
 # A throw-away Slurm cluster on one machine, as root, for tests: slurmctld, munged and N nodes, each with its own slurmd, host name, network address, process
 # ids, /tmp and /dev/shm. Everything runs in namespaces below one process: when that ends, nothing is left but the directory.
 #   tests/slurm/cluster.sh install                    installs the packages (Debian, Ubuntu)
-#   tests/slurm/cluster.sh start DIR [NODES] [CPUS]   DIR must not exist; 3 nodes of 4 CPUs by default
+#   tests/slurm/cluster.sh start DIR [NODES] [CPUS]   DIR must not exist, and not be in /tmp; 3 nodes of 4 CPUs by default
 #   tests/slurm/cluster.sh run DIR COMMAND...         runs a command where sbatch, squeue and so on reach the cluster
 #   tests/slurm/cluster.sh lose DIR NODE              kills all processes of a node at once, as a power failure does
 #   tests/slurm/cluster.sh boot DIR NODE              starts the node again
@@ -125,6 +125,7 @@ start() { # DIR NODES CPUS
   for k in slurmctld slurmd munged unshare nsenter ip; do command -v "$k" > /dev/null || die "$k is missing: tests/slurm/cluster.sh install"; done
   [ "$(id -u)" = 0 ] || die "needs root, for namespaces"
   [ ! -e "$1" ] || die "$1 exists"
+  case $(readlink -m "$1") in /tmp/* | /dev/shm/*) die "$1: nodes have their own /tmp and /dev/shm; take another directory" ;; esac
   mkdir -p "$1" && dir=$(readlink -f "$1")
   mkdir "$dir/state"
   write_configuration "$dir" "$nodes" "$cpus"
@@ -134,7 +135,7 @@ start() { # DIR NODES CPUS
   until pgrep -P "$outer" > "$dir/pid"; do sleep 0.02; done
   until [ -e "$dir/booted" ] && [ "$(inside "$dir" sinfo -h -N -p low -t idle -o %N 2> /dev/null | wc -l)" = "$nodes" ]; do
     sleep 0.3
-    [ $((++tries)) -lt 200 ] || die "the cluster does not come up: see $dir/*.log"
+    [ $((++tries)) -lt 200 ] || { kill -KILL "$(cat "$dir/pid")" && die "the cluster does not come up: see $dir/*.log"; }
   done
 }
 

@@ -12,8 +12,8 @@ struct Job {
   Allocation allocation;
   std::string run_name;                    ///< run.name
   std::string working_directory;           ///< absolute; where the paths of the configuration begin
-  std::string run_directory;               ///< absolute; of an array, with kArrayIndex
-  std::string log_directory;               ///< absolute; where the log is written unless `output` is given
+  std::string run_directory = {};          ///< absolute; of an array, with kArrayIndex
+  std::string log_directory = {};          ///< absolute; where the log is written unless `output` is given
   std::vector<std::string> command = {};   ///< of the run, with kArrayIndex where it differs between the elements of an array
   std::optional<std::string> array = {};   ///< numbers of the elements, as sbatch reads them
   std::vector<std::string> after = {};     ///< ids of the jobs that must have succeeded before
