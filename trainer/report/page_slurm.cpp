@@ -9,7 +9,7 @@ namespace {
 
 std::string end_of(const SlurmTry& one) {
   if (!one.code) return "no end recorded: it runs, or was killed with its node or by Slurm";
-  return concat("exit code ", *one.code, one.next == "requeued" ? ", requeued" : *one.code == 0 ? ", done" : "");
+  return concat("exit code ", *one.code, one.next.starts_with("requeued") ? ", requeued" : *one.code == 0 ? ", done" : "");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct SlurmTry {
   int64_t tasks = 0;
   std::optional<int64_t> seconds = {};  ///< nullopt: no end was recorded, as where a node was lost
   std::optional<int64_t> code = {};     ///< exit code of srun
-  std::string next;                     ///< "ends" or "requeued"
+  std::string next;                     ///< "ends", "requeued" or "requeued-by-slurm"
 };
 
 /// Reads RUN/slurm/jobs.jsonl, in the order of the file; empty if there is none. Lines that cannot be read are skipped. Errors: IoError; DataError if

@@ -44,8 +44,8 @@ record() {
 
 newest_checkpoint() { readlink -- "$run/checkpoints/latest" || echo none; }
 
-# State and reason of this job, such as "RUNNING None". After scancel it is COMPLETING.
-job_state() { scontrol show job -o "$job" | sed -n -E 's/.* JobState=([A-Z_]+) Reason=([A-Za-z]+).*/\1 \2/p'; }
+# State, reason and restarts of this job, such as "RUNNING None 0". After scancel it is COMPLETING.
+job_state() { scontrol show job -o "$job" | sed -n -E 's/.* JobState=([A-Z_]+) Reason=([A-Za-z]+).* Restarts=([0-9]+) .*/\1 \2 \3/p'; }
 
 # The node that has failed, if the messages name one of this job: by the verdict of the run about a rank or host, or by srun about a task that a signal has ended.
 failed_node() {
@@ -102,7 +102,9 @@ case $code in
     state=$(job_state)
     if [[ $code = 70 ]] && grep -q -e "training has diverged: " -e "training has stopped at an anomaly: " -- "$messages"; then
       why="the run has diverged or met an anomaly, and would again"
-    elif [[ $state != RUNNING* && $state != *\ TimeLimit ]]; then
+    elif [[ $state = *\ $((restart + 1)) ]]; then
+      next=requeued-by-slurm
+    elif [[ $state != RUNNING* && $state != *\ TimeLimit\ * ]]; then
       why="the job was ended from outside: ${state:-unknown state}"
     else
       checkpoint=$(newest_checkpoint)
@@ -117,8 +119,8 @@ case $code in
     ;;
 esac
 record event end code "$code" seconds "$SECONDS" next "$next"
-echo "job $job, restart $restart: exit code $code after $SECONDS s; $([ $next = requeued ] && echo "back into the queue" || echo "the job ends: $why")" >&2
-[ $next = ends ] || requeue
+echo "job $job, restart $restart: exit code $code after $SECONDS s; $([ $next = ends ] && echo "the job ends: $why" || echo "back into the queue")" >&2
+[ $next != requeued ] || requeue
 exit "$code"
 )script";
   return text;
