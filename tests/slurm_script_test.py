@@ -141,7 +141,7 @@ def command_lines(binary):
 
 
 def nodes(binary):
-    """A node with two failures is excluded, whoever has named it; never so many that too few are left."""
+    """A node with two failures is excluded, whoever has named it; never more than leave enough."""
     for message in ("rank 1 (host n2.cluster, process 12) has died; ranks (host n1, process 3) wait", "host n2 (ranks 2, 3) is lost",
                     "srun: error: n2: task 1: Killed", "srun: error: Node failure on n2"):
         with tempfile.TemporaryDirectory() as folder:

@@ -116,7 +116,7 @@ cluster_main() { # DIR NODES
 inside() { # DIR COMMAND...
   local dir=$1
   shift
-  [ -r "$dir/pid" ] && kill -0 "$(cat "$dir/pid")" 2> /dev/null || die "no cluster in $dir"
+  if ! { [ -r "$dir/pid" ] && kill -0 "$(cat "$dir/pid")" 2> /dev/null; }; then die "no cluster in $dir"; fi
   SLURM_CONF=$dir/slurm.conf nsenter --target "$(cat "$dir/pid")" --net --uts --mount --pid --wd="$PWD" "$@"
 }
 

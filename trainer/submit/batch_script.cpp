@@ -33,7 +33,7 @@ std::string directives_of(const Job& job) {
     std::string list;
     for (const std::string& one : job.after) list += ":" + one;
     options.push_back("dependency=afterok" + list);
-    options.emplace_back("kill-on-invalid-dep=yes");  // otherwise the job would wait for ever after one that has failed
+    options.emplace_back("kill-on-invalid-dep=yes");  // otherwise the job would wait without end for one that has failed
   }
   const std::string log = job.log_directory + (job.array ? "/%A_%a.log" : "/%j.log");
   options.push_back(

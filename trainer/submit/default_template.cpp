@@ -33,7 +33,8 @@ mkdir -p -- "$notes" || exit 74
 
 # Appends a line to the list of jobs that `trireme report` shows. Arguments: names and values in turn; numbers have no quotes.
 record() {
-  local line="{\"time\": \"$(date -u +%FT%TZ)\", \"job\": \"$job\", \"restart\": $restart"
+  local line
+  line="{\"time\": \"$(date -u +%FT%TZ)\", \"job\": \"$job\", \"restart\": $restart"
   [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || line+=", \"array\": \"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\""
   while [ $# -gt 0 ]; do
     if [[ $2 =~ ^[0-9]+$ ]]; then line+=", \"$1\": $2"; else line+=", \"$1\": \"${2//[\"\\]/}\""; fi
