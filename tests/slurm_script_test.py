@@ -66,7 +66,7 @@ class Stage:
         path.write_text(self.script)
         (self.folder / "calls").write_text("")
         job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_PARTITION": "low", "SLURM_CPUS_PER_TASK": "12",
-               "SLURM_NTASKS": "2", "SLURM_RESTART_COUNT": str(restart), "CODE": str(code), "MESSAGE": message}
+               "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1", "SLURM_RESTART_COUNT": str(restart), "CODE": str(code), "MESSAGE": message}
         return subprocess.run(["bash", str(path)], cwd="/", env={**self.environment, **job, **variables}, capture_output=True, text=True, check=False)
 
     def calls(self):
@@ -88,6 +88,8 @@ def must(good, what):
 # exit code, message on standard error, variables, ends in a row, how many of them go back into the queue
 ENDS = [
     (0, "done", {}, 1, 0),
+    (0, "srun: error: Timed out waiting for job step to complete", {"EXIT": "70"}, 5, 3),
+    (0, "srun: launch/slurm: launch_p_step_launch: StepId=4.0 aborted before step completely launched.", {"EXIT": "70", "NEW": "1"}, 2, 2),
     (64, "unknown key", {}, 1, 0),
     (65, "bad data", {}, 1, 0),
     (66, "no such file", {}, 1, 0),
@@ -110,9 +112,11 @@ def ends(binary):
     for code, message, variables, runs, wanted in ENDS:
         with tempfile.TemporaryDirectory() as folder:
             stage, found = Stage(folder, binary), 0
+            srun_code = code
             for restart in range(runs):
-                done = stage.run(code, message, restart, **variables)
+                done = stage.run(srun_code, message, restart, **variables)
                 what = f"exit {code}, {message!r}, {variables}: "
+                code = int(variables.get("EXIT", code))
                 must(done.returncode == code, what + f"the script exits with {done.returncode}: {done.stderr}")
                 must("step 1/2" in done.stdout and message in done.stderr, what + "output is lost")
                 found += stage.requeued()
@@ -143,7 +147,8 @@ def command_lines(binary):
 def nodes(binary):
     """A node with two failures is excluded, whoever has named it; never more than leave enough."""
     for message in ("rank 1 (host n2.cluster, process 12) has died; ranks (host n1, process 3) wait", "host n2 (ranks 2, 3) is lost",
-                    "srun: error: n2: task 1: Killed", "srun: error: Node failure on n2"):
+                    "srun: error: n2: task 1: Killed", "srun: error: task 1 launch failed: Unspecified error\nsrun: error: n1: task 0: Killed",
+                    "srun: error: Node failure on n2"):
         with tempfile.TemporaryDirectory() as folder:
             stage = Stage(folder, binary)
             stage.run(70, message, NEW="1")
@@ -154,8 +159,8 @@ def nodes(binary):
             must(calls.index(["scontrol", "requeue"]) < calls.index(["scontrol", "update"]), "a running job cannot be changed")
             stage.run(70, message, 2, NEW="1", BEFORE="n9")
             must(stage.excluded() == ["ExcNodeList=n9,n2"], f"{message}: the user's own nodes: {stage.calls()}")
-            stage.run(70, message.replace("n2", "n1"), 3, NEW="1")
-            stage.run(70, message.replace("n2", "n1"), 4, NEW="1")
+            stage.run(70, "srun: error: n1: task 0: Killed", 3, NEW="1")
+            stage.run(70, "srun: error: n1: task 0: Killed", 4, NEW="1")
             must(stage.requeued() and not stage.excluded(), f"{message}: one node is left for two: {stage.calls()}")
     for message in ("rank 1 (host elsewhere, process 12) has died", "srun: error: n2: task 1: Exited with exit code 70", "host $(touch hacked) is lost"):
         with tempfile.TemporaryDirectory() as folder:

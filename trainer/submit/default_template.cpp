@@ -48,9 +48,13 @@ newest_checkpoint() { readlink -- "$run/checkpoints/latest" || echo none; }
 # State, reason and restarts of this job, such as "RUNNING None 0". After scancel it is COMPLETING.
 job_state() { scontrol show job -o "$job" | sed -n -E 's/.* JobState=([A-Z_]+) Reason=([A-Za-z]+).* Restarts=([0-9]+) .*/\1 \2 \3/p'; }
 
-# The node that has failed, if the messages name one of this job: by the verdict of the run about a rank or host, or by srun about a task that a signal has ended.
+# The node that has failed, if the messages name one of this job: by the verdict of the run about a rank or host, or by srun about a task that it could not
+# start, or that a signal has ended.
 failed_node() {
+  local task
   {
+    task=$(sed -n -E 's/^srun: error: task ([0-9]+) launch failed: .*/\1/p' -- "$messages" | head -n 1)
+    [ -z "$task" ] || scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n "$((task / ${SLURM_NTASKS_PER_NODE:-1} + 1))p"
     grep -oE '^(host |ranks? [^()]*\(host )[A-Za-z0-9._-]+' -- "$messages"
     grep -E '^srun: error: [A-Za-z0-9._-]+: task [0-9]+: ' -- "$messages" | grep -v 'Exited with exit code' | sed -E 's/^srun: error: ([^:]*):.*/\1/'
     grep -oE 'Node failure on [A-Za-z0-9._-]+' -- "$messages"
@@ -94,6 +98,8 @@ code=0
 {
   srun "${srun_options[@]}" "${command[@]}" 2>&1 >&3 | (trap '' TERM INT HUP USR1 USR2 && exec tee -- "$messages" >&2)
 } 3>&1 || code=$?
+# After the death of a step daemon srun may exit with 0, though no rank has ended.
+if [ $code -eq 0 ] && grep -qE '^srun: (error|launch/slurm|Job step aborted)' -- "$messages"; then code=70; fi
 
 next=ends why="exit code $code"
 case $code in
