@@ -173,8 +173,8 @@ class Bench:
         return [pid for _, pid in sorted(found)]
 
     def nodes_of(self, job):
-        names = re.search(r" NodeList=(\S+)", self.on("scontrol", "show", "job", "-o", job).stdout)[1]
-        return [] if names == "(null)" else self.on("scontrol", "show", "hostnames", names).stdout.split()
+        names = re.search(r" NodeList=(\S*)", self.on("scontrol", "show", "job", "-o", job).stdout)[1]
+        return [] if names in ("", "(null)") else self.on("scontrol", "show", "hostnames", names).stdout.split()
 
 
 def kill(pid):
