@@ -137,6 +137,12 @@ def command_lines(binary):
         must(words[train + 1:] == ["train", f"{folder}/run.yaml", "--set", "run.name=a $(touch hacked) 'b' \"c\"", "--max-steps", "5"], f"srun starts {words}")
         must({"--mpi=pmix", "--ntasks=2", "--ntasks-per-node=2", "--cpus-per-task=2", "--wait=60"} <= set(words[:train]), f"srun is called with {words}")
         must(not list(stage.folder.glob("**/hacked")), "a name has reached a shell")
+        # A later try continues from a checkpoint of the job, whatever the first one resumed; before there is one it does not.
+        stage = Stage(folder, binary, ["--", "--resume", "other/checkpoints/step-5", "--change", "data"])
+        for new, restart, resumes in (("", 0, True), ("1", 1, True), ("", 2, False)):
+            stage.run(75, restart=restart, NEW=new)
+            words = (stage.folder / "srun.arguments").read_text().splitlines()
+            must(("other/checkpoints/step-5" in words) == resumes and words[-2:] == ["--change", "data"], f"try {restart} starts {words}")
         stage = Stage(folder, binary, ["--array", "3-5", "--set", "run.seed={array}"])
         stage.run(0, SLURM_ARRAY_TASK_ID="4", SLURM_ARRAY_JOB_ID="6")
         words = (stage.folder / "srun.arguments").read_text().splitlines()

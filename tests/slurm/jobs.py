@@ -387,8 +387,8 @@ def trials(b, count, seed):
     """Random disturbances at random moments, one to three in each run."""
     kinds = ("rank", "rank", "srun", "stepd", "requeue", "down", "lose")
     different, hits, restarts = 0, {}, 0
-    begin = time.monotonic()
-    b.reference()
+    begin, steps = time.monotonic(), 5 * STEPS
+    b.reference(steps=steps)
     # A step daemon that does not notice the death of its task is given up after 8 s instead of a minute.
     text = b.call([b.binary, "submit", "--print-template"]).stdout
     assert text.count("({{srun_options}})") == 1
@@ -397,10 +397,10 @@ def trials(b, count, seed):
         rng = random.Random(seed * 100003 + trial)
         run = f"trial-{trial}"
         start = time.monotonic()
-        job = b.submit(run, "--requeues", "10", "--template", "trial.sbatch")
+        job = b.submit(run, "--requeues", "10", "--template", "trial.sbatch", sets=[f"training.steps={steps}"])
         done = []
         for _ in range(rng.choice([1, 1, 2, 3])):
-            step = rng.randrange(0, STEPS)
+            step = rng.randrange(0, steps)
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline and b.state(job)[0] not in TERMINAL and max([line.get("step", 0) for line in b.lines(run)] or [-1]) < step:
                 b.hurry(job)
@@ -414,7 +414,7 @@ def trials(b, count, seed):
         try:
             state = b.finish(job)
             assert state == "COMPLETED", f"{run} has ended as {state}"
-            b.check_bits(run)
+            b.check_bits(run, steps=steps)
             restarts += b.state(job)[2]
         except (AssertionError, OSError, subprocess.SubprocessError) as error:
             different += 1

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/mesh.h"
+#include "trainer/commands/restart_planner.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/config/load.h"
 #include "trainer/doctor/needs.h"
@@ -144,7 +145,10 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
   job.log_directory = (logs / "slurm").string();
   job.command = {own_path().string(), "train", fs::absolute(arguments.config).string()};
   for (const std::string& one : sets) job.command.insert(job.command.end(), {"--set", one});
+  job.again = job.command;
   job.command.insert(job.command.end(), arguments.train_options.begin(), arguments.train_options.end());
+  const std::vector<std::string> later = without("--resume", arguments.train_options);
+  job.again.insert(job.again.end(), later.begin(), later.end());
   return job;
 }
 

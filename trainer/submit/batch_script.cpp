@@ -58,13 +58,17 @@ std::string srun_options_of(const Allocation& a) {
 }
 
 std::map<std::string, std::string> values_of(const Job& job) {
-  std::vector<std::string> command;
-  for (const std::string& word : job.command) command.push_back(job.array ? shell_word_of_element(word) : shell_word(word));
+  const auto quoted = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> out;
+    for (const std::string& word : words) out.push_back(job.array ? shell_word_of_element(word) : shell_word(word));
+    return shell_words(out);
+  };
   return {{"job_name", job_name_of(job.run_name)},
           {"directives", directives_of(job)},
           {"working_directory", shell_word(job.working_directory)},
           {"run_directory", job.array ? shell_word_of_element(job.run_directory) : shell_word(job.run_directory)},
-          {"command", shell_words(command)},
+          {"command", quoted(job.command)},
+          {"command_again", quoted(job.again.empty() ? job.command : job.again)},
           {"srun_options", srun_options_of(job.allocation)},
           {"requeues", std::to_string(job.requeues)},
           {"strikes", std::to_string(job.strikes)}};
@@ -75,7 +79,7 @@ bool is_name(std::string_view text) { return !text.empty() && text.find_first_no
 }  // namespace
 
 std::vector<std::string> placeholders() {
-  return {"command", "directives", "job_name", "requeues", "run_directory", "srun_options", "strikes", "working_directory"};
+  return {"command", "command_again", "directives", "job_name", "requeues", "run_directory", "srun_options", "strikes", "working_directory"};
 }
 
 std::string batch_script(const Job& job, const std::string& text, const std::string& name) {

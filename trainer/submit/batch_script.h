@@ -14,6 +14,7 @@ struct Job {
   std::string working_directory;           ///< absolute; where the paths of the configuration begin
   std::string run_directory = {};          ///< absolute; of an array, with kArrayIndex
   std::string log_directory = {};          ///< absolute; where the log is written unless `output` is given
+  std::vector<std::string> again = {};     ///< `command` of later tries, once the job has saved a checkpoint of its own; empty: the same
   std::vector<std::string> command = {};   ///< of the run, with kArrayIndex where it differs between the elements of an array
   std::optional<std::string> array = {};   ///< numbers of the elements, as sbatch reads them
   std::vector<std::string> after = {};     ///< ids of the jobs that must have succeeded before

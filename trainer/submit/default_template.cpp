@@ -18,6 +18,7 @@ cd -- {{working_directory}} || exit 66
 
 run={{run_directory}}
 command=({{command}})
+again=({{command_again}}) # the same without --resume, to continue from a checkpoint of this job
 srun_options=({{srun_options}})
 most_requeues={{requeues}}
 most_strikes={{strikes}}
@@ -26,6 +27,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 job=$SLURM_JOB_ID
 restart=${SLURM_RESTART_COUNT:-0}
 notes=$run/slurm
+begun=$notes/$job.begun       # the newest checkpoint before this job
 messages=$notes/$job.messages # standard error of this try: an exit code alone does not tell a diverged run from a lost rank
 tries=$notes/$job.tries       # a line for each end that needed another try: exit code, newest checkpoint, nodes, time
 failed=$notes/$job.failed     # a line for each time that a node has failed
@@ -92,6 +94,9 @@ lost=$(tail -n 1 -- "$notes/jobs.jsonl" 2> /dev/null | grep -F "\"job\": \"$job\
 if [ -n "$lost" ]; then
   sinfo --noheader --Node --nodes="$lost" --states=down,fail,drain,no_respond --format=%N | sort -u >> "$failed"
 fi
+
+[ -e "$begun" ] || newest_checkpoint > "$begun"
+[ "$(newest_checkpoint)" = "$(cat -- "$begun")" ] || command=("${again[@]}")
 
 record event start nodes "$SLURM_JOB_NODELIST" partition "$SLURM_JOB_PARTITION" tasks "${SLURM_NTASKS:-1}"
 code=0
