@@ -32,6 +32,11 @@ esac
 """,
     "srun": """if [ "$1" = --mpi=list ]; then printf 'MPI plugin types are...\\n\\tpmix\\n\\tnone\\n' >&2; exit 0; fi
 printf '%s\\n' "$@" > "$FAKES/srun.arguments"
+if [ -e "$FAKES/fail_launch" ]; then
+  rm "$FAKES/fail_launch"
+  echo "srun: error: task 1 launch failed: Unspecified error" >&2
+  exit 137
+fi
 echo "step 1/2"
 printf '%s\\n' "$MESSAGE" >&2
 if [ -n "${NEW:-}" ]; then mkdir -p "$RUN/checkpoints"; ln -sfn "step-$RANDOM$RANDOM" "$RUN/checkpoints/latest"; fi
@@ -137,6 +142,11 @@ def command_lines(binary):
         must(words[train + 1:] == ["train", f"{folder}/run.yaml", "--set", "run.name=a $(touch hacked) 'b' \"c\"", "--max-steps", "5"], f"srun starts {words}")
         must({"--mpi=pmix", "--ntasks=2", "--ntasks-per-node=2", "--cpus-per-task=2", "--wait=60"} <= set(words[:train]), f"srun is called with {words}")
         must(not list(stage.folder.glob("**/hacked")), "a name has reached a shell")
+        (stage.folder / "fail_launch").write_text("")
+        done = stage.run(0)
+        must(done.returncode == 0 and [call[0] for call in stage.calls()].count("srun") == 2, f"a step that could not be started: {done}")
+        done = stage.run(0, "srun: error: task 1 launch failed: Unspecified error")
+        must(done.returncode == 70 and [call[0] for call in stage.calls()].count("srun") == 3 and stage.requeued(), f"steps that cannot be started: {done}")
         # A later try continues from a checkpoint of the job, whatever the first one resumed; before there is one it does not.
         stage = Stage(folder, binary, ["--", "--resume", "other/checkpoints/step-5", "--change", "data"])
         for new, restart, resumes in (("", 0, True), ("1", 1, True), ("", 2, False)):

@@ -99,11 +99,16 @@ fi
 [ "$(newest_checkpoint)" = "$(cat -- "$begun")" ] || command=("${again[@]}")
 
 record event start nodes "$SLURM_JOB_NODELIST" partition "$SLURM_JOB_PARTITION" tasks "${SLURM_NTASKS:-1}"
-code=0
-{
-  srun "${srun_options[@]}" "${command[@]}" 2>&1 >&3 | (trap '' TERM INT HUP USR1 USR2 && exec tee -- "$messages" >&2)
-} 3>&1 || code=$?
-# After the death of a step daemon srun may exit with 0, though no rank has ended.
+# After the death of a step daemon its node cannot start a step of the same number, which the first step of the next try has: another step can.
+for attempt in 1 2 3; do
+  code=0
+  {
+    srun "${srun_options[@]}" "${command[@]}" 2>&1 >&3 | (trap '' TERM INT HUP USR1 USR2 && exec tee -- "$messages" >&2)
+  } 3>&1 || code=$?
+  grep -qE '^srun: .*(launch failed|aborted before step completely launched)' -- "$messages" || break
+  echo "srun has not started all tasks, attempt $attempt of 3" >&2
+done
+# srun may then exit with 0, too, though no rank has ended.
 if [ $code -eq 0 ] && grep -qE '^srun: (error|launch/slurm|Job step aborted)' -- "$messages"; then code=70; fi
 
 next=ends why="exit code $code"
