@@ -387,7 +387,7 @@ def trials(b, count, seed):
     """Random disturbances at random moments, one to three in each run."""
     kinds = ("rank", "rank", "srun", "stepd", "requeue", "down", "lose")
     different, hits, restarts = 0, {}, 0
-    begin, steps = time.monotonic(), 5 * STEPS
+    begin, steps = time.monotonic(), 2 * STEPS
     b.reference(steps=steps)
     # A step daemon that does not notice the death of its task is given up after 8 s instead of a minute.
     text = b.call([b.binary, "submit", "--print-template"]).stdout
