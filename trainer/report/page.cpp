@@ -136,6 +136,7 @@ std::string page_html(std::span<const RunView> runs, const std::string& version)
   body += section("ranks", "Ranks", ranks_section(runs, numbers));
   body += section("samples", "Samples of text", samples_section(runs));
   if (runs.size() == 1) body += section("all", "All results", results_table(runs));
+  body += section("slurm", "Slurm jobs", slurm_section(runs));
   body += section("configuration", "Configuration", configuration_section(runs));
   body += section("environment", "Environment", environment_section(runs));
   return concat(

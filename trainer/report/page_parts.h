@@ -14,6 +14,8 @@ std::string causes_section(std::span<const RunView> runs);
 std::string ranks_section(std::span<const RunView> runs, PlotNumbers& numbers);
 /// Texts of the events {"event": "sample", "step": ..., "prompt": ..., "text": ...}, which are optional; the last of each run.
 std::string samples_section(std::span<const RunView> runs);
+/// The starts of the Slurm jobs that `trireme submit` has submitted.
+std::string slurm_section(std::span<const RunView> runs);
 /// Keys whose values differ between several runs.
 std::string differences_section(std::span<const RunView> runs);
 std::string configuration_section(std::span<const RunView> runs);

@@ -254,6 +254,11 @@ RunRecord read_run(const fs::path& directory) {
   read_part(run, "config.yaml", [&](const fs::path& path) { read_config(run, path); });
   read_part(run, "environment.json", [&](const fs::path& path) { run.environment = parse_object(read_text(path), path.string()); });
   read_part(run, "metrics.jsonl", [&](const fs::path& path) { read_metrics(run, path); });
+  try {
+    run.slurm = slurm_tries(run.directory);
+  } catch (const DataError& problem) {
+    run.problems.emplace_back(problem.what());
+  }
   if (run.skipped_lines > 0) run.problems.push_back(concat("metrics.jsonl: ", counted(run.skipped_lines, "line"), " cut or damaged, skipped"));
   return run;
 }

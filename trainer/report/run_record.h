@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trainer/report/rank_step_times.h"
+#include "trainer/report/slurm_tries.h"
 
 namespace trireme::report {
 
@@ -65,6 +66,7 @@ struct RunRecord {
   std::vector<EvaluationRecord> evaluations;
   std::vector<EventRecord> events;
   RankStepTimes ranks;
+  std::vector<SlurmTry> slurm;        ///< starts of its Slurm jobs
   int64_t skipped_lines = 0;          ///< lines of metrics.jsonl that are cut, damaged or too long
   std::vector<std::string> problems;  ///< sentences about files that are missing or damaged
 

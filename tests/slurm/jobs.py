@@ -1,0 +1,464 @@
+#!/usr/bin/env python3
+"""Runs `trireme submit` on a real Slurm, a throw-away cluster of three nodes on this machine (tests/slurm/cluster.sh), and disturbs the jobs. Every run must end
+with the losses, gradient norms and checkpoint bytes of one that mpirun has trained undisturbed. Needs root and Slurm (tests/slurm/cluster.sh install).
+
+  tests/slurm/jobs.py                          all cases, about ten minutes
+  tests/slurm/jobs.py preempt node             those whose name contains one of the words
+  tests/slurm/jobs.py --trials 100 [--seed 1]  random kills at random moments instead: ranks, srun, slurmstepd, requeue, nodes
+Exits with 1 if anything differs, with 77 where Slurm is not installed.
+"""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "tests/slurm/cluster.sh"
+NODES = ("node1", "node2", "node3")
+STEPS = 24
+CONFIG = """run: {name: "it's $(touch hacked)", directory: run, device: cpu}
+model: {layers: 2, hidden_size: 16, heads: 2, kv_heads: 2, ffn_size: 32, dropout: 0.1}
+parallel: {data: 2, zero_stage: 3}
+training:
+  steps: %d
+  sequence_length: 16
+  global_batch_size: 8
+  optimizer: {learning_rate: 1.0e-2}
+  schedule: {name: cosine, warmup_steps: 2, final_learning_rate: 1.0e-3}
+data: {train: [train]}
+checkpoint: {every: 4}
+resilience: {hang_seconds: 20}
+""" % STEPS
+TERMINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+
+
+class Bench:
+    """The cluster, and a directory with a configuration and data."""
+
+    def __init__(self, binary, keep):
+        self.binary, self.keep = binary, keep
+        (ROOT / "runs").mkdir(exist_ok=True)
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="slurm-", dir=ROOT / "runs"))  # nodes have a /tmp of their own
+        self.slurm = self.work / "cluster"
+        # More ranks than cores: idle ranks must give theirs away.
+        self.environment = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1"}
+        (self.work / "run.yaml").write_text(CONFIG)
+        rng = random.Random(1)
+        (self.work / "text.txt").write_text("".join(" ".join(rng.choice(CONFIG.split()) for _ in range(12)) + "\n" for _ in range(2000)))
+        self.call([binary, "data", "build", "--tokenizer", "bytes", "--output", "train", "text.txt"])
+        self.call([CLUSTER, "start", self.slurm])
+        self.references, self.pending = {}, {}
+
+    def close(self):
+        subprocess.run([CLUSTER, "stop", self.slurm], check=False)
+        if self.keep:
+            print(f"kept: {self.work}")
+        else:
+            shutil.rmtree(self.work)
+
+    def call(self, command, code=0):
+        done = subprocess.run([str(word) for word in command], cwd=self.work, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
+        if code is not None and done.returncode != code:
+            raise AssertionError(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def on(self, *command, code=0):
+        """Runs a command on the cluster's control host."""
+        return self.call([CLUSTER, "run", self.slurm, *command], code)
+
+    def submit(self, run, *options, sets=(), nodes=2):
+        words = ["--nodes", nodes, "--cpus-per-rank", "1", *options, "--set", f"run.directory={run}"]
+        for one in sets:
+            words += ["--set", one]
+        return self.on(self.binary, "submit", "run.yaml", *words).stdout.strip()
+
+    def state(self, job):
+        """State, reason and number of restarts."""
+        text = self.on("scontrol", "show", "job", "-o", job).stdout
+        found = re.search(r"JobState=(\S+) Reason=(\S+).*? Restarts=(\d+)", text)
+        return found[1], found[2], int(found[3])
+
+    def hurry(self, job):
+        """Shortens the two minutes that Slurm lets a requeued job wait to some seconds: a node refuses a job that it has just ended. Only once, as each change
+        delays the job, too."""
+        text = self.on("scontrol", "show", "job", "-o", job).stdout
+        eligible = re.search(r" EligibleTime=(\d\S+)", text)
+        if " JobState=PENDING " not in text:
+            self.pending.pop(job, None)
+        elif eligible and time.mktime(time.strptime(eligible[1], "%Y-%m-%dT%H:%M:%S")) > time.time() + 2 and time.monotonic() > self.pending.setdefault(job, time.monotonic()) + 4:
+            self.on("scontrol", "update", f"JobId={job}", "StartTime=now", code=None)
+
+    def finish(self, job, limit=300):
+        """Waits for the end of a job. Returns its last state."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            state = self.state(job)[0]
+            if state in TERMINAL:
+                return state
+            self.hurry(job)
+            time.sleep(0.5)
+        raise AssertionError(f"job {job} has not ended: {self.state(job)}")
+
+    def wait_for_step(self, run, step, limit=100):
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if any(line.get("step", 0) >= step for line in self.lines(run)):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{run} does not reach step {step}")
+
+    def lines(self, run):
+        try:
+            text = (self.work / run / "metrics.jsonl").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def tries(self, run):
+        return [json.loads(line) for line in (self.work / run / "slurm/jobs.jsonl").read_text().splitlines()]
+
+    def log(self, run):
+        return "".join(path.read_text(errors="replace") for path in sorted((self.work / run / "slurm").glob("*.log")))
+
+    def bits(self, run, steps):
+        """Losses and norms as they are written, and the digest of the last checkpoint."""
+        text = (self.work / run / "metrics.jsonl").read_text(encoding="utf-8")
+        figures = re.findall(r'^\{"step":(\d+),"loss":([^,]+),"grad_norm":([^,]+),', text, re.M)
+        digest = hashlib.sha256()
+        for path in sorted((self.work / run / f"checkpoints/step-{steps:08d}").glob("*.safetensors")):
+            digest.update(path.name.encode() + path.read_bytes())
+        return [int(one[0]) for one in figures], figures, digest.hexdigest()
+
+    def reference(self, seed=1234, steps=STEPS):
+        if (seed, steps) not in self.references:
+            run = f"reference-{seed}-{steps}"
+            self.call([self.binary, "train", "run.yaml", "--set", f"run.directory={run}", "--set", f"run.seed={seed}", "--set", f"training.steps={steps}"])
+            self.references[seed, steps] = self.bits(run, steps)
+        return self.references[seed, steps]
+
+    def check_bits(self, run, seed=1234, steps=STEPS):
+        found, wanted = self.bits(run, steps), self.reference(seed, steps)
+        assert found[0] == list(range(1, steps + 1)), f"{run}: steps {found[0]}"
+        assert found == wanted, f"{run} differs from the undisturbed run"
+        assert not (self.work / "hacked").exists(), "a name has reached a shell"
+
+    def processes(self, job, kind):
+        """Process ids, on this host, of a job's ranks, sruns, or step daemons."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                comm, command = (entry / "comm").read_text().strip(), (entry / "cmdline").read_bytes()
+                environment = dict(part.split(b"=", 1) for part in (entry / "environ").read_bytes().split(b"\0") if b"=" in part)
+            except OSError:
+                continue
+            if environment.get(b"SLURM_CONF") != str(self.slurm / "slurm.conf").encode():
+                continue
+            if kind == "stepd" and command.startswith(f"slurmstepd: [{job}.0]".encode()):
+                found.append((0, int(entry.name)))
+            if environment.get(b"SLURM_JOB_ID") != job.encode():
+                continue
+            if (kind == "srun" and comm == "srun") or (kind == "rank" and b"SLURM_PROCID" in environment and b"\0train\0" in command and comm.startswith("trireme")):
+                found.append((int(environment.get(b"SLURM_PROCID", b"0")), int(entry.name)))
+        return [pid for _, pid in sorted(found)]
+
+    def nodes_of(self, job):
+        names = re.search(r" NodeList=(\S*)", self.on("scontrol", "show", "job", "-o", job).stdout)[1]
+        return [] if names in ("", "(null)") else self.on("scontrol", "show", "hostnames", names).stdout.split()
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def case_plain(b):
+    job = b.submit("plain")
+    assert b.finish(job) == "COMPLETED", b.log("plain")
+    b.check_bits("plain")
+    script = (b.work / "plain/slurm/submit.sbatch").read_text()
+    assert "#SBATCH --job-name=it_s___touch_hacked_" in script
+    assert [one["event"] for one in b.tries("plain")] == ["start", "end"]
+
+
+def case_names(b):
+    """A directory whose name means much to a shell, and to sbatch."""
+    name = "a $(touch hacked) `touch hacked` ; 'x' %j x#1 -- ü"
+    job = b.submit(name)
+    assert b.finish(job) == "COMPLETED"
+    b.check_bits(name)
+    assert (b.work / name / f"slurm/{job}.log").exists(), "the log is elsewhere"
+
+
+def case_array(b):
+    job = b.submit("many", "--array", "0-5", sets=["run.seed={array}"], nodes=1)
+    for element in range(6):
+        assert b.finish(f"{job}_{element}") == "COMPLETED", b.log("many")
+        b.check_bits(f"many/{element}", seed=element)
+        assert b.tries(f"many/{element}")[0]["array"] == f"{job}_{element}"
+
+
+def case_chain(b):
+    first = b.submit("first")
+    second = b.submit("second", "--after", first)
+    assert "Dependency=afterok:" + first in b.on("scontrol", "show", "job", "-o", second).stdout
+    assert b.finish(first) == "COMPLETED" and b.finish(second) == "COMPLETED"
+    assert b.tries("second")[0]["time"] >= b.tries("first")[-1]["time"], "the second has not waited for the first"
+    b.check_bits("second")
+    # After a job that fails the next one does not start.
+    bad = b.submit("bad", sets=["data.train=[nowhere]"])
+    never = b.submit("never", "--after", bad)
+    assert b.finish(bad) == "FAILED" and b.finish(never) == "CANCELLED"
+    assert not (b.work / "never/metrics.jsonl").exists()
+    assert [one.get("code") for one in b.tries("bad")] == [None, 66], b.tries("bad")
+
+
+def case_preemption(b):
+    job = b.submit("preempted", "--partition", "low")
+    b.wait_for_step("preempted", 7)
+    high = b.on("sbatch", "--parsable", "--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2").stdout.strip()
+    assert b.finish(high) == "COMPLETED"
+    assert b.finish(job) == "COMPLETED", b.log("preempted")
+    b.check_bits("preempted")
+    codes = [one["code"] for one in b.tries("preempted") if one["event"] == "end"]
+    assert codes == [75, 0], codes
+
+
+def case_time_limit(b):
+    begin = time.monotonic()
+    b.reference()
+    steps = int(STEPS * max(3, 60 / max(time.monotonic() - begin, 1)))  # about a minute and more
+    steps = min(steps, 1500)
+    job = b.submit("limited", "--time", "1", sets=[f"training.steps={steps}"])
+    assert b.finish(job, 900) == "COMPLETED", b.log("limited")
+    b.check_bits("limited", steps=steps)
+    codes = [one["code"] for one in b.tries("limited") if one["event"] == "end"]
+    assert codes[0] == 75 and codes[-1] == 0 and set(codes) == {75, 0}, codes
+
+
+def case_signal(b):
+    job = b.submit("signalled")
+    b.wait_for_step("signalled", 7)
+    b.on("scancel", "--signal=TERM", job)
+    assert b.finish(job) == "COMPLETED", b.log("signalled")
+    b.check_bits("signalled")
+    assert [one["code"] for one in b.tries("signalled") if one["event"] == "end"] == [75, 0]
+
+
+def case_cancel(b):
+    job = b.submit("cancelled")
+    b.wait_for_step("cancelled", 7)
+    b.on("scancel", job)
+    assert b.finish(job) == "CANCELLED"
+    end = b.tries("cancelled")[-1]
+    assert (end["event"], end["code"], end["next"]) == ("end", 75, "ends"), end
+    saved = (b.work / "cancelled/checkpoints/latest").resolve().name
+    assert int(saved[5:]) >= 7, f"scancel has saved {saved}"
+    assert b.state(job)[2] == 0, "a cancelled job is requeued"
+    again = b.submit("cancelled")
+    assert b.finish(again) == "COMPLETED"
+    b.check_bits("cancelled")
+
+
+def case_requeue(b):
+    job = b.submit("requeued")
+    b.wait_for_step("requeued", 7)
+    b.on("scontrol", "requeue", job)
+    assert b.finish(job) == "COMPLETED", b.log("requeued")
+    b.check_bits("requeued")
+    assert b.state(job)[2] == 1
+
+
+def case_node_down(b):
+    job = b.submit("down")
+    b.wait_for_step("down", 7)
+    node = b.nodes_of(job)[1]
+    b.on("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    b.on("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")  # else it returns when its slurmd reports
+    time.sleep(2)
+    try:
+        assert b.finish(job) == "COMPLETED", b.log("down")
+        b.check_bits("down")
+        assert node not in b.on("scontrol", "show", "hostnames", b.tries("down")[-2]["nodes"]).stdout.split()
+        assert b.state(job)[2] == 1
+    finally:
+        b.on("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def case_node_lost(b):
+    """The node of the batch script and of rank 0 loses its power."""
+    job = b.submit("lost")
+    b.wait_for_step("lost", 7)
+    node = b.nodes_of(job)[0]
+    b.call([CLUSTER, "lose", b.slurm, node])
+    try:
+        time.sleep(8)
+        assert b.finish(job) == "COMPLETED", b.log("lost")
+        b.check_bits("lost")
+        failed = (b.work / f"lost/slurm/{job}.failed").read_text().split()
+        assert failed == [node], f"failures are counted for {failed}, not for {node}"
+    finally:
+        b.call([CLUSTER, "boot", b.slurm, node])
+
+
+def case_bad_node(b):
+    """A rank dies twice on the same node: the third try must avoid it."""
+    b.on("scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=test")  # so that the second try has the same nodes
+    job = b.submit("struck", "--strikes", "2", sets=["checkpoint.every=3"])
+    bad, step = "node2", 5
+    for _ in range(2):
+        b.wait_for_step("struck", step)
+        assert bad in b.nodes_of(job), b.nodes_of(job)
+        kill(b.processes(job, "rank")[b.nodes_of(job).index(bad)])
+        step += 8
+        deadline = time.monotonic() + 60
+        while b.state(job)[0] == "RUNNING" and time.monotonic() < deadline:
+            time.sleep(0.2)
+        while b.state(job)[0] in ("PENDING", "COMPLETING") and time.monotonic() < deadline:
+            b.hurry(job)
+            time.sleep(0.5)
+            if step > 13:
+                b.on("scontrol", "update", "NodeName=node3", "State=RESUME", code=None)
+    assert b.finish(job) == "COMPLETED", b.log("struck")
+    b.check_bits("struck")
+    assert f"excluded from now on: {bad}" in b.log("struck"), b.log("struck")
+    last = [one for one in b.tries("struck") if one["event"] == "start"][-1]
+    assert bad not in b.on("scontrol", "show", "hostnames", last["nodes"]).stdout.split()
+
+
+def case_refused(b):
+    """Bad input ends with 64 and writes nothing, also where only sbatch knows that it is bad."""
+    before = sorted(str(path) for path in b.work.iterdir())
+    for words, message in [(["--partition", "lo"], "nearest low"), (["--time", "2-0"], "over the limit of partition low"), (["--time", "1x"], "is not a time"),
+                           (["--nodes", "4", "--set", "parallel.data=4"], "4 nodes"), (["--nodes", "3"], "do not divide evenly"), (["--array", "5-1"], "--array"),
+                           (["--partition", "short", "--nodes", "3", "--set", "parallel.data=3", "--set", "training.global_batch_size=9"], "MaxNodes"),
+                           (["--ranks-per-node", "5"], "4 CPUs"), (["--after", "x"], "no job id"), (["--set", "run.device=cuda"], "has GPUs"),
+                           (["--set", "run.seed={array}"], "allowed with --array"), (["--set", "run.nonsense=1"], "unknown"),
+                           (["--after", "99999", "--qos", "none\nsuch"], "cannot be written"), (["--", "--nonsense"], "--nonsense"),
+                           (["--", "--set", "run.seed=1"], "stands behind --")]:
+        done = b.on(b.binary, "submit", "run.yaml", "--set", "run.directory=nothing", *words, code=None)
+        assert done.returncode == 64, f"{words}: exit code {done.returncode}: {done.stderr}"
+        assert message in done.stderr, f"{words}: {done.stderr}"
+    done = b.on(b.binary, "submit", "run.yaml", "--set", "run.directory=nothing", "--set", "parallel.data=1", "--partition", "low", "--output", "x" * 3000, code=None)
+    assert (done.returncode == 64) == (not (b.work / "nothing").exists()), "what sbatch has refused is left"
+    assert sorted(str(path) for path in b.work.iterdir() if path.name != "nothing") == before
+    done = subprocess.run([b.binary, "submit", "run.yaml"], cwd=b.work, env={**b.environment, "PATH": "/nowhere"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 66 and "login node" in done.stderr, done.stderr
+
+
+def disturb(b, job, run, how, rng):
+    """One disturbance. Returns what was hit."""
+    if how in ("rank", "srun", "stepd"):
+        victims = b.processes(job, how)
+        if victims:
+            kill(rng.choice(victims))
+        return how if victims else None
+    nodes = b.nodes_of(job)
+    if b.state(job)[0] != "RUNNING" or not nodes:
+        return None
+    if how == "requeue":
+        b.on("scontrol", "requeue", job, code=None)
+        return how
+    node = rng.choice(nodes)
+    if how == "down":
+        b.on("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=trial")
+        time.sleep(1)
+        b.on("scontrol", "update", f"NodeName={node}", "State=RESUME", code=None)
+    else:
+        b.call([CLUSTER, "lose", b.slurm, node])
+        time.sleep(rng.choice([1, 8]))
+        b.call([CLUSTER, "boot", b.slurm, node])
+    return how
+
+
+def trials(b, count, seed):
+    """Random disturbances at random moments, one to three in each run."""
+    kinds = ("rank", "rank", "srun", "stepd", "requeue", "down", "lose")
+    different, hits, restarts = 0, {}, 0
+    begin, steps = time.monotonic(), 2 * STEPS
+    b.reference(steps=steps)
+    # A step daemon that does not notice the death of its task is given up after 8 s instead of a minute.
+    text = b.call([b.binary, "submit", "--print-template"]).stdout
+    assert text.count("({{srun_options}})") == 1
+    (b.work / "trial.sbatch").write_text(text.replace("({{srun_options}})", "({{srun_options}} --wait=8)"))
+    for trial in range(count):
+        rng = random.Random(seed * 100003 + trial)
+        run = f"trial-{trial}"
+        start = time.monotonic()
+        job = b.submit(run, "--requeues", "10", "--template", "trial.sbatch", sets=[f"training.steps={steps}"])
+        done = []
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            step = rng.randrange(0, steps)
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and b.state(job)[0] not in TERMINAL and max([line.get("step", 0) for line in b.lines(run)] or [-1]) < step:
+                b.hurry(job)
+                time.sleep(0.1)
+            time.sleep(rng.random() * 0.3)
+            how = rng.choice(kinds)
+            hit = disturb(b, job, run, how, rng)
+            if hit:
+                hits[hit] = hits.get(hit, 0) + 1
+                done.append(hit)
+        try:
+            state = b.finish(job)
+            assert state == "COMPLETED", f"{run} has ended as {state}"
+            b.check_bits(run, steps=steps)
+            restarts += b.state(job)[2]
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            different += 1
+            print(f"trial {trial} ({', '.join(done)}): {error}\n{b.log(run)[-3000:]}", file=sys.stderr)
+        else:
+            print(f"trial {trial}: {', '.join(done) or 'not hit'}; {b.state(job)[2]} restarts; {time.monotonic() - start:.0f} s", flush=True)
+            shutil.rmtree(b.work / run)
+    print(f"{count} trials, {sum(hits.values())} disturbances {hits}, {restarts} restarts, {different} different, {time.monotonic() - begin:.0f} s")
+    return different
+
+
+def cases(b, words):
+    failed = 0
+    for name, case in [(name[5:], value) for name, value in globals().items() if name.startswith("case_")]:
+        if words and not any(word in name for word in words):
+            continue
+        begin = time.monotonic()
+        try:
+            case(b)
+            print(f"{name}: ok, {time.monotonic() - begin:.0f} s", flush=True)
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            failed += 1
+            print(f"{name}: FAILED: {error}", flush=True)
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--binary", default=ROOT / "build/trireme")
+    parser.add_argument("--trials", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="keep the work directory")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0 or not shutil.which("slurmctld") or not shutil.which("slurmd"):
+        print("skipped: needs root and Slurm (tests/slurm/cluster.sh install)")
+        return 77
+    bench = Bench(pathlib.Path(arguments.binary).resolve(), arguments.keep)
+    try:
+        failed = trials(bench, arguments.trials, arguments.seed) if arguments.trials else cases(bench, arguments.words)
+    finally:
+        bench.close()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
