@@ -349,7 +349,9 @@ TEST_CASE("sweep: a range test plots the loss over the learning rate and suggest
   prepare_sweep(home);
   write_sweep(home, "s", "set: {training.max_rejected_steps: 4}\nrange_test: {from: 1.0e-5, to: 10, steps: 120}\n");
   const Outcome outcome = must(home, {"sweep", "s.yaml"});
-  CHECK_THAT(outcome.out + outcome.err, Contains("there the smoothed loss falls fastest"));
+  CHECK_THAT(outcome.out, Contains("there the smoothed loss falls fastest"));
+  CHECK(json::parse(read_file(home / "s/results.json"))["range_test"]["suggested"].is_number());
+  CHECK_FALSE(fs::exists(home / "s/best.yaml"));
   const std::vector<json> lines = metrics(home / "s/points/000-range_test");
   std::vector<double> rates;
   for (const json& line : lines)

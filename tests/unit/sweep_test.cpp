@@ -69,7 +69,7 @@ TEST_CASE("sweep: points are all combinations of the axes, the first axis varyin
 
 TEST_CASE("sweep: grids have exact ends, round values and integers for integer keys") {
   CHECK(labels(sweep_file("axes: {training.optimizer.learning_rate: {grid: logspace, from: 0.001, to: 0.1, count: 5}}")) ==
-        std::vector<std::string>{"learning_rate=0.001", "learning_rate=0.0031622776601684", "learning_rate=0.01", "learning_rate=0.031622776601684",
+        std::vector<std::string>{"learning_rate=0.001", "learning_rate=0.00316228", "learning_rate=0.01", "learning_rate=0.0316228",
                                  "learning_rate=0.1"});
   CHECK(labels(sweep_file("axes: {model.dropout: {grid: linspace, from: 0, to: 0.3, count: 4}}")) ==
         std::vector<std::string>{"dropout=0", "dropout=0.1", "dropout=0.2", "dropout=0.3"});

@@ -104,7 +104,7 @@ std::string summary(const sweep::Results& results) {
 }
 
 int exit_code_of(sweep::SweepEnd end, const sweep::Results& results) {
-  if (end == sweep::SweepEnd::kStopped) return static_cast<int>(ExitCode::kRequeue);
+  if (end == sweep::SweepEnd::kStopped || end == sweep::SweepEnd::kBlocked) return static_cast<int>(ExitCode::kRequeue);
   if (end == sweep::SweepEnd::kKilled) return static_cast<int>(ExitCode::kInternal);
   return static_cast<int>(results.failed() > 0 ? ExitCode::kFindings : ExitCode::kOk);
 }
@@ -113,6 +113,7 @@ void say_end(sweep::SweepEnd end, const sweep::SweepFile& file) {
   if (end == sweep::SweepEnd::kStopped) say("stopped on request, checkpoints saved; rerun the same command to resume");
   if (end == sweep::SweepEnd::kKilled) say("ended immediately by a second stop request; unsaved progress is lost");
   if (end == sweep::SweepEnd::kHours) say(concat("budget.hours=", *file.config.budget.hours, " are used up; checkpoints saved"));
+  if (end == sweep::SweepEnd::kBlocked) say("other processes run the points that are left; rerun the same command when they have ended");
   if (end == sweep::SweepEnd::kFailures)
     say(concat("stop_after_failures=", *file.config.stop_after_failures, " is reached: no further point is started"));
 }
@@ -122,7 +123,7 @@ int run_locally(const CheckedSweep& checked, const SweepArguments& arguments, co
   const sweep::SweepEnd end = runner.run();
   const sweep::Results results = report_results(checked, runner, arguments.json);
   say(summary(results));
-  if (results.best() != nullptr && !checked.file.config.range_test.from)
+  if (results.best() != nullptr)
     say(concat("best: point ", results.best()->run->point.index, " (", sweep::label_of(results.best()->run->point), "), ", checked.file.directory,
                "/best.yaml"));
   say_end(end, checked.file);

@@ -20,11 +20,8 @@ const YamlNode* part_of(const YamlNode& node, const std::string& key) {
   return found == node.children.end() ? nullptr : &*found;
 }
 
-/// The value in fourteen digits: 0.001 rather than 0.0010000000000000002.
-double rounded(double value) {
-  const std::string text = print("%.14g", value);
-  return decimal_number(text).value_or(value);
-}
+/// A value between the ends of a grid with few digits, for people: six on a logarithmic axis; ten on a linear one, 0.1 rather than 0.10000000000000001.
+double rounded(double value, bool log) { return decimal_number(print(log ? "%.6g" : "%.10g", value)).value_or(value); }
 
 std::string scalar_text(const YamlNode& node) { return node.quoted ? text_of(FieldValue(node.text)) : node.text; }
 
@@ -133,8 +130,8 @@ void AxisReader::read_grid(const YamlNode& node, Axis& axis) {
     double value = axis.log ? axis.from * std::pow(axis.to / axis.from, share) : axis.from + (axis.to - axis.from) * share;
     if (i == 0 || i == last)
       value = i == 0 ? axis.from : axis.to;  // exactly what the file says
-    else
-      value = rounded(value);
+    else if (!axis.integer)
+      value = rounded(value, axis.log);
     Setting one{axis.key, setting_text(value, axis.integer), node.at};
     if (!axis.values.empty() && axis.values.back() == one)
       return refuse_part(node, "count", concat("two values are rounded to ", one.value), "fewer values");

@@ -12,7 +12,6 @@
 #include "trainer/report/axis.h"
 #include "trainer/report/page_style.h"
 #include "trainer/report/text_escape.h"
-#include "trainer/sweep/range_test.h"
 
 namespace trireme::sweep {
 namespace {
@@ -20,6 +19,9 @@ namespace {
 using report::markup;
 using report::Quantity;
 using report::value_text;
+
+/// Curves of points that are not among the best stay in the background.
+constexpr const char* kFaint = ".faint .c6{opacity:.4}\n";
 
 std::string section(const std::string& id, const std::string& title, const std::string& body) {
   return body.empty() ? "" : concat("<section id=\"", id, "\"><h2>", markup(title), "</h2>\n", body, "</section>\n");
@@ -36,9 +38,12 @@ std::string tiles(const Results& results) {
   int64_t steps = 0;
   for (const ResultRow& row : results.rows) seconds += row.history.seconds, steps += row.steps;
   std::string text = "<dl class=\"tiles\">\n";
-  if (const ResultRow* const best = results.best(); best != nullptr && !config.range_test.from)
+  if (const ResultRow* const best = results.best(); best != nullptr)
     text += tile("best " + objective_text(config.objective), value_text(best->standing.score->value, Quantity::kNumber),
                  concat("point ", best->run->point.index, ", step ", report::grouped(best->standing.score->step)));
+  if (results.range_test && results.range_test->suggested)
+    text += tile("suggested learning rate", print("%.2g", *results.range_test->suggested),
+                 concat("lowest loss at ", print("%.2g", *results.range_test->lowest)));
   const size_t done = results.count(PointState::kDone);
   text += tile("points", std::to_string(results.rows.size()),
                concat(done, " done", results.failed() > 0 ? concat(", ", results.failed(), " failed") : ""));
@@ -53,7 +58,7 @@ std::string tiles(const Results& results) {
 
 std::string figure(const report::Plot& plot, report::PlotNumbers& numbers, const std::string& link, bool wide, const std::string& key,
                    const std::string& note = "") {
-  return concat("<figure", wide ? " class=\"wide\"" : "", "><figcaption>", markup(plot.title), " <small>", markup(plot.y.label),
+  return concat("<figure class=\"", wide ? "wide " : "", "faint\"><figcaption>", markup(plot.title), " <small>", markup(plot.y.label),
                 "</small></figcaption>\n", key, report::plot_html(plot, numbers, link),
                 note.empty() ? "" : concat("<p class=\"note\"><small>", markup(note), "</small></p>"), "</figure>\n");
 }
@@ -154,11 +159,11 @@ std::string page_html(const Results& results, std::span<const report::RunRecord>
   const std::string title = concat(test ? "Range test " : "Sweep ", std::filesystem::path(results.file->path).filename().string());
   std::string charts, words;
   if (test) {
-    words = range_test_result(records.front(), results.file->config.range_test).text;
-    if (const auto plot = range_test_plot(results, records.front())) charts += figure(*plot, numbers, "rates", true, report::key_html(*plot));
+    if (results.range_test) words = results.range_test->text;
+    if (const auto plot = range_test_plot(results)) charts += figure(*plot, numbers, "rates", true, report::key_html(*plot));
   }
-  if (const auto plot = losses_plot(results, records))
-    charts += figure(*plot, numbers, "steps", true, test ? "" : losses_key(results),
+  if (const auto plot = test ? std::nullopt : losses_plot(results, records))
+    charts += figure(*plot, numbers, "steps", true, losses_key(results),
                      "Values far above the others, as of points that diverge, are cut off. The cursor reads the eight best points.");
   std::string body = tiles(results);
   body += section("losses", test ? "Range test" : "Losses",
@@ -167,16 +172,16 @@ std::string page_html(const Results& results, std::span<const report::RunRecord>
   if (!test) body += section("axes", "Objective over each axis", axes_section(results, numbers));
   if (!test) body += section("best", "Best point", best_section(results));
   body += section("failures", "Failures", failures_section(results));
-  body += section("points", "Points, best first", points_table(results));
+  if (!test) body += section("points", "Points, best first", points_table(results));
   return concat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>", markup(title),
       "</title>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '",
-      report::kPageScriptSource, "'\">\n<link rel=\"icon\" href=\"data:,\">\n<style>", report::kPageStyle, "</style>\n</head>\n<body>\n<header><h1>",
-      markup(title), "</h1>\n<p class=\"sub\">", counted(results.rows.size(), "point"), " in ", markup(results.file->directory), ", from ",
-      markup(results.file->base), "</p></header>\n<main>\n", body, "</main>\n<footer>Made by trireme sweep, version ", markup(version),
-      ".</footer>\n<script type=\"application/json\" id=\"numbers\">", numbers.json(), "</script>\n<script>", report::kPageScript,
-      "</script>\n</body>\n</html>\n");
+      report::kPageScriptSource, "'\">\n<link rel=\"icon\" href=\"data:,\">\n<style>", report::kPageStyle, kFaint,
+      "</style>\n</head>\n<body>\n<header><h1>", markup(title), "</h1>\n<p class=\"sub\">", counted(results.rows.size(), "point"), " in ",
+      markup(results.file->directory), ", from ", markup(results.file->base), "</p></header>\n<main>\n", body,
+      "</main>\n<footer>Made by trireme sweep, version ", markup(version), ".</footer>\n<script type=\"application/json\" id=\"numbers\">",
+      numbers.json(), "</script>\n<script>", report::kPageScript, "</script>\n</body>\n</html>\n");
 }
 
 void write_page(const Results& results, const std::string& version) {

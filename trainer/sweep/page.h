@@ -13,8 +13,8 @@ namespace trireme::sweep {
 std::optional<report::Plot> losses_plot(const Results& results, std::span<const report::RunRecord> records);
 /// The objective over the values of an axis, by number `axis` of the file; nullopt unless two points with an objective have different numbers there.
 std::optional<report::Plot> axis_plot(const Results& results, size_t axis);
-/// Loss over learning rate of a range test.
-std::optional<report::Plot> range_test_plot(const Results& results, const report::RunRecord& record);
+/// Loss over learning rate of a range test; nullopt before its second step.
+std::optional<report::Plot> range_test_plot(const Results& results);
 
 /// The report of a sweep as one HTML document without references to other files. `records`: the run of each row of the results, empty ones for points
 /// that have not begun. `version`: of the program.

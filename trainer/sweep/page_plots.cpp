@@ -8,7 +8,6 @@
 #include "trainer/config/bind.h"
 #include "trainer/report/series.h"
 #include "trainer/sweep/page.h"
-#include "trainer/sweep/range_test.h"
 
 namespace trireme::sweep {
 namespace {
@@ -125,12 +124,13 @@ std::optional<Plot> axis_plot(const Results& results, size_t axis) {
   plot.curves.push_back(std::move(winner));
   const double ratio = best.rbegin()->first / best.begin()->first;
   place_axes(plot, of.log || (of.values.size() > 2 && best.begin()->first > 0 && ratio >= 30));
+  if (of.integer && !plot.x.log) plot.x.quantity = Quantity::kCount;  // whole ticks
   return plot;
 }
 
-std::optional<Plot> range_test_plot(const Results& results, const report::RunRecord& record) {
-  const RangeTestResult found = range_test_result(record, results.file->config.range_test);
-  if (found.rate.size() < 2) return std::nullopt;
+std::optional<Plot> range_test_plot(const Results& results) {
+  if (!results.range_test || results.range_test->rate.size() < 2) return std::nullopt;
+  const RangeTestResult& found = *results.range_test;
   Plot plot{.title = "Loss over learning rate"};
   plot.x.label = "training.optimizer.learning_rate";
   plot.y.label = "nats";

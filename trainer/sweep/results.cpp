@@ -40,7 +40,9 @@ std::string plain_name(const std::string& text) {
 
 }  // namespace
 
-const ResultRow* Results::best() const { return rows.empty() || !rows.front().standing.score ? nullptr : &rows.front(); }
+const ResultRow* Results::best() const {
+  return file->config.range_test.from || rows.empty() || !rows.front().standing.score ? nullptr : &rows.front();
+}
 
 size_t Results::count(PointState state) const {
   return static_cast<size_t>(std::ranges::count_if(rows, [&](const ResultRow& row) { return row.standing.state == state; }));
@@ -56,6 +58,7 @@ Results results_of(const SweepFile& file, const std::vector<PointRun>& runs, con
     if (histories[i].has_run) {
       const report::RunRecord run = report::read_run(runs[i].config.run.directory);
       if (run.steps.size() > 0) row.steps = run.steps.step.back();
+      if (file.config.range_test.from) results.range_test = range_test_result(run, file.config.range_test);
       if (row.standing.state == PointState::kFailed) row.standing.score.reset();
     }
     results.rows.push_back(std::move(row));
@@ -66,6 +69,7 @@ Results results_of(const SweepFile& file, const std::vector<PointRun>& runs, con
 
 std::string results_table(const Results& results, size_t most) {
   constexpr size_t kLongestMessage = 60;
+  if (results.range_test && results.failed() == 0) return results.range_test->text + "\n";
   ordered_json rows = ordered_json::array();
   size_t shown = 0, hidden = 0;
   for (const ResultRow& row : results.rows) {
@@ -104,12 +108,17 @@ ordered_json results_json(const Results& results) {
                                       : ordered_json(nullptr)}});
   }
   const ResultRow* const best = results.best();
-  return {{"sweep", results.file->path},
-          {"objective", objective_text(results.file->config.objective)},
-          {"goal", results.file->config.objective.goal.text()},
-          {"points", points},
-          {"best", best == nullptr ? ordered_json(nullptr) : ordered_json(best->run->point.index)},
-          {"failed", results.failed()}};
+  ordered_json json = {{"sweep", results.file->path},
+                       {"objective", objective_text(results.file->config.objective)},
+                       {"goal", results.file->config.objective.goal.text()},
+                       {"points", points},
+                       {"best", best == nullptr ? ordered_json(nullptr) : ordered_json(best->run->point.index)},
+                       {"failed", results.failed()}};
+  if (results.range_test) {
+    const auto rate = [](const std::optional<double>& value) { return value ? ordered_json(*value) : ordered_json(nullptr); };
+    json["range_test"] = {{"suggested", rate(results.range_test->suggested)}, {"lowest", rate(results.range_test->lowest)}};
+  }
+  return json;
 }
 
 std::string results_csv(const Results& results) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/sweep/range_test.h"
 #include "trainer/sweep/standings.h"
 
 namespace trireme::sweep {
@@ -18,8 +19,9 @@ struct ResultRow {
 
 struct Results {
   const SweepFile* file = nullptr;
-  std::vector<ResultRow> rows;  ///< best first: by objective within those that trained longest; then the others by index
-  /// The best point of those that trained longest; nullptr if no point has a finite objective.
+  std::vector<ResultRow> rows;                     ///< best first: by objective within those that trained longest; then the others by index
+  std::optional<RangeTestResult> range_test = {};  ///< of a range test that has begun
+  /// The best point of those that trained longest; nullptr if no point has a finite objective, and for a range test.
   const ResultRow* best() const;
   size_t failed() const;
   size_t count(PointState state) const;
@@ -29,7 +31,7 @@ struct Results {
 Results results_of(const SweepFile& file, const std::vector<PointRun>& runs, const std::vector<Standing>& standings,
                    const std::vector<PointHistory>& histories);
 
-/// A table for a terminal, best first, at most `most` rows and those that failed.
+/// A table for a terminal, best first, at most `most` rows and those that failed; of a range test its sentence.
 std::string results_table(const Results& results, size_t most = 40);
 /// {"sweep", "objective", "points": [{"point", "name", "directory", "state", "settings", "objective", "objective_step", "steps", "seconds", "starts",
 /// "failure"}], "best", "failed"}; points best first.

@@ -62,7 +62,8 @@ SweepEnd Runner::run() {
   if (clock_) clock_->mark("end");
   if (stop_.requested()) return stop_.second_requested() ? SweepEnd::kKilled : SweepEnd::kStopped;
   if (out_of_hours_) return SweepEnd::kHours;
-  return left ? SweepEnd::kFailures : SweepEnd::kComplete;
+  if (left) return SweepEnd::kFailures;
+  return blocked_.empty() ? SweepEnd::kComplete : SweepEnd::kBlocked;
 }
 
 std::vector<Standing> Runner::standings() {
@@ -97,7 +98,7 @@ std::optional<Score> Runner::score_at(size_t index, int64_t until) {
 std::optional<size_t> Runner::next_point() {
   const std::vector<Standing> now = standings();
   for (size_t i = 0; i < now.size(); ++i) {
-    if ((now[i].state != PointState::kWaiting && now[i].state != PointState::kBegun) || (only_ && i != *only_)) continue;
+    if ((now[i].state != PointState::kWaiting && now[i].state != PointState::kBegun) || (only_ && i != *only_) || blocked_.contains(i)) continue;
     if (std::ranges::none_of(running_, [&](const auto& process) { return process->run().point.index == i; })) return i;
   }
   return std::nullopt;
@@ -113,10 +114,20 @@ void Runner::start_points() {
   while (may_start()) {
     const std::optional<size_t> next = next_point();
     if (!next) return;
-    const PointRun& run = runs_[*next];
-    const int64_t until = standings()[*next].target;
-    running_.push_back(std::make_unique<PointProcess>(file_.directory, run, until, slots_.threads(run.ranks)));
+    try {
+      start(*next);
+    } catch (const ConfigError& error) {  // from the lock
+      if (only_) throw;
+      line_->clear();
+      say_(concat(error.what(), "; it is left to that process"));
+      blocked_.insert(*next);
+    }
   }
+}
+
+void Runner::start(size_t index) {
+  const PointRun& run = runs_[index];
+  running_.push_back(std::make_unique<PointProcess>(file_.directory, run, standings()[index].target, slots_.threads(run.ranks)));
 }
 
 void Runner::reap() {

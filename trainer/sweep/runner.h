@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ enum class SweepEnd : uint8_t {
   kKilled,    ///< by a second request
   kHours,     ///< the hours of the budget are used up
   kFailures,  ///< stop_after_failures was reached
+  kBlocked,   ///< other processes run the points that are left
 };
 
 /// Says "point 3 (learning_rate=0.001): ...".
@@ -45,7 +47,8 @@ class Runner {
   Runner(const SweepFile& file, const std::vector<PointRun>& runs, Slots slots, const StopRequest& stop, Say say,
          std::optional<size_t> only = std::nullopt);
 
-  /// Starts and watches points until nothing is left to do or a limit is reached. Errors: IoError; ConfigError if another process runs a point.
+  /// Starts and watches points until nothing is left to do or a limit is reached. A point that another process runs is left to it.
+  /// Errors: IoError; ConfigError if that is the only point.
   SweepEnd run();
   const std::vector<PointHistory>& histories() const { return histories_; }
   std::vector<Standing> standings();
@@ -54,6 +57,7 @@ class Runner {
   void start_points();
   std::optional<size_t> next_point();
   bool may_start() const;
+  void start(size_t index);
   void reap();
   void end_of(const PointProcess& process, const PointEnd& end);
   void say_end(const PointProcess& process);
@@ -74,6 +78,7 @@ class Runner {
   std::vector<PointHistory> histories_;
   std::vector<std::unique_ptr<PointProcess>> running_;
   std::map<std::pair<size_t, int64_t>, std::optional<Score>> scores_;
+  std::set<size_t> blocked_;                            ///< points that another process runs
   std::map<size_t, int64_t> kills_;                     ///< of points by signals, in this job
   std::optional<StopRequest::Clock::time_point> told_;  ///< when the points were told to stop
   bool out_of_hours_ = false;

@@ -64,6 +64,8 @@ void make_range_test(SweepFile& file, Violations& out) {
   if (*test.from >= *test.to) return broken("range_test.to", concat("not above from=", setting_text(*test.from, false)), "a larger number than from");
   if (!file.axes.empty()) broken("axes", "a range test is one run and has no axes", "axes, or range_test");
   if (file.config.halving.first_steps) broken("halving.first_steps", "a range test is one run", "halving, or range_test");
+  if (file.sources.given("objective")) broken("objective", "a range test reads the training loss", "objective, or range_test");
+  file.config.objective = {.metric = SweepMetric::kLoss};
   file.fixed.push_back({"training.optimizer.learning_rate", setting_text(*test.from, false), at("from")});
   file.fixed.push_back({"training.schedule.name", "exponential", at("from")});
   file.fixed.push_back({"training.schedule.warmup_steps", "0", at("from")});
