@@ -197,7 +197,7 @@ TEST_CASE("sweep: what is wrong with a file is reported at its position") {
       {"axes: {model.layers: [1, 2], model.heads: [1]}\nzip: [model.layers, model.heads]", "zip=model.heads: 1 values, but model.layers has 2"},
       {"axes: {model.layers: [1, 2]}\nzip: [model.layers, model.layers]", "zip=model.layers: given twice"},
       {"axis: {model.layers: [1, 2]}", "axis: unknown key; did you mean axes?"},
-      {"axes: {model.layers: [1, 2]}\nobjective: {metric: accuracy}", "objective.metric=accuracy: unknown"},
+      {"axes: {model.layers: [1, 2]}\nobjective: {metric: accuracy}", "objective.metric=accuracy: not one of the choices"},
       {"axes: {model.layers: [1, 2]}\nobjective: {metric: tokens_per_second}",
        "objective.goal=minimise: tokens_per_second is better if it is larger"},
       {"axes: {model.layers: [1, 2]}\nobjective: {average: 4}", "objective.average=4: an evaluation is a mean over many batches already"},
@@ -274,10 +274,10 @@ TEST_CASE("sweep: standings follow from what the jobs have left") {
   histories[2].failure = sweep::Failure{70, "broken"};
   histories[3] = trained_to(10);
   // Four are left, of which the best two train on; a point that was short is done, not dropped.
-  CHECK(states_text(sweep::standings_of(config, runs, histories, score_at)) == "waiting:20 waiting:20 failed:10 dropped:10 done:10");
+  CHECK(states_text(sweep::standings_of(config, runs, histories, score_at)) == "begun:20 begun:20 failed:10 dropped:10 done:10");
   histories[0] = trained_to(20);
   histories[1] = trained_to(20);
-  CHECK(states_text(sweep::standings_of(config, runs, histories, score_at)) == "waiting:40 dropped:20 failed:10 dropped:10 done:10");
+  CHECK(states_text(sweep::standings_of(config, runs, histories, score_at)) == "begun:40 dropped:20 failed:10 dropped:10 done:10");
   histories[0] = trained_to(40);
   const auto last = sweep::standings_of(config, runs, histories, score_at);
   CHECK(states_text(last) == "done:40 dropped:20 failed:10 dropped:10 done:10");

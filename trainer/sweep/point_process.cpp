@@ -104,18 +104,20 @@ std::optional<PointEnd> PointProcess::poll() {
   end.code = end.killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (end.killed) end.message = concat("killed by signal ", WTERMSIG(status));
-  if (!end.killed && end.code != 0) end.message = message();
+  if (!end.killed && end.code != 0) end.message = message(end.code);
   return end;
 }
 
-std::string PointProcess::message() const {
-  constexpr size_t kMostLines = 3, kLongest = 2000;
+/// The last line says why a run has ended; a refused configuration has a line for each reason.
+std::string PointProcess::message(int code) const {
+  constexpr size_t kLongest = 2000;
+  const size_t most = code == static_cast<int>(ExitCode::kUsage) ? 5 : 1;
   std::istringstream text(read_text(messages_).substr(static_cast<size_t>(messages_before_)));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);)
     if (!is_remark(line)) lines.push_back(line.substr(0, kLongest));
   std::string last;
-  for (size_t i = lines.size() > kMostLines ? lines.size() - kMostLines : 0; i < lines.size(); ++i) last += (last.empty() ? "" : "\n") + lines[i];
+  for (size_t i = lines.size() > most ? lines.size() - most : 0; i < lines.size(); ++i) last += (last.empty() ? "" : "\n") + lines[i];
   return last;
 }
 

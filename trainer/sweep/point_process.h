@@ -43,7 +43,7 @@ class PointProcess {
   int64_t last_step() const;
 
  private:
-  std::string message() const;
+  std::string message(int code) const;
 
   std::string directory_;
   const PointRun* run_;

@@ -106,36 +106,33 @@ std::string run_directory(const std::string& sweep_directory, const std::string&
 std::vector<PointRun> load_points(const SweepFile& file, const std::vector<Point>& points) {
   Refusals refusals(file);
   std::vector<PointRun> runs;
-  std::vector<Config> resolved;
   std::map<std::string, const Point*> first;
   for (const Point& point : points) {
     try {
-      PointRun run{point, name_of(point), load_config(file.base, sets_of(file, point)).config};
-      const Config whole = resolve(load_config(file.base, sets_of(file, point)));
-      const auto [other, fresh] = first.emplace(to_yaml(whole, is_not_label), &point);
+      PointRun run{point, name_of(point), resolve(load_config(file.base, sets_of(file, point)))};
+      const auto [other, fresh] = first.emplace(to_yaml(run.config, is_not_label), &point);
       if (!fresh)
         throw ConfigError(concat(file.sources.name_of(file.sources.locate("axes")), " axes: points ", other->second->index, " and ", point.index,
                                  " are the same run; allowed different points"));
       run.config.run.name = run.name;
       run.config.run.directory = run_directory(file.directory, run.name);
-      run.ranks = mesh_shape(whole.parallel).world();
+      run.ranks = mesh_shape(run.config.parallel).world();
       runs.push_back(std::move(run));
-      resolved.push_back(whole);
     } catch (const ConfigError& error) {
       refusals.add(point, error.what());
     }
   }
   refusals.raise();
   DataChecks data;
-  for (size_t i = 0; i < runs.size(); ++i) runs[i].steps = total_steps(resolved[i], data.sequences(resolved[i]));
+  for (PointRun& run : runs) run.steps = total_steps(run.config, data.sequences(run.config));
   check_evaluations(file, runs);
   return runs;
 }
 
 std::optional<Config> base_config(const SweepFile& file) {
   try {
-    return load_config(file.base, sets_of(file, {})).config;
-  } catch (const ConfigError&) {
+    return resolve(load_config(file.base, sets_of(file, {})));
+  } catch (const Error&) {
     return std::nullopt;
   }
 }

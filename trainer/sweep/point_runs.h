@@ -11,7 +11,7 @@ namespace trireme::sweep {
 struct PointRun {
   Point point;
   std::string name;   ///< name_of
-  Config config;      ///< as written: `auto` is still nullopt; run.name and run.directory are the sweep's
+  Config config;      ///< resolved; run.name and run.directory are those that the sweep gives it
   int64_t steps = 0;  ///< of the complete run
   int ranks = 1;
 };
@@ -23,7 +23,7 @@ std::string run_directory(const std::string& sweep_directory, const std::string&
 /// same run; MissingFileError and DataError if the base configuration or data cannot be read.
 std::vector<PointRun> load_points(const SweepFile& file, const std::vector<Point>& points);
 
-/// The base configuration with `set` but without the values of axes; nullopt if it is not valid alone.
+/// The resolved base configuration with `set` but without the values of axes; nullopt if it is not valid alone, or gone.
 std::optional<Config> base_config(const SweepFile& file);
 
 }  // namespace trireme::sweep

@@ -68,9 +68,10 @@ Results results_of(const SweepFile& file, const std::vector<PointRun>& runs, con
 }
 
 std::string results_table(const Results& results, size_t most) {
-  constexpr size_t kLongestMessage = 60;
+  constexpr size_t kLongestMessage = 200;
   if (results.range_test && results.failed() == 0) return results.range_test->text + "\n";
   ordered_json rows = ordered_json::array();
+  std::string failures;
   size_t shown = 0, hidden = 0;
   for (const ResultRow& row : results.rows) {
     const bool failed = row.standing.state == PointState::kFailed;
@@ -82,10 +83,13 @@ std::string results_table(const Results& results, size_t most) {
     for (const Setting& one : row.run->point.settings) line[short_key(one.key, row.run->point.settings)] = one.value;
     line[objective_text(results.file->config.objective)] = score_json(row);
     line["steps"] = row.steps;
-    line["state"] = failed ? concat("failed: ", shortened_text(row.history.failure->message, kLongestMessage)) : name_of(row.standing.state);
+    line["state"] = name_of(row.standing.state);
+    if (failed)
+      failures += concat("  point ", row.run->point.index, ": exit code ", row.history.failure->code, ": ",
+                         shortened_text(row.history.failure->message, kLongestMessage), "\n");
     rows.push_back(std::move(line));
   }
-  return table_of(rows) + (hidden > 0 ? concat("  and ", hidden, " more: results.csv has all\n") : "");
+  return table_of(rows) + (hidden > 0 ? concat("  and ", hidden, " more: results.csv has all\n") : "") + failures;
 }
 
 ordered_json results_json(const Results& results) {
