@@ -66,7 +66,7 @@ size_t done_points(const fs::path& sweep, size_t points) {
   return done;
 }
 
-bool wait_until(double limit, const std::function<bool()>& condition) {
+bool holds_within(double limit, const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
@@ -102,12 +102,12 @@ void check_starts(const fs::path& sweep, size_t points, size_t kills, size_t at_
 bool kill_once(const TemporaryDirectory& home, const std::string& name, std::mt19937& random, bool wait_for_points) {
   const size_t before = done_points(home / name, 24), target = before + 1 + random() % 6;
   Process sweep({kBinary, "sweep", name + ".yaml"}, home.path());
-  if (!wait_until(60, [&] { return !sweep.running() || done_points(home / name, 24) >= target; })) FAIL("the sweep does not advance");
+  if (!holds_within(60, [&] { return !sweep.running() || done_points(home / name, 24) >= target; })) FAIL("the sweep does not advance");
   std::this_thread::sleep_for(std::chrono::milliseconds(random() % 150));
   if (!sweep.running()) return false;
   sweep.signal(SIGKILL);
   sweep.wait();
-  if (wait_for_points) CHECK(wait_until(3, [&] { return processes_with((home / name).string()).empty(); }));  // the kernel has killed them too
+  if (wait_for_points) CHECK(holds_within(3, [&] { return processes_with((home / name).string()).empty(); }));  // the kernel has killed them too
   return true;
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("sweep: a stop request saves all points, a second sweep is refused mea
   for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
     Process sweep({kBinary, "sweep", "s.yaml"}, home.path());
     const size_t before = step("000-seed=1");
-    REQUIRE(wait_until(20, [&] { return both_train() && step("000-seed=1") > before + 1; }));
+    REQUIRE(holds_within(20, [&] { return both_train() && step("000-seed=1") > before + 1; }));
     const auto listing = names_in(home / "s");
     if (number == SIGTERM) {
       check(run(home, {"sweep", "s.yaml"}), 64,
@@ -269,6 +269,19 @@ TEST_CASE("sweep: points that fail are recorded with their messages, and the oth
   CHECK_FALSE(fs::exists(home / "limited/points/003-learning_rate=0.02"));
 }
 
+TEST_CASE("sweep: points die with a sweep that is killed") {
+  TemporaryDirectory home;
+  prepare_sweep(home);
+  write_sweep(home, "s", "set: {training.steps: 100000000, training.evaluate.every: 0}\naxes: {run.seed: [1, 2]}\nwhere: {at_once: 2}\n");
+  Process sweep({kBinary, "sweep", "s.yaml"}, home.path());
+  const auto trains = [&](const char* point) { return fs::exists(home / "s/points" / point / "checkpoints/latest"); };
+  REQUIRE(holds_within(30, [&] { return trains("000-seed=1") && trains("001-seed=2"); }));
+  CHECK(processes_with((home / "s/jobs").string()).size() == 2);
+  sweep.signal(SIGKILL);
+  sweep.wait();
+  CHECK(holds_within(3, [&] { return processes_with((home / "s/jobs").string()).empty(); }));
+}
+
 TEST_CASE("sweep: a point that is killed is started again, and fails if that happens too often") {
   TemporaryDirectory home;
   prepare_sweep(home);
@@ -277,7 +290,7 @@ TEST_CASE("sweep: a point that is killed is started again, and fails if that hap
   pid_t killed = 0;
   for (int i = 0; i < 2; ++i) {
     pid_t point = 0;
-    REQUIRE(wait_until(20, [&] {
+    REQUIRE(holds_within(20, [&] {
       const std::vector<pid_t> found = processes_with((home / "s/jobs/000/config.yaml").string());
       if (found.size() != 1 || found[0] == killed || events_of(home / "s", 0).size() < static_cast<size_t>(2 * i + 1)) return false;
       point = found[0];
@@ -493,21 +506,21 @@ TEST_CASE("sweep: the ranks of points die with the sweep, and the next job resum
   TemporaryDirectory home;
   prepare_sweep(home);
   write_sweep(home, "s",
-              "set: {parallel.data: 2, training.steps: 400, checkpoint.every: 20, training.evaluate.every: 0, run.seed: 3}\n"
+              "set: {parallel.data: 2, training.steps: 100, checkpoint.every: 10, training.evaluate.every: 0, run.seed: 3}\n"
               "axes: {training.optimizer.learning_rate: [0.01]}\n");
   const fs::path point = home / "s/points/000-learning_rate=0.01";
   {
     Process sweep({kBinary, "sweep", "s.yaml"}, home.path());
-    REQUIRE(wait_until(40, [&] { return fs::exists(point / "checkpoints/latest"); }));
+    REQUIRE(holds_within(40, [&] { return fs::exists(point / "checkpoints/latest"); }));
     CHECK(processes_with((home / "s/jobs").string()).size() >= 4);  // trireme, mpirun and two ranks
     sweep.signal(SIGKILL);
     sweep.wait();
   }
   must(home, {"sweep", "s.yaml"});  // at once, while ranks may still be ending
-  CHECK(losses(point, 400).size() == 400);
-  CHECK(wait_until(10, [&] { return processes_with((home / "s/jobs").string()).empty(); }));
+  CHECK(losses(point, 100).size() == 100);
+  CHECK(holds_within(10, [&] { return processes_with((home / "s/jobs").string()).empty(); }));
   must(home, Arguments{"train", "s/best.yaml"});
-  CHECK(fingerprint_of(home / "runs/s-best", 400) == fingerprint_of(point, 400));
+  CHECK(fingerprint_of(home / "runs/s-best", 100) == fingerprint_of(point, 100));
 }
 
 }  // namespace trireme::test

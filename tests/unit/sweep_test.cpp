@@ -21,7 +21,7 @@ namespace {
 
 sweep::SweepFile sweep_file(const std::string& rest) { return sweep::parse_sweep("base: run.yaml\n" + rest, "dir/my.yaml"); }
 
-std::vector<std::string> labels(const sweep::SweepFile& file) {
+std::vector<std::string> point_labels(const sweep::SweepFile& file) {
   std::vector<std::string> all;
   for (const sweep::Point& point : sweep::points_of(file)) all.push_back(sweep::label_of(point));
   return all;
@@ -61,27 +61,28 @@ report::RunRecord run_with_losses(const std::vector<double>& losses) {
 
 TEST_CASE("sweep: points are all combinations of the axes, the first axis varying most slowly") {
   const sweep::SweepFile file = sweep_file("axes: {training.optimizer.learning_rate: [1e-3, 1e-2], model.layers: [2, 4, 6]}");
-  CHECK(labels(file) == std::vector<std::string>{"learning_rate=1e-3, layers=2", "learning_rate=1e-3, layers=4", "learning_rate=1e-3, layers=6",
-                                                 "learning_rate=1e-2, layers=2", "learning_rate=1e-2, layers=4", "learning_rate=1e-2, layers=6"});
+  CHECK(point_labels(file) == std::vector<std::string>{"learning_rate=1e-3, layers=2", "learning_rate=1e-3, layers=4", "learning_rate=1e-3, layers=6",
+                                                       "learning_rate=1e-2, layers=2", "learning_rate=1e-2, layers=4",
+                                                       "learning_rate=1e-2, layers=6"});
   CHECK(file.base == "dir/run.yaml");
   CHECK(file.directory == "runs/my");
 }
 
 TEST_CASE("sweep: grids have exact ends, round values and integers for integer keys") {
-  CHECK(labels(sweep_file("axes: {training.optimizer.learning_rate: {grid: logspace, from: 0.001, to: 0.1, count: 5}}")) ==
+  CHECK(point_labels(sweep_file("axes: {training.optimizer.learning_rate: {grid: logspace, from: 0.001, to: 0.1, count: 5}}")) ==
         std::vector<std::string>{"learning_rate=0.001", "learning_rate=0.00316228", "learning_rate=0.01", "learning_rate=0.0316228",
                                  "learning_rate=0.1"});
-  CHECK(labels(sweep_file("axes: {model.dropout: {grid: linspace, from: 0, to: 0.3, count: 4}}")) ==
+  CHECK(point_labels(sweep_file("axes: {model.dropout: {grid: linspace, from: 0, to: 0.3, count: 4}}")) ==
         std::vector<std::string>{"dropout=0", "dropout=0.1", "dropout=0.2", "dropout=0.3"});
-  CHECK(labels(sweep_file("axes: {model.layers: {grid: logspace, from: 2, to: 16, count: 4}}")) ==
+  CHECK(point_labels(sweep_file("axes: {model.layers: {grid: logspace, from: 2, to: 16, count: 4}}")) ==
         std::vector<std::string>{"layers=2", "layers=4", "layers=8", "layers=16"});
 }
 
 TEST_CASE("sweep: axes of zip advance together") {
   const sweep::SweepFile file =
       sweep_file("axes: {model.hidden_size: [32, 64], model.layers: [1, 2], model.ffn_size: [96, 192]}\nzip: [model.hidden_size, model.ffn_size]");
-  CHECK(labels(file) == std::vector<std::string>{"hidden_size=32, layers=1, ffn_size=96", "hidden_size=32, layers=2, ffn_size=96",
-                                                 "hidden_size=64, layers=1, ffn_size=192", "hidden_size=64, layers=2, ffn_size=192"});
+  CHECK(point_labels(file) == std::vector<std::string>{"hidden_size=32, layers=1, ffn_size=96", "hidden_size=32, layers=2, ffn_size=96",
+                                                       "hidden_size=64, layers=1, ffn_size=192", "hidden_size=64, layers=2, ffn_size=192"});
 }
 
 TEST_CASE("sweep: draws are a function of seed, index and key, and more samples only add points") {
@@ -89,7 +90,7 @@ TEST_CASE("sweep: draws are a function of seed, index and key, and more samples 
       "seed: 7\naxes: {training.optimizer.learning_rate: {random: log_uniform, from: 1e-4, to: 1e-1}, model.layers: {random: uniform, from: 1, to: "
       "4}, "
       "run.seed: [1, 2]}\n";
-  const std::vector<std::string> three = labels(sweep_file(axes + "samples: 3")), six = labels(sweep_file(axes + "samples: 6"));
+  const std::vector<std::string> three = point_labels(sweep_file(axes + "samples: 3")), six = point_labels(sweep_file(axes + "samples: 6"));
   REQUIRE(three.size() == 6);
   REQUIRE(six.size() == 12);
   CHECK(std::equal(three.begin(), three.end(), six.begin()));
@@ -130,7 +131,7 @@ TEST_CASE("sweep: draws cover their range evenly, on a logarithmic axis evenly i
 
 TEST_CASE("sweep: draws that repeat an earlier one are left out, and too few different ones are refused") {
   const std::string axes = "axes: {model.layers: {random: uniform, from: 1, to: 3}}\n";
-  CHECK(labels(sweep_file(axes + "samples: 3")).size() == 3);
+  CHECK(point_labels(sweep_file(axes + "samples: 3")).size() == 3);
   CHECK_THROWS_WITH(sweep::points_of(sweep_file(axes + "samples: 4")),
                     Contains("samples=4: the random axes have only 3 different draws; allowed integer from 1 to 3"));
 }
