@@ -176,7 +176,7 @@ int sweep_points(const SweepArguments& arguments, const LaunchEnvironment& envir
   if (array) sweep::require_sbatch(environment, file);
   check_directory(file);
   sweep::compare_with_begun(file, checked.runs, false);
-  const RunLock lock(file.directory, {}, {"directory", "sweep is running there"});
+  const RunLock lock(file.directory, {}, {"directory", "another sweep is running there"});
   sweep::begin_or_compare(file, checked.runs);
   if (arguments.retry_failed)
     for (const sweep::PointRun& run : checked.runs)

@@ -83,7 +83,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
         throw Error(ExitCode::kRequeue, concat(words.key, "=", run_directory.string(), ": stopped on request while waiting for ",
                                                read_holder(file_).name, " to release the lock"));
       if (!may_wait || waited > (read_holder(file_).name.find(concat(" on ", host_name(), ",")) == std::string::npos ? kElsewhere : kHere))
-        throw ConfigError(concat(words.key, "=", run_directory.string(), ": another ", words.holder, " (", read_holder(file_).name,
+        throw ConfigError(concat(words.key, "=", run_directory.string(), ": ", words.holder, " (", read_holder(file_).name,
                                  "); allowed a different directory, or wait until it has ended"));
       if (!told && waited > std::chrono::seconds(1)) {
         std::cerr << concat(words.key, "=", run_directory.string(), ": waiting for ", read_holder(file_).name, " to release it\n");

@@ -9,8 +9,8 @@ namespace trireme {
 
 /// Words of the messages about a directory that is in use.
 struct LockWords {
-  std::string key = "run.directory";             ///< what names the directory
-  std::string holder = "job is training there";  ///< what another one is doing
+  std::string key = "run.directory";                     ///< what names the directory
+  std::string holder = "another job is training there";  ///< who uses it
 };
 
 /// Holds an flock on `<run_directory>/run.lock`, which is created if missing. The kernel releases the lock however its holder dies, so no timeout for

@@ -70,7 +70,7 @@ PointProcess::PointProcess(const std::string& sweep_directory, const PointRun& r
     : directory_(sweep_directory),
       run_(&run),
       until_(until),
-      lock_(job_directory(sweep_directory, run.point.index), {}, {"point", "process is running it"}),
+      lock_(job_directory(sweep_directory, run.point.index), {}, {"point", "another process is running it"}),
       messages_(job_directory(sweep_directory, run.point.index) / "messages.log") {
   std::vector<std::string> words{"trireme", "train", freeze_config(sweep_directory, run).string(), "--max-steps", std::to_string(until)};
   std::vector<std::string> variables = environment_with(threads);
