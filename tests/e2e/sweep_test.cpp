@@ -405,6 +405,11 @@ TEST_CASE("sweep: a file that has changed is refused with the difference, and po
   write_sweep(home, "s", "axes: {training.optimizer.learning_rate: [0.01, 0.02, 0.03], run.seed: [1, 2]}\nretries: 3\n");
   CHECK(says(must(home, {"sweep", "s.yaml"}), "6 of 6 points done"));
   check_starts(home / "s", 6, 0, 1);
+  // A line that a crash has cut does no harm; a damaged list of points does, and is refused.
+  write_file(home / "s/jobs/000/events.jsonl", read_file(home / "s/jobs/000/events.jsonl") + "{\"event\": \"sta");
+  CHECK(says(must(home, {"sweep", "s.yaml"}), "6 of 6 points done"));
+  write_file(home / "s/points.json", "{\"version\": 1");
+  check(run(home, {"sweep", "s.yaml"}), 65, "points.json");
 }
 
 TEST_CASE("sweep: bad input is refused by name before anything is written") {

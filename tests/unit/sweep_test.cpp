@@ -38,7 +38,7 @@ std::vector<sweep::PointRun> runs_of(const std::vector<int64_t>& steps) {
   return runs;
 }
 
-sweep::PointHistory trained_to(int64_t step) { return {.starts = 1, .done_until = step, .failure = {}, .seconds = 1, .has_run = true}; }
+sweep::PointHistory trained_to(int64_t step) { return {.starts = 1, .ends = 1, .done_until = step, .failure = {}, .seconds = 1, .has_run = true}; }
 
 std::string states_text(const std::vector<sweep::Standing>& standings) {
   std::string text;
@@ -268,7 +268,7 @@ TEST_CASE("sweep: standings follow from what the jobs have left") {
   const auto score_at = [](size_t index, int64_t) { return std::optional<sweep::Score>({static_cast<double>(index), 1}); };
   CHECK(states_text(sweep::standings_of(config, runs, histories, score_at)) == "waiting:10 waiting:10 waiting:10 waiting:10 waiting:10");
   histories[0] = trained_to(10);
-  histories[1] = {.starts = 1, .done_until = 0, .failure = {}, .seconds = 0, .has_run = true};
+  histories[1] = {.starts = 1, .ends = 1, .done_until = 0, .failure = {}, .seconds = 0, .has_run = true};
   histories[4] = trained_to(10);
   CHECK(states_text(sweep::standings_of(config, runs, histories, score_at)) == "settled:10 begun:10 waiting:10 waiting:10 done:10");
   histories[1] = trained_to(10);

@@ -35,8 +35,12 @@ std::string tile(const std::string& name, const std::string& value, const std::s
 std::string tiles(const Results& results) {
   const SweepConfig& config = results.file->config;
   double seconds = 0;
-  int64_t steps = 0;
-  for (const ResultRow& row : results.rows) seconds += row.history.seconds, steps += row.steps;
+  int64_t steps = 0, unknown = 0;
+  for (const ResultRow& row : results.rows) {
+    seconds += row.history.seconds;
+    steps += row.steps;
+    unknown += row.history.starts - row.history.ends;
+  }
   std::string text = "<dl class=\"tiles\">\n";
   if (const ResultRow* const best = results.best(); best != nullptr)
     text += tile("best " + objective_text(config.objective), value_text(best->standing.score->value, Quantity::kNumber),
@@ -53,7 +57,10 @@ std::string tiles(const Results& results) {
   if (const size_t open = results.rows.size() - done - results.failed() - results.count(PointState::kDropped) - results.count(PointState::kLeftOut);
       open > 0)
     text += tile("to be done", std::to_string(open));
-  return text + tile("training steps", report::grouped(steps)) + tile("time of all points", seconds > 0 ? time_text(seconds) : "–") + "</dl>\n";
+  return text + tile("training steps", report::grouped(steps)) +
+         tile("time of all points", seconds > 0 ? time_text(seconds) : "–",
+              unknown > 0 ? concat("without ", counted(unknown, "job"), " that died with the sweep") : "") +
+         "</dl>\n";
 }
 
 std::string figure(const report::Plot& plot, report::PlotNumbers& numbers, const std::string& link, bool wide, const std::string& key,

@@ -138,6 +138,7 @@ PointHistory history_of(const std::string& sweep_directory, const PointRun& run)
     if (event == "start") ++history.starts;
     if (event == "start" || event == "retry") history.failure.reset();
     if (event != "end") continue;
+    ++history.ends;
     history.seconds += seconds_in(line, "seconds");
     const auto code = static_cast<int>(integer_in(line, "code"));
     if (code == static_cast<int>(ExitCode::kOk) && history.has_run) history.done_until = std::max(history.done_until, integer_in(line, "until"));

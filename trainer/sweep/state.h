@@ -26,6 +26,7 @@ struct Failure {
 /// What the jobs of a point have come to.
 struct PointHistory {
   int64_t starts = 0;
+  int64_t ends = 0;                ///< fewer than starts: jobs that run, or that died with the sweep, whose time is not known
   int64_t done_until = 0;          ///< the point has trained to this step, or has stopped early before it; 0: not known
   std::optional<Failure> failure;  ///< of the last job, if it failed
   double seconds = 0;              ///< of jobs that have ended
