@@ -116,7 +116,7 @@ std::string plain_stem(const std::string& path) {
 /// Of a path below the working directory: as given by `from`, the directory of the file that names it.
 std::string relative_to_file(const std::string& path, const std::string& file) {
   namespace fs = std::filesystem;
-  return fs::path(path).is_absolute() ? path : (fs::path(file).parent_path() / path).string();
+  return fs::path(path).is_absolute() ? path : (fs::path(file).parent_path() / path).lexically_normal().string();
 }
 
 }  // namespace
