@@ -1,4 +1,5 @@
 // The pure parts of a sweep: its file, its points, halving, standings, the range test and the shell script.
+#include <filesystem>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -441,6 +442,18 @@ TEST_CASE("sweep: the plot of an axis is logarithmic where its values are, and t
   CHECK_THAT(page, Contains("gpt2</th><td>4</td>"));
   CHECK_THAT(page, Contains("version 1.0 &lt;b&gt;"));
   CHECK(sweep::losses_plot(results, records)->curves.size() == 8);
+}
+
+TEST_CASE("sweep: the examples in configs/sweeps are read, with base configurations that exist") {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(TRIREME_SOURCE_DIR) + "/configs/sweeps")) {
+    CAPTURE(entry.path().string());
+    const sweep::SweepFile file = sweep::load_sweep(entry.path().string());
+    CHECK_FALSE(sweep::points_of(file).empty());
+    CHECK(std::filesystem::exists(file.base));
+    ++files;
+  }
+  CHECK(files > 0);
 }
 
 TEST_CASE("sweep: the schema of a sweep file names its keys") {
