@@ -20,6 +20,7 @@
 #include "trainer/commands/plan_command.h"
 #include "trainer/commands/report_command.h"
 #include "trainer/commands/submit_command.h"
+#include "trainer/commands/sweep_command.h"
 #include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
@@ -57,6 +58,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_verify_command(app, exit_code);
   trireme::add_report_command(app, exit_code);
   trireme::add_compare_command(app, exit_code);
+  trireme::add_sweep_command(app, environment, exit_code);
   trireme::add_inspect_command(app, exit_code);
   trireme::add_audit_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);

@@ -16,7 +16,7 @@ namespace {
 struct ConfigArguments {
   std::string config;
   std::vector<std::string> sets;
-  bool lowered = false, cluster = false;
+  bool lowered = false, cluster = false, sweep = false;
 };
 
 void print(const std::string& text) {
@@ -94,9 +94,10 @@ void add_config_command(CLI::App& app, int& exit_code) {
   add_diff(*config, exit_code);
   const auto [schema, schema_options] = add("schema", "Print the JSON Schema of the configuration file", false, [](const ConfigArguments& arguments) {
     if (!arguments.config.empty()) resolve(load_config(arguments.config, arguments.sets));
-    return arguments.cluster ? cluster_schema() : json_schema();
+    return arguments.cluster ? cluster_schema() : arguments.sweep ? sweep_schema() : json_schema();
   });
   schema->add_flag("--cluster", schema_options->cluster, "Print the schema of the cluster file for `plan --cluster`")->excludes("CONFIG");
+  schema->add_flag("--sweep", schema_options->sweep, "Print the schema of the file of `sweep`")->excludes("CONFIG")->excludes("--cluster");
 }
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 #include "kernels/core/check.h"
 #include "trainer/config/cluster_visit.h"
 #include "trainer/config/fields.h"
+#include "trainer/config/sweep_visit.h"
 
 namespace trireme {
 namespace {
@@ -336,6 +337,26 @@ void bind(const YamlNode& root, Config& config, Sources& sources, Violations& vi
 
 void bind(const YamlNode& root, ClusterConfig& cluster, Sources& sources, Violations& violations) {
   bind_root(root, "a cluster file", cluster, sources, violations);
+}
+
+void bind(const YamlNode& root, SweepConfig& sweep, Sources& sources, Violations& violations) {
+  bind_root(root, "a sweep file", sweep, sources, violations);
+}
+
+std::optional<double> decimal_number(const std::string& text) {
+  std::string rule;
+  return parse_number(text, rule);
+}
+
+std::string key_suggestion(const std::string& key) {
+  std::vector<std::string> paths;
+  for (const FieldRow& row : table_of(Config{}).fields) paths.push_back(row.path);
+  // A key without its sections is as good as the whole path.
+  const auto distance = [](std::string_view path, std::string_view text) {
+    return std::min(edit_distance(path, text), 1 + edit_distance(path.substr(path.rfind('.') + 1), text.substr(text.rfind('.') + 1)));
+  };
+  const std::string best = nearest_word(key, paths, std::max<size_t>(2, key.size() / 4), distance);
+  return best.empty() ? "" : "; did you mean " + best + "?";
 }
 
 bool put(YamlNode& root, const std::string& path, YamlNode value) {

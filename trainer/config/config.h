@@ -121,9 +121,9 @@ struct OptimizerConfig {
 };
 
 /// Shape of the learning rate after the warmup.
-enum class LearningRateSchedule : uint8_t { kConstant, kLinear, kCosine, kWsd };
+enum class LearningRateSchedule : uint8_t { kConstant, kLinear, kCosine, kWsd, kExponential };
 template <>
-inline constexpr std::array kNames<LearningRateSchedule>{"constant", "linear", "cosine", "wsd"};
+inline constexpr std::array kNames<LearningRateSchedule>{"constant", "linear", "cosine", "wsd", "exponential"};
 
 struct ScheduleConfig {
   OneOf<LearningRateSchedule> name = LearningRateSchedule::kCosine;

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/cluster_visit.h"
+#include "trainer/config/sweep_visit.h"
 
 namespace trireme {
 namespace {
@@ -156,6 +157,7 @@ const FieldRow& FieldTable::at(std::string_view path) const {
 
 FieldTable table_of(const Config& config) { return flattened(config); }
 FieldTable table_of(const ClusterConfig& cluster) { return flattened(cluster); }
+FieldTable table_of(const SweepConfig& sweep) { return flattened(sweep); }
 
 void reset(Config& config, std::initializer_list<Aspect> aspects) {
   Config fresh;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/config/cluster.h"
+#include "trainer/config/sweep.h"
 #include "trainer/config/visit.h"
 
 namespace trireme {
@@ -39,6 +40,7 @@ struct FieldTable {
 
 FieldTable table_of(const Config& config);
 FieldTable table_of(const ClusterConfig& cluster);
+FieldTable table_of(const SweepConfig& sweep);
 
 /// Resets every key with one of `aspects` to its default.
 void reset(Config& config, std::initializer_list<Aspect> aspects);

@@ -52,7 +52,11 @@ void visit(V& v, OptimizerConfig& c) {
 
 template <class V>
 void visit(V& v, ScheduleConfig& c) {
-  v(Field{.key = "name", .doc = "Shape of the learning rate after the warmup. wsd: constant, then a linear decay over decay_steps."}, c.name);
+  v(Field{.key = "name",
+          .doc = "Shape of the learning rate after the warmup. wsd: constant, then a linear decay over decay_steps. exponential: each step "
+                 "multiplies it "
+                 "by the same factor, down or up to final_learning_rate, as in a learning-rate range test."},
+    c.name);
   v(Field{.key = "warmup_steps", .doc = "Number of steps in which the learning rate grows linearly from zero to its peak.", .min = 0},
     c.warmup_steps);
   v(Field{.key = "final_learning_rate",

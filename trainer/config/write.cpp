@@ -150,6 +150,13 @@ std::string cluster_schema() {
   return schema_of("Trireme cluster", table_of(ClusterConfig{}), "Machines for a forecast of `trireme plan` or `trireme train`.").dump(2) + "\n";
 }
 
+std::string sweep_schema() {
+  Json schema = schema_of("Trireme sweep", table_of(SweepConfig{}), "Runs of `trireme sweep`: a configuration and the values that vary.");
+  for (const char* key : {"set", "axes"}) schema["properties"][key]["additionalProperties"] = true;  // keys of a configuration
+  schema["required"] = {"base"};
+  return schema.dump(2) + "\n";
+}
+
 std::string config_diff(const Config& a, const Config& b) {
   const auto shown = [](const std::string& value) { return value.empty() ? "not set" : value; };
   std::string out;

@@ -20,6 +20,9 @@ std::string json_schema();
 /// The same for a cluster file.
 std::string cluster_schema();
 
+/// The same for a sweep file.
+std::string sweep_schema();
+
 /// Text of `config diff`: one line `key: a -> b` for each key whose value differs, in file order; empty if there is none. Values are those of
 /// to_yaml; "not set" stands for a key that it leaves out.
 std::string config_diff(const Config& a, const Config& b);

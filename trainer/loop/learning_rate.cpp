@@ -38,6 +38,7 @@ double learning_rate(const ScheduleConfig& schedule, const OptimizerConfig& opti
   const double final_rate = factor * schedule.final_learning_rate;
   const double progress = decay_progress(schedule, step, total_steps);
   if (schedule.name == LearningRateSchedule::kCosine) return final_rate + (peak - final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  if (schedule.name == LearningRateSchedule::kExponential) return peak * std::pow(final_rate / peak, progress);
   TRIREME_CHECK(schedule.name == LearningRateSchedule::kLinear || schedule.name == LearningRateSchedule::kWsd, "schedule ", schedule.name);
   return peak + (final_rate - peak) * progress;
 }

@@ -11,4 +11,9 @@ namespace trireme::report {
 /// spreadsheet would take for a formula is preceded by an apostrophe.
 std::string csv_of(std::span<const RunView> runs);
 
+/// A cell with any text, quoted in this way.
+std::string csv_text(const std::string& text);
+/// A cell with a number; empty if it is not finite.
+std::string csv_number(double value);
+
 }  // namespace trireme::report

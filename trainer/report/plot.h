@@ -17,6 +17,8 @@ struct Curve {
   size_t run = 0;    ///< the curves of a run are shown and hidden together
   bool dashed = false;
   bool dots = false;                        ///< marks each point
+  bool joined = true;                       ///< false: only marks, no line between them
+  bool readable = true;                     ///< the script shows its values at the cursor
   std::vector<double> x = {}, y = {};       ///< NaN in y interrupts the curve
   std::vector<double> low = {}, high = {};  ///< the range of each point; empty: no range is drawn
 };

@@ -140,7 +140,7 @@ void draw(const Plot& plot, const Canvas& canvas, const Draw& each) {
     each("mark", 0, mark.run, straight_path(x, 0, x, canvas.height, canvas));
   }
   for (const Curve& curve : plot.curves) {
-    each(curve.dashed ? "dash" : "line", curve.color, curve.run, line_path(plot, curve, canvas));
+    if (curve.joined) each(curve.dashed ? "dash" : "line", curve.color, curve.run, line_path(plot, curve, canvas));
     if (curve.dots) each("dots", curve.color, curve.run, dots_path(plot, curve, canvas));
   }
 }

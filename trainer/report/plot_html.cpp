@@ -80,6 +80,7 @@ std::string plot_html(const Plot& plot, PlotNumbers& numbers, const std::string&
   constexpr Canvas kCanvas{2000, 600, 1};
   ordered_json curves = ordered_json::array();
   for (const Curve& curve : plot.curves) {
+    if (!curve.readable) continue;
     ordered_json& one = curves.emplace_back();
     one = {{"name", curve.name}, {"color", curve.color % kColors}, {"run", curve.run}, {"x", numbers.add(curve.x)}, {"y", numbers.add(curve.y)}};
     if (curve.low.empty()) continue;

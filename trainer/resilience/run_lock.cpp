@@ -63,14 +63,15 @@ std::string reason_of(int error) {
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait) : path_(run_directory / "run.lock") {
+RunLock::RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait, const LockWords& words)
+    : path_(run_directory / "run.lock") {
   // A disconnected job notices within fifteen seconds; a file server drops the locks of a lost host after a minute or two.
   constexpr auto kHere = std::chrono::seconds(15), kElsewhere = std::chrono::seconds(120);
   std::error_code error;
   std::filesystem::create_directories(run_directory, error);
   if (!error) file_ = open_lock(path_, O_RDWR | O_CREAT);
   if (file_ < 0 && !error && (errno == ELOOP || errno == EINVAL)) fail(path_, "cannot be locked", errno);
-  if (file_ < 0) throw IoError(concat("run.directory=", run_directory.string(), ": cannot be written: ", error ? error.message() : reason_of(errno)));
+  if (file_ < 0) throw IoError(concat(words.key, "=", run_directory.string(), ": cannot be written: ", error ? error.message() : reason_of(errno)));
   ::fchmod(file_, 0600);  // whoever may read a file can lock it; an earlier version made it readable for others
   try {
     const auto begin = std::chrono::steady_clock::now();
@@ -79,13 +80,13 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
       if (errno != EWOULDBLOCK && errno != EINTR) fail(path_, "cannot be locked", errno);
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (may_wait && !may_wait())
-        throw Error(ExitCode::kRequeue, concat("run.directory=", run_directory.string(), ": stopped on request while waiting for ",
+        throw Error(ExitCode::kRequeue, concat(words.key, "=", run_directory.string(), ": stopped on request while waiting for ",
                                                read_holder(file_).name, " to release the lock"));
       if (!may_wait || waited > (read_holder(file_).name.find(concat(" on ", host_name(), ",")) == std::string::npos ? kElsewhere : kHere))
-        throw ConfigError(concat("run.directory=", run_directory.string(), ": another job is training there (", read_holder(file_).name,
+        throw ConfigError(concat(words.key, "=", run_directory.string(), ": ", words.holder, " (", read_holder(file_).name,
                                  "); allowed a different directory, or wait until it has ended"));
       if (!told && waited > std::chrono::seconds(1)) {
-        std::cerr << concat("run.directory=", run_directory.string(), ": waiting for ", read_holder(file_).name, " to release it\n");
+        std::cerr << concat(words.key, "=", run_directory.string(), ": waiting for ", read_holder(file_).name, " to release it\n");
         told = true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

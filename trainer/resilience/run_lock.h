@@ -7,6 +7,12 @@
 
 namespace trireme {
 
+/// Words of the messages about a directory that is in use.
+struct LockWords {
+  std::string key = "run.directory";                     ///< what names the directory
+  std::string holder = "another job is training there";  ///< who uses it
+};
+
 /// Holds an flock on `<run_directory>/run.lock`, which is created if missing. The kernel releases the lock however its holder dies, so no timeout for
 /// stale locks is needed. Each holder writes a token greater than all previous ones (a fencing token): a job that lost the lock unnoticed, because
 /// its host was disconnected from the file server, finds another token there and must not publish.
@@ -15,7 +21,7 @@ class RunLock {
   /// Takes the lock. While another job holds it, waits as long as `may_wait` returns true, up to 15 s for a job on this host and two minutes for one
   /// on another host. Without `may_wait` it does not wait. Errors: ConfigError naming host and process of the job that holds the lock; Error with
   /// kRequeue if `may_wait` returned false; IoError.
-  explicit RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait = {});
+  explicit RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait = {}, const LockWords& words = {});
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
