@@ -350,7 +350,7 @@ bool Run::train_steps() {
     if (news == kGather) figures_->report(started_ ? step - 1 : step, reporter_);  // on a GPU this step is still running
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     if (news == kSaveFailed) checkpoints_->share_failures();
-    const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
+    const int64_t interval = config_.checkpoint.every.value_or(0), check = config_.resilience.replica_check_every;
     // The last weights of a member are those that the coordinator sends it.
     const bool saves = step == last ? !is_member() : rounds().is_due(step, interval) || news == kStop || news == kSave;
     const bool checks = rounds().is_due(step, check);
