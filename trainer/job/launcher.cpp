@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/comm/mpi.h"
+#include "trainer/files/clock_text.h"
 #include "trainer/files/printable.h"
 #include "trainer/job/job_directory.h"
 #include "trainer/job/launch_limits.h"
@@ -20,6 +21,7 @@
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/inspect.h"
+#include "trainer/resilience/job_record.h"
 #include "trainer/resilience/restart_policy.h"
 
 namespace trireme {
@@ -47,11 +49,27 @@ struct JobEnd {
   int64_t step = 0;  ///< the highest step that a rank reached
 };
 
-JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options,
-               bool one_host, const StopRequest& stop, OutputRelay& relay) {
+/// Adds the end of a job to RUN/jobs.jsonl. Nothing is written about a job that found a finished run, or no run.
+void record_exit(const std::filesystem::path& run, const LaunchTimes& times, const std::optional<Verdict>& verdict, int code) {
+  try {
+    const std::vector<JobRecord> jobs = read_job_records(run);
+    const std::string launched = utc_text(times.job);
+    const bool has_started = !jobs.empty() && jobs.back().launched == seconds_since_1970(*time_of_utc(launched));
+    if (jobs.empty() || (!has_started && code != static_cast<int>(ExitCode::kInternal))) return;
+    nlohmann::ordered_json fields = {{"launcher", utc_text(times.launcher)}, {"launched", launched}, {"code", code}};
+    if (verdict && verdict->since_time > times.job) fields["failed"] = utc_text(verdict->since_time);
+    append_job_record(run, "exit", fields);
+  } catch (const Error& error) {
+    say(printable(error));
+  }
+}
+
+JobEnd run_job(const LaunchEnvironment& environment, const LaunchTimes& times, int ranks, const std::vector<std::string>& arguments,
+               const LaunchOptions& options, bool one_host, const StopRequest& stop, OutputRelay& relay) {
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
+  ::setenv(kTimesVariable, text_of(times).c_str(), 1);
   if (options.silence_seconds) {
     hub.emplace(HubOptions{.ranks = ranks, .one_host = one_host, .silence_seconds = *options.silence_seconds, .key = options.hub_key},
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
@@ -70,6 +88,7 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
+  if (options.run_directory) record_exit(*options.run_directory, times, job.reported_verdict(), code);
   if (options.run_directory && job.reported_verdict()) {
     try {
       write_verdict(*options.run_directory, *job.reported_verdict(), session_before);
@@ -97,8 +116,8 @@ void refuse_recursion(const LaunchEnvironment& environment) {
 int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host,
              const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
-  for (;;) {
-    const JobEnd end = run_job(environment, ranks, words, options, one_host, stop, relay);
+  for (LaunchTimes times = environment.times;; times.job = WallClock::now()) {
+    const JobEnd end = run_job(environment, times, ranks, words, options, one_host, stop, relay);
     if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
     const Continuation next = options.continuation();
     if (!next.no_retry_reason.empty()) {
@@ -130,7 +149,10 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
   const bool one_host = !options.hosts_file && nodes == 1;
   refuse_recursion(environment);
   struct Unset {
-    ~Unset() { ::unsetenv(kRanksVariable); }
+    ~Unset() {
+      ::unsetenv(kRanksVariable);
+      ::unsetenv(kTimesVariable);
+    }
   } const at_the_end;
   const int ranks_here = ranks_of_host(ranks, hosts, nodes);
   check_ranks_of_host(ranks_here, usable_cores(), options.oversubscribe);
