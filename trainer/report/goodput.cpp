@@ -14,7 +14,7 @@
 namespace trireme::report {
 namespace {
 
-constexpr double kSameTime = 1e-3;  ///< seconds; records have milliseconds
+constexpr double kSameTime = 0.01;  ///< seconds: times of lines are those of writing them, in milliseconds
 
 /// Seconds of stall by the step that was saved, from the events "checkpoint".
 std::map<int64_t, double> stalls_of(const RunRecord& run) {
@@ -175,8 +175,8 @@ void Division::add_launch(size_t index) {
 
 /// Up to the next step, or the end of a job: an evaluation of the last step ends with its line.
 void Division::add_gap(double until, TimeCause rest) {
-  if (const auto evaluation = evaluated_.find(step_); evaluation != evaluated_.end() && evaluation->second <= until)
-    advance(evaluation->second, TimeCause::kEvaluation);
+  if (const auto evaluation = evaluated_.find(step_); evaluation != evaluated_.end() && evaluation->second <= until + kSameTime)
+    advance(std::min(evaluation->second, until), TimeCause::kEvaluation);
   advance(until, rest);
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+std::string duration_text(double seconds) { return value_text(seconds, Quantity::kDuration); }
+
 /// A number of the configuration; nullopt for auto.
 std::optional<double> given_number(const RunRecord& run, const std::string& key) {
   const std::string text = run.value(key);
@@ -63,9 +65,9 @@ std::string forecast_text(const GoodputForecast& forecast, double step_seconds) 
   const Failures& f = forecast.failures;
   const auto steps = [&](double seconds) { return counted(std::max<int64_t>(1, std::llround(seconds / step_seconds)), "step"); };
   return concat("training, of training, saves and failures: measured ", percent_text(forecast.measured), ", expected ",
-                percent_text(forecast.expected), "\n  from a save of ", time_text(f.stall), " after every ", time_text(forecast.interval), " (",
-                steps(forecast.interval), ") of training, a failure every ", time_text(f.mtbf), " (", forecast.mtbf_from, ") and ",
-                time_text(f.downtime), " for each\n  best by Daly's formula: a save every ", time_text(forecast.best_interval), " (",
+                percent_text(forecast.expected), "\n  from a save of ", duration_text(f.stall), " after every ", duration_text(forecast.interval),
+                " (", steps(forecast.interval), ") of training, a failure every ", duration_text(f.mtbf), " (", forecast.mtbf_from, ") and ",
+                duration_text(f.downtime), " for each\n  best by Daly's formula: a save every ", duration_text(forecast.best_interval), " (",
                 steps(forecast.best_interval), "), ", percent_text(forecast.best_expected), "\n");
 }
 
@@ -94,13 +96,14 @@ std::optional<GoodputForecast> forecast_of(const RunRecord& run, const Goodput& 
 
 std::string goodput_report_text(const RunRecord& run, const Goodput& goodput) {
   std::string text = concat(run.name(), ": ", percent_text(goodput.share()), " goodput: ", counted(goodput.steps, "step"), " x ",
-                            time_text(goodput.median_step_seconds), " (median) of ", time_text(goodput.wall_seconds), "; ",
+                            duration_text(goodput.median_step_seconds), " (median) of ", duration_text(goodput.wall_seconds), "; ",
                             counted(goodput.jobs, "job"), ", ", counted(goodput.failures.failures, "failure"), ", ", counted(goodput.saves, "save"),
                             ", ", counted(goodput.replayed_steps, "step"), " made again\n\n", causes_text(goodput), "\n");
-  if (const std::optional<GoodputForecast> forecast = forecast_of(run, goodput)) text += forecast_text(*forecast, goodput.median_step_seconds);
+  if (const std::optional<GoodputForecast> forecast = forecast_of(run, goodput))
+    text += forecast_text(*forecast, (goodput.useful_seconds() + goodput[TimeCause::kSlowSteps]) / static_cast<double>(goodput.steps));
   if (const ChosenInterval* const chosen = last_interval(run))
-    text += concat("checkpoint.every auto: ", counted(chosen->steps, "step"), " at last, for a save of ", time_text(chosen->save_seconds),
-                   " and a failure every ", time_text(chosen->mtbf), "\n");
+    text += concat("checkpoint.every auto: ", counted(chosen->steps, "step"), " at last, for a save of ", duration_text(chosen->save_seconds),
+                   " and a failure every ", duration_text(chosen->mtbf), "\n");
   return text;
 }
 

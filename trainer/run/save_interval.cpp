@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "trainer/plan/analysis/reliability.h"
-#include "trainer/run/median.h"
 
 namespace trireme {
 namespace {
@@ -65,10 +64,8 @@ void SaveInterval::settle() {
 void SaveInterval::choose() {
   next_ = saved_ + interval_;
   if (stalls_.empty() || steps_.empty()) return;  // the cost is known one step after the first save
-  Choice choice{.save_seconds = mean_of(stalls_) + std::max(0.0, mean_of(extras_)),
-                .step_seconds = median({steps_.begin(), steps_.end()}),
-                .mtbf = mtbf(),
-                .failures = start_.failures};
+  Choice choice{
+      .save_seconds = mean_of(stalls_) + std::max(0.0, mean_of(extras_)), .step_seconds = mean_step(), .mtbf = mtbf(), .failures = start_.failures};
   // A save waits for the one before, so an interval is not shorter than the writing of a checkpoint.
   const double seconds = std::max(daly_interval(choice.save_seconds, choice.mtbf), write_seconds_);
   const double most = static_cast<double>(std::max<int64_t>(1, start_.last_step - saved_));

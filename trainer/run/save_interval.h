@@ -24,7 +24,7 @@ class SaveInterval {
   struct Choice {
     int64_t steps = 0;        ///< between checkpoints, from 1
     double save_seconds = 0;  ///< cost of a save
-    double step_seconds = 0;  ///< median
+    double step_seconds = 0;  ///< of one without a save, on the mean: the time between two saves counts, and slow steps are a part of it
     double mtbf = 0;          ///< seconds
     int64_t failures = 0;
   };
