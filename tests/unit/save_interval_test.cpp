@@ -66,6 +66,21 @@ TEST_CASE("save interval: slower steps while the checkpoint is written are part 
   CHECK(fast.take_choice()->save_seconds == Approx(0.5));
 }
 
+TEST_CASE("save interval: is chosen again if steps become slower, not if one is slow") {
+  SaveInterval interval({.mtbf = 3600, .last_step = 100000});
+  CHECK(train_in_seconds(interval, 1, 30, 2) == std::vector<int64_t>{10});
+  CHECK(interval.take_choice()->steps == 119);
+  interval.add_step(1.5);
+  CHECK_FALSE(interval.take_choice());
+  int64_t step = 32;
+  while (!interval.due(step) && step < 200) interval.add_step(++step > 0 ? 4 : 0);
+  CHECK(step < 70);  // not at step 129; what it compares are the means of 28 and 56 steps
+  const std::optional<SaveInterval::Choice> choice = interval.take_choice();
+  REQUIRE(choice);
+  CHECK(choice->steps == std::llround(daly_interval(2, 3600) / choice->step_seconds));
+  CHECK(choice->step_seconds > 2);
+}
+
 TEST_CASE("save interval: bounds") {
   const auto choice_of = [](SaveInterval::Start start, double stall, std::optional<double> write) {
     SaveInterval interval(start);

@@ -33,7 +33,10 @@ SaveInterval::SaveInterval(const Start& start)
 void SaveInterval::add_step(double seconds) {
   seconds_ += seconds;
   if (unsteady_ > 0) return void(--unsteady_);
-  if (!pending_) return push(steps_, seconds, kSteps);
+  if (!pending_) {
+    push(steps_, seconds, kSteps);
+    return follow_speed();
+  }
   pending_->extra += seconds;
   ++pending_->steps;
   if (pending_->is_written) settle();
@@ -70,9 +73,19 @@ void SaveInterval::choose() {
   const double seconds = std::max(daly_interval(choice.save_seconds, choice.mtbf), write_seconds_);
   const double most = static_cast<double>(std::max<int64_t>(1, start_.last_step - saved_));
   choice.steps = static_cast<int64_t>(std::clamp(std::round(seconds / choice.step_seconds), 1.0, most));
+  chosen_for_ = choice.step_seconds;
+  steps_to_look_ = steps_.size();
   interval_ = choice.steps;
   next_ = saved_ + interval_;
   choice_ = choice;
+}
+
+/// Chooses again if the choice was made for another speed. Looks when as many steps have followed as it was made from, so that it is not noise.
+void SaveInterval::follow_speed() {
+  constexpr double kOther = 0.25;
+  if (chosen_for_ == 0 || --steps_to_look_ > 0) return;
+  steps_to_look_ = steps_.size();
+  if (std::abs(mean_step() - chosen_for_) > kOther * chosen_for_) choose();
 }
 
 double SaveInterval::mean_step() const { return mean_of(steps_); }

@@ -9,7 +9,8 @@ namespace trireme {
 /// Pure logic, on one rank: whether a save is due is then shared with the others.
 ///
 /// A save costs what training feels of it: the time that it stands still, and what the steps last longer than others, on the mean, until the checkpoint
-/// is written and for one step more. The cost of ten saves is averaged.
+/// is written and for one step more. The cost of ten saves is averaged. The interval is chosen after every save, and again if steps have become slower or
+/// faster by a quarter.
 class SaveInterval {
  public:
   struct Start {
@@ -39,7 +40,7 @@ class SaveInterval {
   void written(std::optional<double> seconds);
   /// True if a checkpoint should be saved after `step`.
   bool due(int64_t step) const { return step >= next_; }
-  /// What the last save has made of the interval, once.
+  /// A new choice, once.
   std::optional<Choice> take_choice();
 
  private:
@@ -51,6 +52,7 @@ class SaveInterval {
   };
   void settle();
   void choose();
+  void follow_speed();
   double mean_step() const;
   double mtbf() const;
 
@@ -66,6 +68,8 @@ class SaveInterval {
   int64_t saved_;  ///< step of the last save
   int64_t next_;
   std::optional<Choice> choice_;
+  double chosen_for_ = 0;     ///< Choice::step_seconds of the last choice
+  size_t steps_to_look_ = 0;  ///< before step_seconds is compared with it
 };
 
 }  // namespace trireme
