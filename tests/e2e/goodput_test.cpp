@@ -140,7 +140,7 @@ std::vector<int64_t> saved_steps(const fs::path& run_directory) {
   return steps;
 }
 
-TEST_CASE("checkpoint.every auto: saves where it says, changes no bit, and goes on after a kill") {
+TEST_CASE("checkpoint.every auto: saves where it says, changes no bit, and continues after a kill") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments automatic =

@@ -62,8 +62,8 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
       continue;
     }
     if (object.value("event", "") == "ranks") {
-      CHECK(keys(object) == std::vector<std::string>{"event", "step", "steps", "step_seconds", "busy_seconds", "imbalance", "wait_seconds", "data_seconds",
-                                                     "peak_bytes", "resident_bytes", "host_available_bytes", "grad_norms", "time"});
+      CHECK(keys(object) == std::vector<std::string>{"event", "step", "steps", "step_seconds", "busy_seconds", "imbalance", "wait_seconds",
+                                                     "data_seconds", "peak_bytes", "resident_bytes", "host_available_bytes", "grad_norms", "time"});
       for (const char* by_rank : {"step_seconds", "busy_seconds", "data_seconds", "peak_bytes", "resident_bytes", "host_available_bytes"})
         CHECK(object[by_rank].size() == 8);
       CHECK(object["wait_seconds"].contains("tensor"));

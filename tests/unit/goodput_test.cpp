@@ -226,7 +226,9 @@ TEST_CASE("goodput: accounted time is the wall time, and nothing is negative, wh
     double now = 0, launcher = 0;
     int64_t done = 0;
     for (int job = 0, count = 1 + one_of(4); job < count; ++job) {
-      const double launched = now += seconds(2) - 0.3, joined = now += seconds(1), started = now += seconds(1);  // clocks of two hosts may differ
+      const double launched = now + seconds(2) - 0.3, joined = launched + seconds(1),
+                   started = joined + seconds(1);  // clocks of two hosts may differ
+      now = started;
       if (one_of(2) == 0) launcher = launched;
       const int64_t lost = done > 0 ? one_of(2) : 0;
       jobs += job_start(done, launcher, launched, joined, started, lost > 0 ? discarding(lost, now - seconds(3)) : "");
@@ -241,7 +243,8 @@ TEST_CASE("goodput: accounted time is the wall time, and nothing is negative, wh
         if (one_of(3) == 0) jobs += job_save(now += saving, saving + seconds(0.5));
       }
       if (one_of(2) == 0) jobs += job_line("end", now + seconds(1), one_of(2) == 0 ? R"(,"status":"done")" : R"(,"status":"failed")");
-      if (one_of(2) == 0) jobs += job_exit(launcher, launched, now += seconds(2), now - seconds(3));
+      const double died = now, exited = now += seconds(2);
+      if (one_of(2) == 0) jobs += job_exit(launcher, launched, exited, died + seconds(2) - 1);
     }
     lines += step(++done, now += 2, 1);
     CAPTURE(trial, lines, jobs);

@@ -97,11 +97,11 @@ TEST_CASE("job record: a job that only its launcher has seen is a job of its own
 }
 
 TEST_CASE("job record: failures and the time in which they occurred") {
-  const JobRecord killed{.ready = 10, .exited = 25, .failed = 20}, stopped{.ready = 30, .ended = 40, .exited = 45, .status = "stopped"};
+  const JobRecord killed{.ready = 10, .failed = 20, .exited = 25}, stopped{.ready = 30, .ended = 40, .exited = 45, .status = "stopped"};
   const JobRecord refused{.ready = 50, .ended = 55, .status = "failed"}, early{.launched = 60, .exited = 70};
   JobRecord unseen{.ready = 80};  // killed with its launcher
   unseen.saves = {{84, 85}};
-  JobRecord running{.started = 99, .discarded_until = 90, .ready = 100};
+  const JobRecord running{.started = 99, .ready = 100, .discarded_until = 90};
   const std::vector<JobRecord> all{killed, stopped, refused, early, unseen, running};
   CHECK(failures_of(all).failures == 3);
   CHECK(failures_of(all).seconds == Approx(10 + 10 + 5 + 10));

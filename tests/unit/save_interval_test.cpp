@@ -39,7 +39,7 @@ TEST_CASE("save interval: the first save is early and measures, the next ones fo
   CHECK_FALSE(interval.take_choice());
 }
 
-TEST_CASE("save interval: an earlier job's interval goes on from the checkpoint") {
+TEST_CASE("save interval: an earlier job's interval continues from the checkpoint") {
   SaveInterval interval({.mtbf = 3600, .step = 500, .last_step = 100000, .interval = 50, .save_seconds = 2});
   const std::vector<int64_t> saved = train_in_seconds(interval, 501, 700, 2);
   CHECK(saved == std::vector<int64_t>{550, 669});

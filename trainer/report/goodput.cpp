@@ -14,6 +14,7 @@
 namespace trireme::report {
 namespace {
 
+constexpr double kRounding = 2e-3;  ///< seconds between two steps that are no gap, as times have milliseconds
 constexpr double kSameTime = 0.01;  ///< seconds: times of lines are those of writing them, in milliseconds
 
 /// Seconds of stall by the step that was saved, from the events "checkpoint".
@@ -55,6 +56,7 @@ class Division {
   double begin_of(const JobRecord& job) const;
   const JobRecord* after(size_t job) const { return job + 1 < jobs_.size() ? &jobs_[job + 1] : nullptr; }
   void advance(double until, TimeCause cause);
+  bool is_interrupted(double until);
   double limit_of(size_t job) const { return after(job) != nullptr ? begin_of(*after(job)) : INFINITY; }
   bool is_restart(size_t job) const;
   bool is_rolled_back(size_t job) const;
@@ -130,8 +132,7 @@ bool Division::is_timed() const {
 void Division::advance(double until, TimeCause cause) {
   if (!(until > at_)) return;
   double rest = until - at_;
-  while (past_ < interruptions_.size() && interruptions_[past_].first.end <= at_) ++past_;
-  for (size_t i = past_; i < interruptions_.size() && interruptions_[i].first.begin < until; ++i) {
+  for (size_t i = is_interrupted(until) ? past_ : interruptions_.size(); i < interruptions_.size() && interruptions_[i].first.begin < until; ++i) {
     const auto& [span, why] = interruptions_[i];
     const double part = std::min({until, span.end}) - std::max(at_, span.begin);
     if (part <= 0) continue;
@@ -141,6 +142,11 @@ void Division::advance(double until, TimeCause cause) {
   }
   add(cause, rest);
   at_ = until;
+}
+
+bool Division::is_interrupted(double until) {
+  while (past_ < interruptions_.size() && interruptions_[past_].first.end <= at_) ++past_;
+  return past_ < interruptions_.size() && interruptions_[past_].first.begin < until;
 }
 
 bool Division::is_restart(size_t index) const { return index > 0 && jobs_[index].launcher <= begin_of(jobs_[index - 1]) + kSameTime; }
@@ -184,7 +190,8 @@ void Division::add_steps(size_t index) {
   const StepTable& steps = run_.steps;
   step_ = jobs_[index].step;
   for (const double limit = limit_of(index); next_ < steps.size() && steps.time[next_] < limit; ++next_) {
-    add_gap(steps.time[next_] - steps[Figure::kStepSeconds][next_], TimeCause::kOther);
+    const double begin = steps.time[next_] - steps[Figure::kStepSeconds][next_];
+    if (begin - at_ > kRounding || is_interrupted(begin)) add_gap(begin, TimeCause::kOther);
     step_ = steps.step[next_];
     step_seconds_ += std::max(0.0, steps.time[next_] - at_);
     at_ = std::max(at_, steps.time[next_]);

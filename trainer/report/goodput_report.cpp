@@ -22,7 +22,7 @@ std::optional<double> given_number(const RunRecord& run, const std::string& key)
   return error == std::errc() && end == text.data() + text.size() && value > 0 ? std::optional(value) : std::nullopt;
 }
 
-/// Until a checkpoint is valid it does not help: the mean time of writing one, if training goes on meanwhile.
+/// The mean time from the copy of the state to a valid checkpoint, if training continues meanwhile.
 double write_seconds_of(const RunRecord& run) {
   double sum = 0, count = 0;
   for (const EventRecord& event : run.events)

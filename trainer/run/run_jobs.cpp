@@ -38,7 +38,7 @@ void Run::record_start(const Resumed& resumed, const MetricsSink::Discarded& dis
   record("start", fields);
 }
 
-/// With checkpoint.every auto rank 0 goes on with the interval that an earlier job has chosen.
+/// With checkpoint.every auto rank 0 continues with the interval that an earlier job has chosen.
 void Run::begin_intervals() {
   if (config_.checkpoint.every || !reports()) return;
   SaveInterval::Start start{.mtbf = config_.resilience.mean_time_between_failures, .step = done_, .last_step = last_step()};
