@@ -40,9 +40,12 @@ TEST_CASE("save interval: the first save is early and measures, the next ones fo
 }
 
 TEST_CASE("save interval: an earlier job's interval continues from the checkpoint") {
-  SaveInterval interval({.mtbf = 3600, .step = 500, .last_step = 100000, .interval = 50, .save_seconds = 2});
-  const std::vector<int64_t> saved = train_in_seconds(interval, 501, 700, 2);
-  CHECK(saved == std::vector<int64_t>{550, 669});
+  SaveInterval interval({.mtbf = 3600, .step = 500, .last_step = 100000, .save_seconds = 2, .step_seconds = 1});
+  CHECK(interval.take_choice()->steps == 119);
+  CHECK(train_in_seconds(interval, 501, 750, 2) == std::vector<int64_t>{619, 738});
+  // Another failure has become known: the same cost, and a shorter interval at once.
+  SaveInterval failed({.failures = 2, .trained_seconds = 400, .step = 500, .last_step = 100000, .save_seconds = 2, .step_seconds = 1});
+  CHECK(failed.take_choice()->steps == std::llround(daly_interval(2, 200)));
 }
 
 TEST_CASE("save interval: slower steps while the checkpoint is written are part of its cost, and only these") {
@@ -124,12 +127,12 @@ double simulated_seconds(const SimulatedRun& run, std::optional<int64_t> every, 
   std::exponential_distribution<double> until_failure(1 / run.mtbf);
   std::uniform_real_distribution<double> varies(0.97, 1.03);
   double now = 0, trained = 0;
-  int64_t valid = 0, failures = 0, chosen = 0;
-  double cost = 0;
+  int64_t valid = 0, failures = 0;
+  double cost = 0, speed = 0;
   while (valid < run.steps) {
     const double death = now + until_failure(random), begin = now;
     SaveInterval automatic(
-        {.failures = failures, .trained_seconds = trained, .step = valid, .last_step = run.steps, .interval = chosen, .save_seconds = cost});
+        {.failures = failures, .trained_seconds = trained, .step = valid, .last_step = run.steps, .save_seconds = cost, .step_seconds = speed});
     int64_t saving = 0;  // step of the checkpoint that is being written
     double written = 0;  // when it will be
     for (int64_t step = valid + 1; step <= run.steps && now < death; ++step) {
@@ -141,8 +144,8 @@ double simulated_seconds(const SimulatedRun& run, std::optional<int64_t> every, 
       now += seconds;
       automatic.add_step(seconds);
       if (const auto choice = automatic.take_choice()) {
-        chosen = choice->steps, cost = choice->save_seconds;
-        if (intervals != nullptr) intervals->push_back(chosen);
+        cost = choice->save_seconds, speed = choice->step_seconds;
+        if (intervals != nullptr) intervals->push_back(choice->steps);
       }
       const bool last = step == run.steps, due = every ? step % *every == 0 : automatic.due(step);
       if (!due && !last) continue;

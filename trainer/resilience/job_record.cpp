@@ -96,7 +96,8 @@ void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
   } else if (event == "wait") {
     job.waits.push_back(span);
   } else if (event == "interval") {
-    job.interval = ChosenInterval{count_in(line, "steps"), amount_in(line, "save_seconds"), amount_in(line, "mean_time_between_failures")};
+    job.interval = ChosenInterval{count_in(line, "steps"), amount_in(line, "save_seconds"), amount_in(line, "step_seconds"),
+                                  amount_in(line, "mean_time_between_failures")};
   } else if (event == "end") {
     job.ended = time;
     job.status = text_in(line, "status");

@@ -29,6 +29,7 @@ struct TimeSpan {
 struct ChosenInterval {
   int64_t steps = 0;        ///< between checkpoints
   double save_seconds = 0;  ///< cost of a save
+  double step_seconds = 0;  ///< of a step without one
   double mtbf = 0;          ///< mean time between failures, seconds
 };
 

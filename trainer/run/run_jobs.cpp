@@ -48,7 +48,7 @@ void Run::begin_intervals() {
     start.failures = history.failures;
     start.trained_seconds = history.seconds;
     for (const JobRecord& job : jobs)
-      if (job.interval) start.interval = job.interval->steps, start.save_seconds = job.interval->save_seconds;
+      if (job.interval) start.save_seconds = job.interval->save_seconds, start.step_seconds = job.interval->step_seconds;
   } catch (const Error& error) {
     reporter_.message(concat("warning: ", error.what(), "; checkpoint.every auto begins without what earlier jobs have measured"));
   }

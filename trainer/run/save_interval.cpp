@@ -26,8 +26,10 @@ double mean_of(const std::deque<double>& values) {
 }  // namespace
 
 SaveInterval::SaveInterval(const Start& start)
-    : start_(start), interval_(start.interval > 0 ? start.interval : kFirstSave), saved_(start.step), next_(start.step + interval_) {
-  if (start.interval > 0 && start.save_seconds > 0) stalls_.push_back(start.save_seconds);
+    : start_(start), interval_(kFirstSave), saved_(start.step), next_(start.step + kFirstSave), steps_to_look_(kSteps) {
+  if (start.save_seconds <= 0 || start.step_seconds <= 0) return;
+  stalls_.push_back(start.save_seconds);
+  choose(start.save_seconds, start.step_seconds);  // again, because the failures are those of now
 }
 
 void SaveInterval::add_step(double seconds) {
@@ -67,14 +69,17 @@ void SaveInterval::settle() {
 void SaveInterval::choose() {
   next_ = saved_ + interval_;
   if (stalls_.empty() || steps_.empty()) return;  // the cost is known one step after the first save
-  Choice choice{
-      .save_seconds = mean_of(stalls_) + std::max(0.0, mean_of(extras_)), .step_seconds = mean_step(), .mtbf = mtbf(), .failures = start_.failures};
+  choose(mean_of(stalls_) + std::max(0.0, mean_of(extras_)), mean_step());
+  steps_to_look_ = steps_.size();
+}
+
+void SaveInterval::choose(double save_seconds, double step_seconds) {
+  Choice choice{.save_seconds = save_seconds, .step_seconds = step_seconds, .mtbf = mtbf(), .failures = start_.failures};
   // A save waits for the one before, so an interval is not shorter than the writing of a checkpoint.
   const double seconds = std::max(daly_interval(choice.save_seconds, choice.mtbf), write_seconds_);
   const double most = static_cast<double>(std::max<int64_t>(1, start_.last_step - saved_));
   choice.steps = static_cast<int64_t>(std::clamp(std::round(seconds / choice.step_seconds), 1.0, most));
   chosen_for_ = choice.step_seconds;
-  steps_to_look_ = steps_.size();
   interval_ = choice.steps;
   next_ = saved_ + interval_;
   choice_ = choice;

@@ -19,8 +19,8 @@ class SaveInterval {
     double trained_seconds = 0;       ///< by earlier jobs
     int64_t step = 0;                 ///< that this job begins after
     int64_t last_step = 0;            ///< at which the run saves in any case
-    int64_t interval = 0;             ///< chosen by an earlier job, in steps; 0: none
-    double save_seconds = 0;          ///< cost of a save that it was chosen for
+    double save_seconds = 0;          ///< cost of a save in an earlier job; 0: unknown
+    double step_seconds = 0;          ///< Choice::step_seconds of that job; 0: unknown
   };
   struct Choice {
     int64_t steps = 0;        ///< between checkpoints, from 1
@@ -52,6 +52,7 @@ class SaveInterval {
   };
   void settle();
   void choose();
+  void choose(double save_seconds, double step_seconds);
   void follow_speed();
   double mean_step() const;
   double mtbf() const;
