@@ -43,7 +43,7 @@ void check_failures(int failures) {
   prepare_run(directory);
   const auto begin = std::chrono::steady_clock::now();
   LiveJob job(directory, "run", kTwoRanks + sets({"training.steps=1000000", "checkpoint.every=20"}) + Arguments{"--restarts", "100"},
-              slow_start(directory) + kSlowDisk);
+              slow_start(directory) + kSlowDisk, kBinary, std::chrono::seconds(60 + 30 * failures));
   REQUIRE(job.wait_for_step(30));
   int hangs = 0;
   for (int i = 0; i < failures; ++i) {
@@ -143,16 +143,16 @@ std::vector<int64_t> saved_steps(const fs::path& run_directory) {
 TEST_CASE("checkpoint.every auto: saves where it says, changes no bit, and continues after a kill") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments automatic =
-      kTwoRanks + sets({"training.steps=400", "checkpoint.every=auto", "checkpoint.keep=1000", "resilience.mean_time_between_failures=2"});
+  const Arguments command = kTwoRanks + sets({"training.steps=160", "training.global_batch_size=256"});  // 20 ms a step or more
+  const Arguments automatic = command + sets({"checkpoint.every=auto", "checkpoint.keep=1000", "resilience.mean_time_between_failures=1"});
   LiveJob job(directory, "run", automatic + Arguments{"--restarts", "2"}, kSlowDisk);
-  REQUIRE(job.wait_for_step(120));
+  REQUIRE(job.wait_for_step(60));
   ::kill(job.ranks(2).at(1), SIGKILL);
   const Outcome outcome = job.wait();
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.err.find("checkpoint.every: auto is ") != std::string::npos);
-  CHECK(outcome.err.find("a failure is expected every 2 s (as given)") != std::string::npos);
+  CHECK(outcome.err.find("a failure is expected every 1 s (as given)") != std::string::npos);
 
   // Each checkpoint follows the one before by the interval that was chosen after that one, in this job or an earlier one.
   std::vector<nlohmann::json> records;
@@ -167,7 +167,7 @@ TEST_CASE("checkpoint.every auto: saves where it says, changes no bit, and conti
       saved = record["step"];
       chosen_at = 0;
     } else if (event == "save") {
-      CHECK((record["step"] == std::max(saved + interval, chosen_at) || record["step"] == 400));
+      CHECK((record["step"] == std::max(saved + interval, chosen_at) || record["step"] == 160));
       saved = record["step"];
     } else if (event == "interval") {
       ++intervals;
@@ -175,14 +175,14 @@ TEST_CASE("checkpoint.every auto: saves where it says, changes no bit, and conti
       chosen_at = record["step"];
       CHECK(interval >= 1);
       CHECK(record["save_seconds"] > 0.08);
-      CHECK(record["mean_time_between_failures"] == 2);
+      CHECK(record["mean_time_between_failures"] == 1);
     }
   }
   CHECK(starts == 2);
   CHECK(intervals >= 3);
   const std::vector<int64_t> steps = saved_steps(directory / "run");
   CHECK(steps.front() == 10);
-  CHECK(steps.back() == 400);
+  CHECK(steps.back() == 160);
   CHECK(steps.size() >= 4);
   CHECK(std::ranges::count(records, "checkpoint_interval", [](const nlohmann::json& one) { return one["event"].get<std::string>(); }) == 0);
   size_t told = 0;
@@ -190,9 +190,9 @@ TEST_CASE("checkpoint.every auto: saves where it says, changes no bit, and conti
     if (line.value("event", "") == "checkpoint_interval") told += line.contains("step_seconds") ? 1 : 0;
   CHECK(told >= 1);
 
-  LiveJob whole(directory, "whole", kTwoRanks + sets({"training.steps=400", "checkpoint.every=0"}));
+  LiveJob whole(directory, "whole", command + sets({"checkpoint.every=0"}));
   CHECK(whole.wait().code == 0);
-  CHECK(losses(directory / "run", 400) == losses(directory / "whole", 400));
+  CHECK(losses(directory / "run", 160) == losses(directory / "whole", 160));
   CHECK_THAT(must(directory, {"goodput", "run"}).out, Catch::Matchers::Contains("checkpoint.every auto: "));
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/core/check.h"
+#include "trainer/files/clock_text.h"
 #include "trainer/plan/text.h"
 #include "trainer/report/run_plots.h"
 #include "trainer/report/series.h"
