@@ -15,6 +15,7 @@
 #include "trainer/commands/doctor_command.h"
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
+#include "trainer/commands/goodput_command.h"
 #include "trainer/commands/inspect_command.h"
 #include "trainer/commands/manual_command.h"
 #include "trainer/commands/plan_command.h"
@@ -59,6 +60,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_report_command(app, exit_code);
   trireme::add_compare_command(app, exit_code);
   trireme::add_sweep_command(app, environment, exit_code);
+  trireme::add_goodput_command(app, exit_code);
   trireme::add_inspect_command(app, exit_code);
   trireme::add_audit_command(app, exit_code);
   trireme::add_completion_command(app, exit_code);

@@ -41,13 +41,13 @@ bool is_zombie(pid_t process) {
 }  // namespace
 
 LiveJob::LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment,
-                 const std::string& program)
+                 const std::string& program, std::chrono::seconds limit)
     : run_(directory / run),
       out_(directory / (run + ".out")),
       err_(directory / (run + ".err")),
       process_(Arguments{"env"} + environment + Arguments{"sh", "-c", "exec \"$@\" >>\"$0.out\" 2>>\"$0.err\"", run, program, "train", "run.yaml"} +
                    arguments + sets({"run.directory=" + run_.string()}),
-               directory.path()) {
+               directory.path(), limit) {
   std::ofstream(out_, std::ios::app).flush();
   std::ofstream(err_, std::ios::app).flush();
   REQUIRE(time_until([&] { return !processes_with(run_.string()).empty(); }, 10) >= 0);

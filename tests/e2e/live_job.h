@@ -11,7 +11,7 @@ namespace trireme::test {
 class LiveJob {
  public:
   LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment = {},
-          const std::string& program = kBinary);
+          const std::string& program = kBinary, std::chrono::seconds limit = std::chrono::seconds(100));
 
   /// Waits until metrics.jsonl contains step `step` or a later one. Returns false if the job ends first.
   bool wait_for_step(size_t step);

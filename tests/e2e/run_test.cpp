@@ -63,8 +63,8 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
     }
     if (object.value("event", "") == "ranks") {
       CHECK(keys(object) == std::vector<std::string>{"event", "step", "steps", "step_seconds", "busy_seconds", "imbalance", "wait_seconds",
-                                                     "peak_bytes", "resident_bytes", "host_available_bytes", "grad_norms", "time"});
-      for (const char* by_rank : {"step_seconds", "busy_seconds", "peak_bytes", "resident_bytes", "host_available_bytes"})
+                                                     "data_seconds", "peak_bytes", "resident_bytes", "host_available_bytes", "grad_norms", "time"});
+      for (const char* by_rank : {"step_seconds", "busy_seconds", "data_seconds", "peak_bytes", "resident_bytes", "host_available_bytes"})
         CHECK(object[by_rank].size() == 8);
       CHECK(object["wait_seconds"].contains("tensor"));
       CHECK(object["grad_norms"].size() == 6);  // embedding, four blocks, final norm
@@ -76,7 +76,7 @@ TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identic
     }
     if (object.value("event", "") == "goodput") {
       CHECK(keys(object) == std::vector<std::string>{"event", "step", "share", "wall_seconds", "median_step_seconds", "steps", "replayed_steps",
-                                                     "lost_seconds", "time"});
+                                                     "useful_seconds", "lost_seconds", "time"});
       CHECK(object["steps"] == 6);
       CHECK((object["share"].get<double>() > 0 && object["share"].get<double>() <= 1));
       continue;

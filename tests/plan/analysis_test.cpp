@@ -225,6 +225,21 @@ TEST_CASE("cost of saving and the checkpoint interval") {
   }
 }
 
+TEST_CASE("a checkpoint plan takes a given mean time between failures, and an automatic interval as its own") {
+  Config config = gpt();
+  config.checkpoint.every.reset();
+  config.resilience.mean_time_between_failures = 7200;
+  const SavePlan plan = save_plan(config, cluster_of(8), 0.5, 1000);
+  CHECK(plan.failures.mtbf == 7200);
+  CHECK(plan.daly == Approx(daly_interval(plan.failures.stall, 7200)));
+  CHECK(plan.configured == plan.share_exponential);
+  CHECK(plan.kept == std::min(std::ceil(1000 / plan.steps), 3.0));
+  const std::string text = analysis_text(analyse(config, cluster_of(8), forecast_of(0.36), {}));
+  CHECK_THAT(text, Contains("a failure every 2 h (resilience.mean_time_between_failures)") || Contains("a failure every 120 min (resilience"));
+  CHECK_THAT(text, Contains("checkpoint.every is auto: the run will choose this interval from its own measurements"));
+  CHECK_THAT(text, !Contains("a failure loses all progress"));
+}
+
 TEST_CASE("time, cost and energy for a number of tokens") {
   const Config config = gpt();
   ClusterConfig cluster = cluster_of(8);

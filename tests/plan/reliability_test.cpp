@@ -46,6 +46,26 @@ TEST_CASE("intervals in Daly's figures") {
   CHECK(young_interval(5, 24 * 60) == 120);
 }
 
+TEST_CASE("interval and lost time of a job that fails as often as Llama 3's, and of a sixteenth of its nodes") {
+  struct Answer {
+    double stall, interval, lost;
+  };
+  const auto check = [](double mtbf, const std::vector<Answer>& answers) {
+    for (const Answer& is : answers) {
+      CAPTURE(mtbf, is.stall);
+      const double interval = young_interval(is.stall, mtbf);
+      CHECK(interval == Approx(is.interval).margin(0.5));
+      CHECK(1 - effective_share({mtbf, is.stall, 0}, interval) == Approx(is.lost).epsilon(0.005));
+      // Daly's next orders matter for long saves only, and a failure costs its downtime besides.
+      CHECK(daly_interval(is.stall, mtbf) == Approx(interval).epsilon(0.06));
+      CHECK(1 - effective_share({mtbf, is.stall, 60}, interval) == Approx(is.lost + 60 / mtbf).epsilon(0.005));
+    }
+  };
+  constexpr double kHour = 3600;
+  check(3.09 * kHour, {{1, 149, 0.0134}, {5, 334, 0.0300}, {30, 817, 0.0734}, {120, 1634, 0.147}});
+  check(16 * 3.09 * kHour, {{1, 597, 0.0034}, {5, 1334, 0.0075}, {30, 3268, 0.0184}, {120, 6536, 0.0367}});
+}
+
 TEST_CASE("the closed-form interval is the simulated optimum") {
   struct Row {
     double mtbf, stall, restart, lag;

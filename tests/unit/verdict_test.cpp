@@ -576,3 +576,33 @@ TEST_CASE("verdict: a missing message is reported with the group of its exchange
   check_fields(job.verdict(), Kind::kHung, {2}, {"n2"});
   check_operation(job.verdict(), "exchange", "pipeline", 0, "", {3});
 }
+
+TEST_CASE("verdict: says since when the ranks have failed") {
+  {
+    Job job;  // rank 2 dies 0.2 s before it is judged
+    job.end(2, Life::kDead);
+    const double death = job.now;
+    job.pass(0.2);
+    CHECK(job.verdict()->since == death);
+  }
+  {
+    Job job;  // rank 1 is stopped: it was heard last at 100
+    job.pass(11);
+    job.ranks[1].heard = 100;
+    REQUIRE(job.verdict()->kind == Kind::kSilent);
+    CHECK(job.verdict()->since == 100);
+  }
+  {
+    Job job;  // rank 3 moved last at 103, the others later
+    job.pass(3);
+    job.ranks[3].moved = job.now;
+    for (const size_t rank : {0, 1, 2}) {
+      job.ranks[rank].moved = job.now + 1;
+      job.wait(rank, 0);
+    }
+    job.pass(12);
+    REQUIRE(job.verdict()->kind == Kind::kHung);
+    CHECK(job.verdict()->ranks == Ranks{3});
+    CHECK(job.verdict()->since == 103);
+  }
+}

@@ -257,14 +257,14 @@ void check_retention(Rules& rules, const Config& c) {
     rules.broken("checkpoint.keep_best",
                  concat(k.every == 0 ? "checkpoint.every" : "training.evaluate.every", " is 0: only the last checkpoint is evaluated"),
                  "0, or both of them from 1", "0");
-  if (!k.keep_every || !rules.apply({"checkpoint.keep_every", "checkpoint.every"})) return;
+  if (!k.keep_every || !k.every || !rules.apply({"checkpoint.keep_every", "checkpoint.every"})) return;
   if (k.every == 0)
     rules.broken("checkpoint.keep_every", "checkpoint.every is 0: no checkpoint is removed before the end", "null, or a checkpoint.every from 1",
                  "null");
-  else if (*k.keep_every % k.every != 0)
-    rules.broken("checkpoint.keep_every", concat("not a multiple of checkpoint.every ", k.every, ": no checkpoint is saved at some of these steps"),
+  else if (*k.keep_every % *k.every != 0)
+    rules.broken("checkpoint.keep_every", concat("not a multiple of checkpoint.every ", *k.every, ": no checkpoint is saved at some of these steps"),
                  "null, or multiples of checkpoint.every",
-                 nearest(*k.keep_every, k.every, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % k.every == 0; }));
+                 nearest(*k.keep_every, *k.every, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % *k.every == 0; }));
 }
 
 void check_loss_scale(Rules& rules, const LossScaleConfig& s) {

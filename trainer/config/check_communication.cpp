@@ -77,7 +77,10 @@ void check_whole_rounds(Rules& rules, const Config& c, const char* round, int64_
     rules.broken(key, concat("not a multiple of ", round, " ", steps, ": ", why), concat("0, or multiples of ", steps),
                  nearest(every, steps, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % steps == 0; }));
   };
-  whole("checkpoint.every", c.checkpoint.every);
+  if (c.checkpoint.every)
+    whole("checkpoint.every", *c.checkpoint.every);
+  else if (c.checkpoint.keep_every)
+    whole("checkpoint.keep_every", *c.checkpoint.keep_every);
   whole("training.evaluate.every", c.training.evaluate.every);
   whole("observe.samples.every", c.observe.samples.every);
 }

@@ -271,7 +271,7 @@ struct DataConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every = 0;  ///< steps; 0 = only at the end and when the run is stopped
+  Auto<int64_t> every = 0;  ///< steps; 0 = only at the end and when the run is stopped; auto: SaveInterval
   int64_t keep = 3;
   int64_t keep_best = 0;              ///< checkpoints with the lowest validation loss, besides `keep`
   std::optional<int64_t> keep_every;  ///< steps; checkpoints at its multiples are never removed
@@ -291,8 +291,9 @@ inline constexpr std::array kNames<Elastic>{"none", "replicas"};
 
 struct ResilienceConfig {
   int64_t restarts = 0;
-  Auto<double> hang_seconds;           ///< auto: hang_seconds() in trainer/layout/resolve.h
-  int64_t replica_check_every = 1000;  ///< steps; 0 = off
+  Auto<double> hang_seconds;                ///< auto: hang_seconds() in trainer/layout/resolve.h
+  int64_t replica_check_every = 1000;       ///< steps; 0 = off
+  Auto<double> mean_time_between_failures;  ///< seconds, of the job; auto: learned_mtbf() of the run's own failures
   OneOf<Rebalance> rebalance = Rebalance::kNone;
   int64_t backup_replicas = 0;  ///< islands beyond those of which an update needs gradients
   OneOf<Elastic> elastic = Elastic::kNone;

@@ -40,6 +40,8 @@ std::optional<WallClock::time_point> time_of_utc(const std::string& text) {
   return utc_text(time) == text ? std::optional(time) : std::nullopt;  // refuses 2026-02-31 and anything after the Z
 }
 
+double seconds_since_1970(WallClock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
 std::string local_date(WallClock::time_point time) { return print("%Y-%m-%d", local(time)); }
 std::string local_time(WallClock::time_point time) { return print("%H:%M:%S", local(time)); }
 

@@ -11,6 +11,7 @@ using WallClock = std::chrono::system_clock;
 std::string utc_text(WallClock::time_point time);
 /// The time that utc_text() gives as `text`; nullopt for any other text.
 std::optional<WallClock::time_point> time_of_utc(const std::string& text);
+double seconds_since_1970(WallClock::time_point time);
 /// "2026-11-23", in the local time zone.
 std::string local_date(WallClock::time_point time);
 /// "12:09:38", in the local time zone.

@@ -99,6 +99,7 @@ std::vector<Host> JobHosts::unreachable_hosts() const {
 std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
   if (!chooses()) return World{options_.worlds.front(), options_.hosts_file};
   const auto begin = Clock::now();
+  waited_ = 0;
   bool asks = std::exchange(has_failed_, false) && pool_->hosts().size() > 1, waits = false;
   for (;;) {
     if (asks) {
@@ -118,7 +119,9 @@ std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
     if (!std::exchange(waits, true))
       say_(concat("waiting up to ", options_.wait_seconds, " s for hosts: those that can be reached have no room for ",
                   counted(options_.worlds.back(), "rank"), lost_.empty() ? "" : concat("; not reachable: ", joined(lost_))));
-    if (!stop.sleep(kLook)) return std::nullopt;
+    const bool goes_on = stop.sleep(kLook);
+    waited_ = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (!goes_on) return std::nullopt;
     asks = !lost_.empty() && Clock::now() > next_probe_;
   }
 }

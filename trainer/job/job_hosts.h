@@ -36,6 +36,8 @@ class JobHosts {
   };
   /// Hosts for the next job. Waits for hosts as long as the options allow; nullopt if there are too few then, or if a stop was requested.
   std::optional<World> next(const StopRequest& stop);
+  /// How long the last call of next() has waited for hosts; 0 if there were enough.
+  double waited_seconds() const { return waited_; }
   /// The job on the last world failed; `verdict`: of the hub, if it has one.
   void failed(const std::optional<Verdict>& verdict);
   /// True if the running job should save and continue on other hosts, because the hosts file has changed or a lost host is back. Cheap; call it often.
@@ -62,6 +64,7 @@ class JobHosts {
   std::optional<HostProbe> probe_;
   std::vector<std::string> lost_;  ///< hosts that could not be reached
   bool has_failed_ = false;        ///< the last job has
+  double waited_ = 0;              ///< seconds
   Clock::time_point next_look_, next_probe_;
 };
 

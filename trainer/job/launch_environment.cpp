@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 
 namespace trireme {
@@ -22,6 +23,15 @@ std::optional<int> number_of(const char* name) {
   return value != nullptr ? std::optional<int>(std::atoi(value)) : std::nullopt;
 }
 
+/// Those of this process if the text is not text_of() any.
+LaunchTimes times_of(const std::optional<std::string>& text) {
+  LaunchTimes times;
+  long long launcher = 0, job = 0;
+  if (!text || std::sscanf(text->c_str(), "%lld %lld", &launcher, &job) != 2) return times;
+  const auto point = [](long long milliseconds) { return std::chrono::system_clock::time_point(std::chrono::milliseconds(milliseconds)); };
+  return {point(launcher), point(job)};
+}
+
 /// Batch scripts and salloc shells have a step id too, but in a reserved range at the end.
 bool is_task_of_step() {
   constexpr unsigned long kFirstReservedStep = 0xfffffff0UL;
@@ -37,6 +47,13 @@ Starter find_starter() {
 
 }  // namespace
 
+std::string text_of(const LaunchTimes& times) {
+  const auto milliseconds = [](std::chrono::system_clock::time_point time) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count());
+  };
+  return milliseconds(times.launcher) + " " + milliseconds(times.job);
+}
+
 LaunchEnvironment read_launch_environment() {
   constexpr std::array kSessionPlaces{kSessionVariable, kPrteSessionVariable, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
   LaunchEnvironment environment;
@@ -44,7 +61,9 @@ LaunchEnvironment read_launch_environment() {
   environment.launched_ranks = number_of(kRanksVariable);
   environment.launch_output = text_of(kOutputVariable);
   environment.hub_address = text_of(kHubVariable);
+  environment.times = times_of(text_of(kTimesVariable));
   environment.slurm_job = text_of("SLURM_JOB_ID");
+  environment.slurm_restarts = number_of("SLURM_RESTART_COUNT").value_or(0);
   environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
   environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);

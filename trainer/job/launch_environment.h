@@ -1,6 +1,7 @@
 #pragma once
 // Environment variables set by launchers (mpirun, srun, launch()) and the user. No other file of the trainer reads the environment; other code gets
 // values from this struct.
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@ namespace trireme {
 inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";
 inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";  ///< number of ranks that launch() starts
 inline constexpr const char* kHubVariable = "TRIREME_HUB";               ///< Hub::address of the hub in the launcher process
+inline constexpr const char* kTimesVariable = "TRIREME_LAUNCH_TIMES";    ///< text_of() the launcher's LaunchTimes
 
 inline constexpr const char* kSpinningVariable = "TRIREME_SPINNING";  ///< set by limit_spinning for the second start of this program
 
@@ -20,6 +22,14 @@ inline constexpr const char* kSegmentsVariable = "OMPI_MCA_btl_vader_backing_dir
 inline constexpr const char* kSessionVariable = "OMPI_MCA_orte_tmpdir_base";              ///< session directories of all hosts
 inline constexpr const char* kPrteSessionVariable = "PRTE_MCA_prte_tmpdir_base";          ///< the same in Open MPI 5
 inline constexpr const char* kTemporaryVariable = "TMPDIR";
+
+/// When a launcher began, and when it began the job that is running: it may have restarted it.
+struct LaunchTimes {
+  std::chrono::system_clock::time_point launcher = std::chrono::system_clock::now();
+  std::chrono::system_clock::time_point job = launcher;
+};
+/// Milliseconds since 1970 of both.
+std::string text_of(const LaunchTimes& times);
 
 struct LaunchEnvironment {
   enum class Starter : uint8_t {
@@ -33,9 +43,11 @@ struct LaunchEnvironment {
   std::optional<int> launched_ranks = {};         ///< kRanksVariable
   std::optional<std::string> launch_output = {};  ///< kOutputVariable
   std::optional<std::string> hub_address = {};    ///< kHubVariable
+  LaunchTimes times = {};                         ///< kTimesVariable; without it, when this process read its environment
 
   // From Slurm.
   std::optional<std::string> slurm_job = {};  ///< job id of the allocation
+  int slurm_restarts = 0;                     ///< how often the job has been requeued
   std::optional<int> allocated_nodes = {};    ///< nodes of the allocation
   std::optional<int> step_tasks = {};         ///< tasks of the srun step
   int first_node_tasks = 0;                   ///< tasks on the first node of the step; 0 outside a step

@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/comm/mpi.h"
+#include "trainer/files/clock_text.h"
 #include "trainer/files/printable.h"
 #include "trainer/job/job_directory.h"
 #include "trainer/job/job_hosts.h"
@@ -21,6 +22,7 @@
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/inspect.h"
+#include "trainer/resilience/job_record.h"
 #include "trainer/resilience/restart_policy.h"
 
 namespace trireme {
@@ -50,13 +52,39 @@ struct JobEnd {
   bool moves = false;  ///< it has stopped in order to continue on other hosts
 };
 
-JobEnd run_job(const LaunchEnvironment& environment, const JobHosts::World& world, const std::vector<std::string>& arguments,
+/// Adds the end of a job to RUN/jobs.jsonl. Nothing is written about a job that found a finished run, or no run.
+void record_exit(const std::filesystem::path& run, const LaunchTimes& times, const std::optional<Verdict>& verdict, int code) {
+  try {
+    const std::vector<JobRecord> jobs = read_job_records(run);
+    const std::string launched = utc_text(times.job);
+    const bool has_started = !jobs.empty() && jobs.back().launched == seconds_since_1970(*time_of_utc(launched));
+    if (jobs.empty() || (!has_started && code != static_cast<int>(ExitCode::kInternal))) return;
+    nlohmann::ordered_json fields = {{"launcher", utc_text(times.launcher)}, {"launched", launched}, {"code", code}};
+    if (verdict && verdict->since_time > times.job) fields["failed"] = utc_text(verdict->since_time);
+    append_job_record(run, "exit", fields);
+  } catch (const Error& error) {
+    say(printable(error));
+  }
+}
+
+/// Adds the time for which the launcher has waited for hosts, if any.
+void record_wait(const std::filesystem::path& run, double seconds) {
+  if (seconds == 0 || !std::filesystem::exists(run)) return;
+  try {
+    append_job_record(run, "wait", {{"seconds", seconds}});
+  } catch (const Error& error) {
+    say(printable(error));
+  }
+}
+
+JobEnd run_job(const LaunchEnvironment& environment, const LaunchTimes& times, const JobHosts::World& world, const std::vector<std::string>& arguments,
                const LaunchOptions& options, bool one_host, JobHosts& hosts, const StopRequest& stop, OutputRelay& relay) {
   const int ranks = world.ranks;
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
+  ::setenv(kTimesVariable, text_of(times).c_str(), 1);
   if (options.silence_seconds) {
     hub.emplace(HubOptions{.ranks = ranks, .one_host = one_host, .silence_seconds = *options.silence_seconds, .key = options.hub_key},
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
@@ -75,6 +103,7 @@ JobEnd run_job(const LaunchEnvironment& environment, const JobHosts::World& worl
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
+  if (options.run_directory) record_exit(*options.run_directory, times, job.reported_verdict(), code);
   if (options.run_directory && job.reported_verdict()) {
     try {
       write_verdict(*options.run_directory, *job.reported_verdict(), session_before);
@@ -122,14 +151,16 @@ int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> word
              const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
   std::optional<JobEnd> end;
-  for (;;) {
+  for (LaunchTimes times = environment.times;;) {
     const std::optional<JobHosts::World> world = hosts.next(stop);
+    if (end) times.job = WallClock::now();
+    if (end && options.run_directory) record_wait(*options.run_directory, hosts.waited_seconds());
     if (end && stop.requested()) {
       say("stopped on request before the restart; rerun the same command to resume");
       return static_cast<int>(ExitCode::kRequeue);
     }
     if (!world) return static_cast<int>(stop.requested() ? ExitCode::kRequeue : ExitCode::kInternal);
-    end = run_job(environment, *world, words, options, one_host, hosts, stop, relay);
+    end = run_job(environment, times, *world, words, options, one_host, hosts, stop, relay);
     const bool failed = end->code == static_cast<int>(ExitCode::kInternal) && options.restarts > 0 && !stop.requested();
     if (!failed && !end->moves) return end->code;
     const Continuation next = options.continuation();
@@ -148,7 +179,10 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
   const bool one_host = !options.hosts_file && nodes == 1;
   refuse_recursion(environment);
   struct Unset {
-    ~Unset() { ::unsetenv(kRanksVariable); }
+    ~Unset() {
+      ::unsetenv(kRanksVariable);
+      ::unsetenv(kTimesVariable);
+    }
   } const at_the_end;
   const int ranks_here = ranks_of_host(ranks, hosts, nodes);
   check_ranks_of_host(ranks_here, usable_cores(), options.oversubscribe);

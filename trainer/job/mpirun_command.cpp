@@ -32,7 +32,7 @@ std::string own_program() {
 
 /// Whether ranks on other hosts need this variable of the user: threads, and what configures CUDA, NCCL and the network libraries below it.
 bool is_forwarded(std::string_view name, std::string_view value) {
-  constexpr std::array<std::string_view, 4> kNames{"LD_LIBRARY_PATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", kHubVariable};
+  constexpr std::array<std::string_view, 5> kNames{"LD_LIBRARY_PATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", kHubVariable, kTimesVariable};
   constexpr std::array<std::string_view, 4> kPrefixes{"CUDA_", "NCCL_", "FI_", "UCX_"};
   if (name == "CUDA_VISIBLE_DEVICES" && (value.starts_with("GPU-") || value.starts_with("MIG-"))) return false;  // UUIDs name GPUs of this host
   return std::ranges::find(kNames, name) != kNames.end() ||

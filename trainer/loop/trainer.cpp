@@ -171,6 +171,7 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
   std::vector<int64_t> lengths;  // of documents
   int64_t valid = 0;
   int64_t padding = 0;
+  const auto begin = std::chrono::steady_clock::now();
   for (const Microbatch& microbatch : batch_) {
     if (ctx_.device == Device::kMeta) {
       valid += count;
@@ -192,6 +193,7 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
     from_host(ctx_, host.flat(2 * count, count), documents.starts);
     from_host(ctx_, host.flat(3 * count, count), documents.ends);
   }
+  input_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   local_targets_ = valid;
   if (config_.data.packing != Packing::kNone) {
     const std::vector<int64_t> sums = all_reduce_counts(*mesh_.data, {valid, padding});
@@ -206,6 +208,7 @@ std::vector<int64_t> Trainer::balanced(const Dataset& data, const std::function<
   const int64_t rows = config_.training.micro_batch_size;
   std::vector<int32_t> unused(static_cast<size_t>(2 * config_.training.sequence_length));
   std::vector<int64_t> costs(static_cast<size_t>(config_.training.global_batch_size)), segments;
+  const auto begin = std::chrono::steady_clock::now();
   for (const Microbatch& microbatch : batch_) {
     for (int64_t place = microbatch.first_sample; place < microbatch.first_sample + rows; ++place) {
       segments.clear();
@@ -213,6 +216,7 @@ std::vector<int64_t> Trainer::balanced(const Dataset& data, const std::function<
       costs[static_cast<size_t>(place)] = sequence_cost(segments, config_.model.hidden_size);
     }
   }
+  input_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   costs = all_reduce_counts(*mesh_.data, costs);
   const int64_t ranks = mesh_.data->size();
   std::vector<int64_t> places = balanced_places(costs, ranks, std::ssize(batch_));

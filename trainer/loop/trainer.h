@@ -126,6 +126,8 @@ class Trainer {
   void set_data_start(DataStart start) { data_start_ = start; }
   /// Sets the run's last step (from 1), after which a round of training.local ends, too. Set the same value on all ranks.
   void set_last_step(int64_t last) { rounds_.last = last; }
+  /// Seconds that this rank has spent reading samples and copying them to the device, without waiting for other ranks.
+  double input_seconds() const { return input_seconds_; }
   /// With training.local, the rounds of steps; else each step is a round.
   const Rounds& rounds() const { return rounds_; }
   /// Bytes that this rank sends in the outer steps of a round of training.local; 0 without it.
@@ -402,6 +404,7 @@ class Trainer {
   int64_t local_targets_ = 0;
   int64_t padding_ = 0;            ///< of the batch read last
   double cost_imbalance_ = 0;      ///< of the batch read last
+  double input_seconds_ = 0;       ///< input_seconds()
   std::vector<double> distances_;  ///< StepResult::distances of the last step
 };
 

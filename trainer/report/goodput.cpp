@@ -15,9 +15,10 @@
 namespace trireme::report {
 namespace {
 
-using nlohmann::ordered_json;
+constexpr double kRounding = 2e-3;  ///< seconds between two steps that are no gap, as times have milliseconds
+constexpr double kSameTime = 0.01;  ///< seconds: times of lines are those of writing them, in milliseconds
 
-/// Seconds of stall by the step that was saved.
+/// Seconds of stall by the step that was saved, from the events "checkpoint".
 std::map<int64_t, double> stalls_of(const RunRecord& run) {
   constexpr std::string_view kPrefix = "step-";
   std::map<int64_t, double> stalls;
@@ -32,103 +33,250 @@ std::map<int64_t, double> stalls_of(const RunRecord& run) {
   return stalls;
 }
 
-/// What a resume has removed: {steps, time of the last line}; the time is NaN if nothing is recorded.
-std::pair<int64_t, double> discarded_by(const EventRecord& start) {
+/// The job of a start event, of a version without jobs.jsonl.
+JobRecord job_of(const EventRecord& start) {
+  JobRecord job{.launched = start.time, .joined = start.time, .started = start.time, .step = start.after_step};
   const auto found = start.fields.find("discarded");
-  if (found == start.fields.end() || !found->is_object()) return {0, std::nan("")};
+  if (found == start.fields.end() || !found->is_object()) return job;
+  const double steps = number_in(*found, "steps");
+  job.discarded_steps = steps > 0 && steps < 1e15 ? static_cast<int64_t>(steps) : 0;
   const auto until = found->find("until");
   const auto time = until != found->end() && until->is_string() ? time_of_utc(until->get_ref<const std::string&>()) : std::nullopt;
-  const double steps = number_in(*found, "steps");
-  return {steps > 0 && steps < 1e15 ? static_cast<int64_t>(steps) : 0,
-          time ? std::chrono::duration<double>(time->time_since_epoch()).count() : std::nan("")};
+  if (time) job.discarded_until = seconds_since_1970(*time);
+  return job;
 }
 
-/// Divides what lies between the steps of each job.
+/// Goes through the time of a run once, so that every moment has one cause.
 class Division {
  public:
-  explicit Division(const RunRecord& run) : run_(run), jobs_(jobs_of(run)), stalls_(stalls_of(run)) {
-    for (const EvaluationRecord& one : run.evaluations) evaluated_[one.step] = one.time;
-  }
+  explicit Division(const RunRecord& run);
   std::optional<Goodput> result();
 
  private:
+  bool is_timed() const;
+  double begin_of(const JobRecord& job) const;
+  const JobRecord* after(size_t job) const { return job + 1 < jobs_.size() ? &jobs_[job + 1] : nullptr; }
+  void advance(double until, TimeCause cause);
+  bool is_interrupted(double until);
+  double limit_of(size_t job) const { return after(job) != nullptr ? begin_of(*after(job)) : INFINITY; }
+  bool is_restart(size_t job) const;
+  bool is_rolled_back(size_t job) const;
   void add_pause(size_t job);
-  void add_job(size_t job);
-  void add_gap(int64_t step, double begin, double end);
+  void add_launch(size_t job);
+  void add_steps(size_t job);
+  void add_end(size_t job);
+  void add_gap(double until, TimeCause rest);
+  void add(TimeCause cause, double seconds) { goodput_.seconds[static_cast<size_t>(cause)] += seconds; }
+  void divide_steps();
 
   const RunRecord& run_;
-  std::vector<Job> jobs_;
-  std::map<int64_t, double> stalls_;
+  std::vector<JobRecord> jobs_;
+  std::vector<double> last_lines_;       ///< of each job
   std::map<int64_t, double> evaluated_;  ///< time by step
-  size_t next_ = 0;                      ///< the first step of the job
-  double set_up_ = 0, saves_ = 0, evaluation_ = 0, replayed_ = 0, down_ = 0;
-  int64_t replayed_steps_ = 0;
+  /// What interrupts other causes: spans in the order of their begin.
+  std::vector<std::pair<TimeSpan, TimeCause>> interruptions_;
+  size_t past_ = 0;          ///< interruptions that have ended
+  size_t next_ = 0;          ///< the first step that is not accounted
+  int64_t step_ = 0;         ///< the last one that is
+  double at_ = 0;            ///< time up to which all is accounted
+  double step_seconds_ = 0;  ///< of the steps of the history, as far as they do not overlap with what came before
+  bool trained_ = false;     ///< the job had its first step, or was about to
+  Goodput goodput_;
 };
 
-void Division::add_pause(size_t job) {
-  const auto start =
-      std::ranges::find_if(run_.events, [&](const EventRecord& event) { return event.kind == "start" && event.time == jobs_[job].begin; });
-  const auto [steps, until] = discarded_by(*start);
-  const double kept = jobs_[job - 1].end, end = std::isfinite(until) ? std::clamp(until, kept, std::max(kept, jobs_[job].begin)) : kept;
-  replayed_steps_ += steps;
-  replayed_ += end - kept;
-  down_ += std::max(0.0, jobs_[job].begin - end);
-}
-
-/// Between the line of `step` and the beginning of the next one, or the end of the job.
-void Division::add_gap(int64_t step, double begin, double end) {
-  const double gap = std::max(0.0, end - begin);
-  const auto stall = stalls_.find(step);
-  const double saved = stall == stalls_.end() ? 0 : std::min(gap, stall->second);
-  saves_ += saved;
-  if (const auto evaluation = evaluated_.find(step); evaluation != evaluated_.end())
-    evaluation_ += std::clamp(evaluation->second - begin - saved, 0.0, gap - saved);
-}
-
-void Division::add_job(size_t job) {
-  const StepTable& steps = run_.steps;
-  const double limit = job + 1 < jobs_.size() ? jobs_[job + 1].begin : INFINITY;
-  const auto began = [&](size_t i) { return steps.time[i] - steps[Figure::kStepSeconds][i]; };
-  const size_t first = next_;
-  while (next_ < steps.size() && steps.time[next_] < limit) ++next_;
-  if (first == next_) {
-    set_up_ += jobs_[job].end - jobs_[job].begin;
-    return;
+Division::Division(const RunRecord& run) : run_(run), jobs_(run.jobs) {
+  const double recorded = jobs_.empty() ? INFINITY : begin_of(jobs_.front());
+  std::vector<JobRecord> older;
+  for (const EventRecord& event : run.events)
+    if (event.kind == "start" && !(event.time >= recorded)) older.push_back(job_of(event));
+  jobs_.insert(jobs_.begin(), older.begin(), older.end());
+  for (const EvaluationRecord& one : run.evaluations) evaluated_[one.step] = one.time;
+  for (const JobRecord& job : jobs_) {
+    for (const TimeSpan& save : job.saves) interruptions_.emplace_back(save, TimeCause::kSaves);
+    for (const TimeSpan& wait : job.waits) interruptions_.emplace_back(wait, TimeCause::kWaiting);
+    goodput_.saves += job.save_count;
   }
-  set_up_ += std::max(0.0, began(first) - jobs_[job].begin);
-  for (size_t i = first; i + 1 < next_; ++i) add_gap(steps.step[i], steps.time[i], began(i + 1));
-  add_gap(steps.step[next_ - 1], steps.time[next_ - 1], jobs_[job].end);
+  const std::map<int64_t, double> stalls = stalls_of(run);
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    const auto stall = stalls.find(run.steps.step[i]);
+    if (stall == stalls.end() || !(run.steps.time[i] < recorded)) continue;
+    interruptions_.push_back({{run.steps.time[i], run.steps.time[i] + stall->second}, TimeCause::kSaves});
+    ++goodput_.saves;
+  }
+  std::ranges::stable_sort(interruptions_, {}, [](const auto& one) { return one.first.begin; });
+  for (size_t i = 0; i < jobs_.size(); ++i) last_lines_.push_back(begin_of(jobs_[i]));
+  const auto extend = [&](double time) {
+    for (size_t i = jobs_.size(); std::isfinite(time) && i-- > 0;)
+      if (begin_of(jobs_[i]) <= time) return void(last_lines_[i] = std::max(last_lines_[i], time));
+  };
+  for (const double time : run.steps.time) extend(time);
+  for (const EvaluationRecord& one : run.evaluations) extend(one.time);
+  for (const EventRecord& event : run.events) extend(event.time);
+  for (const JobRecord& job : jobs_)
+    if (!job.saves.empty()) extend(job.saves.back().end);
+}
+
+double Division::begin_of(const JobRecord& job) const {
+  for (const double time : {job.launched, job.joined, job.started})
+    if (std::isfinite(time)) return time;
+  return std::nan("");
+}
+
+bool Division::is_timed() const {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  return run_.steps.size() > 0 && !jobs_.empty() && std::ranges::all_of(run_.steps.time, finite) &&
+         std::ranges::all_of(run_.steps[Figure::kStepSeconds], finite) &&
+         std::ranges::all_of(jobs_, [&](const JobRecord& job) { return finite(begin_of(job)); });
+}
+
+/// The time up to `until` has this cause, but for interruptions.
+void Division::advance(double until, TimeCause cause) {
+  if (!(until > at_)) return;
+  double rest = until - at_;
+  for (size_t i = is_interrupted(until) ? past_ : interruptions_.size(); i < interruptions_.size() && interruptions_[i].first.begin < until; ++i) {
+    const auto& [span, why] = interruptions_[i];
+    const double part = std::min({until, span.end}) - std::max(at_, span.begin);
+    if (part <= 0) continue;
+    const double taken = std::min(part, rest);
+    add(why, taken);
+    rest -= taken;
+  }
+  add(cause, rest);
+  at_ = until;
+}
+
+bool Division::is_interrupted(double until) {
+  while (past_ < interruptions_.size() && interruptions_[past_].first.end <= at_) ++past_;
+  return past_ < interruptions_.size() && interruptions_[past_].first.begin < until;
+}
+
+bool Division::is_restart(size_t index) const { return index > 0 && jobs_[index].launcher <= begin_of(jobs_[index - 1]) + kSameTime; }
+
+/// Up to the start of the ranks.
+void Division::add_pause(size_t index) {
+  if (index == 0) return;
+  const JobRecord &job = jobs_[index], &last = jobs_[index - 1];
+  const bool is_requeue = !job.slurm_job.empty() && job.slurm_job == last.slurm_job && job.slurm_restarts > last.slurm_restarts;
+  if (is_restart(index)) return advance(job.joined, TimeCause::kRestart);
+  advance(begin_of(job), is_requeue ? TimeCause::kWaiting : TimeCause::kNotRunning);
+}
+
+/// Up to the first step of a job, if it came so far.
+void Division::add_launch(size_t index) {
+  const JobRecord &job = jobs_[index], *const next = after(index);
+  const double before = at_;
+  add_pause(index);
+  const double begin = is_restart(index) ? before : at_;
+  const bool has_steps = next_ < run_.steps.size() && run_.steps.time[next_] < limit_of(index);
+  const bool lost_steps = next != nullptr && next->discarded_steps > 0 && next->discarded_until > begin;
+  double ready = job.ready;
+  if (!std::isfinite(ready) && has_steps) ready = run_.steps.time[next_] - run_.steps[Figure::kStepSeconds][next_];
+  if (!std::isfinite(ready) && lost_steps) ready = last_lines_[index];
+  trained_ = std::isfinite(ready);
+  if (!trained_) return;
+  const double load = std::clamp(ready - at_, 0.0, job.load_seconds);
+  advance(ready - load, TimeCause::kStartUp);
+  advance(ready, TimeCause::kLoad);
+  if (index > 0 && !jobs_[index - 1].ended_as_planned()) goodput_.down_seconds += at_ - begin;
+}
+
+/// Up to the next step, or the end of a job: an evaluation of the last step ends with its line.
+void Division::add_gap(double until, TimeCause rest) {
+  if (const auto evaluation = evaluated_.find(step_); evaluation != evaluated_.end() && evaluation->second <= until + kSameTime)
+    advance(std::min(evaluation->second, until), TimeCause::kEvaluation);
+  advance(until, rest);
+}
+
+void Division::add_steps(size_t index) {
+  const StepTable& steps = run_.steps;
+  step_ = jobs_[index].step;
+  for (const double limit = limit_of(index); next_ < steps.size() && steps.time[next_] < limit; ++next_) {
+    const double begin = steps.time[next_] - steps[Figure::kStepSeconds][next_];
+    if (begin - at_ > kRounding || is_interrupted(begin)) add_gap(begin, TimeCause::kOther);
+    step_ = steps.step[next_];
+    step_seconds_ += std::max(0.0, steps.time[next_] - at_);
+    at_ = std::max(at_, steps.time[next_]);
+  }
+}
+
+/// True if a later resume went back behind the end of this job, which ended as planned.
+bool Division::is_rolled_back(size_t index) const {
+  const JobRecord* const next = after(index);
+  return next != nullptr && (next->discarded_steps > 0 || std::any_of(next, &jobs_.back() + 1, [&](const JobRecord& later) {
+                               return std::isfinite(later.started) && std::isfinite(next->started) && later.step < next->step;
+                             }));
+}
+
+/// Behind the last step of the history that a job made.
+void Division::add_end(size_t index) {
+  const JobRecord &job = jobs_[index], *const next = after(index);
+  const auto known = [](double time, double otherwise) { return std::isfinite(time) ? time : otherwise; };
+  const bool is_running = next == nullptr && !std::isfinite(job.exited) && !std::isfinite(job.ended);
+  if (is_running) return add_gap(last_lines_[index], trained_ ? TimeCause::kOther : TimeCause::kStartUp);
+  if (job.ended_as_planned()) {
+    add_gap(job.ended, is_rolled_back(index) ? TimeCause::kReplayed : TimeCause::kOther);
+    return advance(job.exited, TimeCause::kOther);
+  }
+  const double begin = at_;
+  double last_sign = last_lines_[index];
+  if (next != nullptr && next->discarded_until > last_sign) last_sign = next->discarded_until;
+  if (!trained_) last_sign = known(job.exited, last_sign);  // what nobody detected was still the start
+  add_gap(known(job.failed, known(job.ended, last_sign)), trained_ ? TimeCause::kReplayed : TimeCause::kStartUp);
+  const double failed = trained_ ? at_ : begin;
+  advance(job.exited, TimeCause::kDetection);
+  goodput_.down_seconds += at_ - failed;
+}
+
+/// Divides the time of the steps into its causes.
+void Division::divide_steps() {
+  const StepShares& shares = run_.shares;
+  goodput_.median_step_seconds = median_of(run_.steps[Figure::kStepSeconds]);
+  const double useful = std::min(step_seconds_, static_cast<double>(goodput_.steps) * goodput_.median_step_seconds);
+  goodput_.is_divided = shares.measured > 0;
+  const double communication = goodput_.is_divided ? std::clamp(shares.communication / shares.measured, 0.0, 1.0) : 0;
+  const double data = goodput_.is_divided ? std::clamp(shares.data / shares.measured, 0.0, 1 - communication) : 0;
+  add(TimeCause::kCommunication, useful * communication);
+  add(TimeCause::kData, useful * data);
+  add(TimeCause::kCompute, useful * (1 - communication - data));
+  add(TimeCause::kSlowSteps, step_seconds_ - useful);
 }
 
 std::optional<Goodput> Division::result() {
-  const StepTable& steps = run_.steps;
-  const auto finite = [](double value) { return std::isfinite(value); };
-  const bool timed = std::ranges::all_of(steps.time, finite) && std::ranges::all_of(steps[Figure::kStepSeconds], finite) &&
-                     std::ranges::all_of(jobs_, [&](const Job& job) { return finite(job.begin); });
-  if (steps.size() == 0 || jobs_.empty() || !timed) return std::nullopt;
-  Goodput goodput{.steps = static_cast<int64_t>(steps.size()),
-                  .median_step_seconds = median_of(steps[Figure::kStepSeconds]),
-                  .wall_seconds = jobs_.back().end - jobs_.front().begin,
-                  .lost = {}};
-  if (!(goodput.wall_seconds > 0)) return std::nullopt;
+  if (!is_timed()) return std::nullopt;
+  goodput_.steps = static_cast<int64_t>(run_.steps.size());
+  goodput_.jobs = static_cast<int64_t>(jobs_.size());
+  goodput_.failures = failures_of(jobs_);
+  const JobRecord& first = jobs_.front();
+  const double begin = at_ = std::isfinite(first.launcher) ? std::min(first.launcher, begin_of(first)) : begin_of(first);
   for (size_t job = 0; job < jobs_.size(); ++job) {
-    if (job > 0) add_pause(job);
-    add_job(job);
+    add_launch(job);
+    add_steps(job);
+    add_end(job);
+    goodput_.replayed_steps += jobs_[job].discarded_steps;
   }
-  goodput.replayed_steps = replayed_steps_;
-  double other = goodput.wall_seconds - goodput.useful_seconds();
-  const auto add = [&](const char* cause, double seconds) {
-    goodput.lost.emplace_back(cause, seconds);
-    other -= seconds;
-  };
-  add("set-up", set_up_);
-  add("saves", saves_);
-  add("evaluation", evaluation_);
-  add("replayed", replayed_);
-  add("down", down_);
-  add("slow steps", steps.elapsed_seconds.back() - goodput.useful_seconds());
-  goodput.lost.emplace_back("other", other);
-  return goodput;
+  divide_steps();
+  goodput_.wall_seconds = at_ - begin;
+  if (!(goodput_.wall_seconds > 0)) return std::nullopt;
+  return goodput_;
+}
+
+/// Causes that share a color of a bar.
+struct CauseGroup {
+  const char* name;
+  std::vector<TimeCause> causes;
+};
+
+std::vector<CauseGroup> cause_groups() {
+  using enum TimeCause;
+  return {{"useful", {kCompute, kCommunication, kData}},
+          {"slow steps", {kSlowSteps}},
+          {"start-up and load", {kStartUp, kLoad}},
+          {"saves", {kSaves}},
+          {"evaluation", {kEvaluation}},
+          {"replayed steps", {kReplayed}},
+          {"detection and restart", {kDetection, kRestart}},
+          {"not running", {kWaiting, kNotRunning}},
+          {"other", {kOther}}};
 }
 
 }  // namespace
@@ -136,13 +284,15 @@ std::optional<Goodput> Division::result() {
 std::optional<Goodput> goodput_of(const RunRecord& run) { return Division(run).result(); }
 
 Bars goodput_bars(const Goodput& goodput) {
-  Bars bars{.title = "Wall-clock time by cause", .quantity = Quantity::kDuration, .key = {{0, "useful"}}, .rows = {}};
-  Bar bar{.name = "", .segments = {{0, goodput.useful_seconds()}}};
-  for (size_t i = 0; i < goodput.lost.size(); ++i) {
-    const auto& [cause, seconds] = goodput.lost[i];
+  Bars bars{.title = "Wall-clock time by cause", .quantity = Quantity::kDuration, .key = {}, .rows = {}};
+  Bar bar{.name = "", .segments = {}};
+  const std::vector<CauseGroup> groups = cause_groups();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    double seconds = 0;
+    for (const TimeCause cause : groups[i].causes) seconds += goodput[cause];
     if (seconds <= 0) continue;
-    bars.key.emplace_back(i + 1, cause);
-    bar.segments.push_back({i + 1, seconds});
+    bars.key.emplace_back(i, groups[i].name);
+    bar.segments.push_back({i, seconds});
   }
   bars.rows.push_back({"time since the first start", {std::move(bar)}});
   return bars;
@@ -150,7 +300,8 @@ Bars goodput_bars(const Goodput& goodput) {
 
 std::string goodput_text(const Goodput& goodput) {
   constexpr double kLeast = 0.01;
-  std::vector<std::pair<std::string, double>> causes = goodput.lost;
+  std::vector<std::pair<std::string, double>> causes;
+  for (size_t i = kUsefulCauses; i < kTimeCauses.size(); ++i) causes.emplace_back(kTimeCauses[i], goodput.seconds[i]);
   std::ranges::stable_sort(causes, std::ranges::greater(), &std::pair<std::string, double>::second);
   std::string text = concat(percent_text(goodput.share()), " of ", value_text(goodput.wall_seconds, Quantity::kDuration)), lost;
   for (const auto& [cause, seconds] : causes)

@@ -52,8 +52,9 @@ std::string lanes_html(const std::vector<Lane>& lanes) {
 
 /// Events that are not a regular part of a run. Kinds that this program does not know count too: another version or sink may write them.
 bool is_unusual(const EventRecord& event) {
-  static constexpr std::array kRegular{"start",          "checkpoint", "memory",  "forecast",        "exposed",  "change",    "sample",
-                                       "plain_products", "early_stop", "goodput", "rebalance_again", "arrivals", "staleness", "suspects"};
+  static constexpr std::array kRegular{"start",           "checkpoint", "memory",         "forecast",   "exposed",
+                                       "change",          "sample",     "plain_products", "early_stop", "goodput",
+                                       "rebalance_again", "arrivals",   "staleness",      "suspects",   "checkpoint_interval"};
   return std::ranges::find(kRegular, event.kind) == kRegular.end();
 }
 

@@ -121,9 +121,43 @@ bool add_step(RunRecord& run, const ordered_json& line) {
   return true;
 }
 
+/// The mean of the numbers of a list; NaN if there are none.
+double mean_in(const ordered_json& line, const char* key) {
+  const auto list = line.find(key);
+  double sum = 0, count = 0;
+  if (list != line.end() && list->is_array())
+    for (const ordered_json& one : *list)
+      if (one.is_number()) sum += one.get<double>(), ++count;
+  return count > 0 ? sum / count : kMissing;
+}
+
+/// Adds what the ranks waited and read in the steps of an event "ranks".
+void add_shares(RunRecord& run, const ordered_json& line) {
+  const double steps = number_in(line, "steps"), seconds = mean_in(line, "step_seconds"), busy = mean_in(line, "busy_seconds");
+  if (!(steps >= 1 && seconds > 0 && busy >= 0)) return;
+  const double input = mean_in(line, "data_seconds");
+  run.shares.measured += steps * seconds;
+  run.shares.communication += steps * std::max(0.0, seconds - busy);
+  if (input > 0) run.shares.data += steps * std::min(input, busy);
+}
+
+/// The same of the traced steps, on GPUs.
+void add_traced_shares(RunRecord& run) {
+  if (run.shares.measured > 0) return;
+  for (const EventRecord& event : run.events) {
+    const double seconds = event.kind == "exposed" ? number_in(event.fields, "step_seconds") : 0;
+    if (!(seconds > 0)) continue;
+    run.shares.measured += seconds;
+    for (const char* cause : {"tensor", "pipeline_bubble", "pipeline_transfer", "zero_gather", "zero_reduce"})
+      if (const double part = number_in(event.fields, cause); part > 0) run.shares.communication += part;
+    if (const double part = number_in(event.fields, "data_wait"); part > 0) run.shares.data += part;
+  }
+}
+
 bool add_ranks(RunRecord& run, const ordered_json& line) {
   const auto ranks = line.find("busy_seconds");
   if (ranks == line.end() || !ranks->is_array()) return true;  // GPUs have none
+  add_shares(run, line);
   std::vector<double> seconds;
   for (const ordered_json& one : *ranks) seconds.push_back(number_of(one));
   const int64_t step = step_of(line);
@@ -165,6 +199,7 @@ void read_metrics(RunRecord& run, const fs::path& path) {
   std::string line;
   for (bool whole = true; reader.next(line, whole);)
     if (!whole || !add_line(run, line)) ++run.skipped_lines;
+  add_traced_shares(run);
   double sum = 0;
   for (const double seconds : run.steps[Figure::kStepSeconds]) run.steps.elapsed_seconds.push_back(sum += std::isfinite(seconds) ? seconds : 0);
 }
@@ -259,6 +294,7 @@ RunRecord read_run(const fs::path& directory) {
   } catch (const DataError& problem) {
     run.problems.emplace_back(problem.what());
   }
+  if (fs::exists(directory / kJobsName, error)) read_part(run, kJobsName, [&](const fs::path&) { run.jobs = read_job_records(directory); });
   if (run.skipped_lines > 0) run.problems.push_back(concat("metrics.jsonl: ", counted(run.skipped_lines, "line"), " cut or damaged, skipped"));
   return run;
 }

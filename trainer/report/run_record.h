@@ -14,6 +14,7 @@
 
 #include "trainer/report/rank_step_times.h"
 #include "trainer/report/slurm_tries.h"
+#include "trainer/resilience/job_record.h"
 
 namespace trireme::report {
 
@@ -51,6 +52,13 @@ struct EventRecord {
   nlohmann::ordered_json fields;
 };
 
+/// How much of the steps' time the ranks spent on what, on the mean, as far as it was measured: on CPUs always, on GPUs in traced steps.
+struct StepShares {
+  double measured = 0;       ///< seconds of steps that were divided; 0: none
+  double communication = 0;  ///< seconds of them in which a rank waited for others: exposed communication and bubbles
+  double data = 0;           ///< seconds of them in which it read samples
+};
+
 /// Keys of config.yaml with their values as text, in file order; text without quotes, lists as "[a, b]".
 using ConfigTexts = std::vector<std::pair<std::string, std::string>>;
 
@@ -67,6 +75,8 @@ struct RunRecord {
   std::vector<EventRecord> events;
   RankStepTimes ranks;
   std::vector<SlurmTry> slurm;        ///< starts of its Slurm jobs
+  StepShares shares;
+  std::vector<JobRecord> jobs;        ///< of jobs.jsonl; runs of older versions have none
   int64_t skipped_lines = 0;          ///< lines of metrics.jsonl that are cut, damaged or too long
   std::vector<std::string> problems;  ///< sentences about files that are missing or damaged
 

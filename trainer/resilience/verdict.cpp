@@ -96,11 +96,31 @@ std::vector<std::string> hosts_of(const Ranks& ranks, const std::vector<int>& cu
   return hosts;
 }
 
+/// When a rank began to fail in this way.
+double failing_since(const RankState& rank, Kind kind) {
+  switch (kind) {
+    case Kind::kDead: return rank.died_by;
+    case Kind::kFailed:
+    case Kind::kLeft: return rank.ended;
+    case Kind::kSilent: return rank.heard;
+    case Kind::kHung:
+    case Kind::kDisagreement:
+    case Kind::kDeadlock: return rank.moved;
+    case Kind::kAbsent:
+    case Kind::kLauncher: break;
+  }
+  return 0;
+}
+
 /// A verdict about `culprits` without the text and without the ranks that wait for them.
 Verdict accuse(const Ranks& ranks, Kind kind, const std::vector<int>& culprits) {
   const RankState& first = at(ranks, culprits.front());
   Verdict verdict{.kind = kind, .ranks = culprits, .hosts = hosts_of(ranks, culprits), .action = first.last.action};
-  for (const int culprit : culprits) verdict.step = std::max(verdict.step, at(ranks, culprit).last.step);
+  verdict.since = HUGE_VAL;
+  for (const int culprit : culprits) {
+    verdict.step = std::max(verdict.step, at(ranks, culprit).last.step);
+    verdict.since = std::min(verdict.since, failing_since(at(ranks, culprit), kind));
+  }
   if (!first.last.wait) return verdict;
   verdict.operation = blocked_in(first);
   verdict.operation->waiting = {culprits.front()};

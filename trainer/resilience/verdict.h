@@ -1,5 +1,6 @@
 #pragma once
 // Determines which ranks make a job fail or hang: a pure function of the last reports of all ranks and their times.
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,6 +41,9 @@ struct Verdict {
   /// Where the job is blocked: the first operation in which others wait for these ranks, else the one in which the first of these ranks waits itself;
   /// nullopt if there is neither.
   std::optional<BlockedOperation> operation = {};
+  /// When the failure began, as far as its reports tell: on the clock of the RankStates, and, set by a hub, on the wall clock.
+  double since = 0;
+  std::chrono::system_clock::time_point since_time = {};
   std::string text = {};  ///< all of this in one sentence: rank, host, last action, the operation it never entered, and the waiting ranks
   /// If individual ranks have died: for each, the verdict that names it as the only cause. They may have died within milliseconds of each other; a
   /// caller that knows which died first uses that verdict.

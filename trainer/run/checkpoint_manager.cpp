@@ -60,6 +60,7 @@ void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_ste
   if (reports()) checkpointer_.discard_failed();
   const auto obstacle = reports() ? free_space_error(directory_of(config_), state_bytes(config_)) : std::nullopt;
   failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
+  outcome_.reset();
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
   last_saved_ = step;
   in_flight_ = reports();
@@ -143,6 +144,7 @@ void CheckpointManager::note(const std::optional<SaveReport>& report) {
     failed_ = true;
     failure_to_tell_ = *report->error;
   }
+  outcome_ = report;
   reporter_.saved(*report);
 }
 

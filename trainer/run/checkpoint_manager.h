@@ -42,6 +42,8 @@ class CheckpointManager {
   void finish();
   /// Reports a save that has finished in the background, if any.
   void poll();
+  /// Rank 0: the outcome of the last save, once it has been reported; null before.
+  const SaveReport* outcome() const { return outcome_ ? &*outcome_ : nullptr; }
   /// Not empty if share_failures() must be called: why a save failed on this rank, which other ranks may not know.
   const std::string& unshared_failure() const { return failure_to_tell_; }
   /// Exchanges failures between ranks without using the disk, so that rank 0 stops waiting for a part that cannot be written. Collective; errors as
@@ -67,7 +69,8 @@ class CheckpointManager {
   Reporter& reporter_;
   Progress& progress_;
   Checkpointer checkpointer_;
-  int64_t last_saved_;                                   ///< step of the last save of this job, or of the checkpoint that it resumed from
+  int64_t last_saved_;  ///< step of the last save of this job, or of the checkpoint that it resumed from
+  std::optional<SaveReport> outcome_;
   bool in_flight_ = false;                               ///< rank 0: the last save has not been reported
   std::optional<std::pair<int64_t, double>> evaluated_;  ///< rank 0: step and loss of the last evaluation, until it is recorded
   bool failed_ = false;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "trainer/loop/memory.h"
 
@@ -28,7 +29,10 @@ RankFigures::RankFigures(Trainer& trainer, Progress& progress) : trainer_(traine
   interrupt();
 }
 
-void RankFigures::interrupt() { waited_before_ = progress_.waited(); }
+void RankFigures::interrupt() {
+  waited_before_ = progress_.waited();
+  input_before_ = trainer_.input_seconds();
+}
 
 void RankFigures::add_step(double seconds) {
   const std::vector<double>& now = progress_.waited();
@@ -41,6 +45,7 @@ void RankFigures::add_step(double seconds) {
     busy_seconds_ -= waited;
   }
   waited_before_ = now;
+  input_seconds_ += trainer_.input_seconds() - std::exchange(input_before_, trainer_.input_seconds());
   seconds_ += seconds;
   ++steps_;
 }
@@ -65,6 +70,7 @@ ordered_json RankFigures::figures() const {
       ordered_json& sum = figures["wait_seconds"][now.groups[group].name];
       sum = (sum.is_number() ? sum.get<double>() : 0) + per_step(waited_[group]);
     }
+    figures["data_seconds"] = per_step(input_seconds_);
   }
   figures["peak_bytes"] = measured_memory(*trainer_.context().arena).peak_total;
   const HostMemoryUse memory = host_memory_use();
@@ -89,6 +95,7 @@ void RankFigures::report(int64_t step, Reporter& reporter) {
   }
   steps_ = 0;
   seconds_ = 0;
+  input_seconds_ = 0;
   std::ranges::fill(waited_, 0);
   last_ = std::chrono::steady_clock::now();
 }

@@ -49,9 +49,10 @@ class RankFigures {
   int64_t steps_ = 0;
   double seconds_ = 0;
   double busy_seconds_ = 0;
-  std::vector<double> waited_;         ///< in these steps, by group of the progress
-  std::vector<double> waited_before_;  ///< at the end of the last step or interruption
-  std::set<std::string> dead_;         ///< rank 0: layers that were reported because they have no gradient
+  double input_seconds_ = 0, input_before_ = 0;  ///< like waited_ and waited_before_, of reading samples
+  std::vector<double> waited_;                   ///< in these steps, by group of the progress
+  std::vector<double> waited_before_;            ///< at the end of the last step or interruption
+  std::set<std::string> dead_;                   ///< rank 0: layers that were reported because they have no gradient
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 // Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp,
-// run_asynchronous.cpp, run_privacy.cpp, run_audit.cpp, run_member.cpp and run_coordinate.cpp.
+// run_asynchronous.cpp, run_privacy.cpp, run_audit.cpp, run_member.cpp, run_coordinate.cpp and run_jobs.cpp.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -18,6 +18,7 @@
 #include "trainer/loop/attention_kernels.h"
 #include "trainer/loop/memory.h"
 #include "trainer/plan/run_forecast.h"
+#include "trainer/resilience/job_record.h"
 #include "trainer/resilience/run_lock.h"
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/checkpoint_manager.h"
@@ -32,6 +33,7 @@
 #include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
+#include "trainer/run/save_interval.h"
 #include "trainer/run/steady_steps.h"
 #include "trainer/run/step_timeout.h"
 #include "trainer/run/tracer.h"
@@ -124,6 +126,11 @@ class Run {
   void report_attention(int64_t step);
   void check_replicas(int64_t step);
   void save(int64_t step);
+  void record(const char* event, const nlohmann::ordered_json& fields);
+  void record_start(const Resumed& resumed, const MetricsSink::Discarded& discarded);
+  void begin_intervals();
+  void report_interval(int64_t step);
+  bool saves_anyway(int64_t step) const;
   bool stop_agreed();
   std::string evaluation_text() const;
   bool evaluate(int64_t step);
@@ -153,22 +160,28 @@ class Run {
   Progress& progress_;
   StopRequest stop_;
   SaveRequest save_request_;
+  const WallClock::time_point joined_ = WallClock::now();
   std::string session_;  ///< equal on every rank, new at every start
   std::unique_ptr<RunData> data_;
   std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::optional<RankFigures> figures_;      ///< from the first step on
-  std::optional<Rebalancer> rebalancer_;    ///< with resilience.rebalance
-  std::vector<double> data_rank_seconds_;   ///< with it: compute of the last finished step, the same on all ranks
-  LoggedSplits logged_splits_;              ///< with it: those of an earlier job in the steps that this one repeats
-  LoggedOrder logged_order_;                ///< with training.asynchronous: of the steps that an earlier job has trained, and this one repeats
-  LoggedOrder replayed_order_;              ///< with it: of training.asynchronous.replay
-  StalenessHistogram staleness_;            ///< with it: of the gradients or exchanges of this job
-  std::optional<Sampler> blend_;            ///< rank 0: the sample order, if data.train has groups with weights
-  std::unique_ptr<RunLock> lock_;           ///< rank 0: held until this run ends
-  std::unique_ptr<audit::RunAudit> audit_;  ///< rank 0, with security.audit
-  Reporter reporter_;                       ///< has an effect on rank 0 only
+  std::optional<RankFigures> figures_;         ///< from the first step on
+  std::optional<Rebalancer> rebalancer_;       ///< with resilience.rebalance
+  std::vector<double> data_rank_seconds_;      ///< with it: compute of the last finished step, the same on all ranks
+  LoggedSplits logged_splits_;                 ///< with it: those of an earlier job in the steps that this one repeats
+  LoggedOrder logged_order_;                   ///< with training.asynchronous: of the steps that an earlier job has trained, and this one repeats
+  LoggedOrder replayed_order_;                 ///< with it: of training.asynchronous.replay
+  StalenessHistogram staleness_;               ///< with it: of the gradients or exchanges of this job
+  std::optional<Sampler> blend_;               ///< rank 0: the sample order, if data.train has groups with weights
+  std::unique_ptr<RunLock> lock_;              ///< rank 0: held until this run ends
+  std::unique_ptr<audit::RunAudit> audit_;     ///< rank 0, with security.audit
+  Reporter reporter_;                          ///< has an effect on rank 0 only
+  bool is_recorded_ = false;                   ///< rank 0: this job is in jobs.jsonl
+  bool record_failed_ = false;                 ///< rank 0: and a message has said so
+  double load_seconds_ = 0;                    ///< for the state
+  std::optional<SaveInterval> save_interval_;  ///< rank 0, with checkpoint.every auto, from the first step on
+  int64_t reported_interval_ = 0;              ///< with it: the last one in a message
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
   std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
   std::string samples_digest_, weights_digest_;     ///< with it: PrivacyStart::data and initial_weights; empty until they are computed

@@ -11,7 +11,6 @@
 #include "trainer/loop/plain_products.h"
 #include "trainer/loop/resident.h"
 #include "trainer/loop/state.h"
-#include "trainer/report/goodput.h"
 #include "trainer/report/suspects.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
@@ -66,6 +65,7 @@ void Run::finish_step() {
   timeout_.finish(step, seconds);
   const bool traced = tracer_ && tracer_->traces(step);
   if (!traced) steady_.add(seconds);
+  if (save_interval_) save_interval_->add_step(seconds);
   figures_->add_step(seconds);
   if (rebalancer_) data_rank_seconds_ = seconds_of_data_ranks();
   set_timeout();
@@ -220,12 +220,16 @@ void Run::end_if_diverged() {
 
 /// The check comes first, so that no inconsistent state replaces the good ones.
 void Run::save(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
   if (config_.resilience.replica_check_every > 0) check_replicas(step);
   log(RankRecord::Level::kInfo, concat("saving step ", step));
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
   checkpoints_->save(step, padding_, rejected_.count(), stopper_.state(), judges_before_update() ? window_.state() : std::vector<StepFigures>(),
                      privacy_ ? privacy_->history(step) : privacy::History());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  record("save", {{"step", step}, {"seconds", seconds}});
+  if (save_interval_) save_interval_->saved(step, seconds);
 }
 
 void Run::report_memory() {
@@ -241,27 +245,6 @@ void Run::report_forecast(const std::vector<RankMemory>& measured) {
     return static_cast<double>(std::ranges::max_element(ranks, {}, &RankMemory::peak_total)->peak_total);
   };
   reporter_.forecast(done_, forecast_->time.step_seconds, *measured_seconds, most(memory_), most(measured));
-}
-
-/// Of all jobs of the run, from what metrics.jsonl has of them. It is not worth ending a job.
-void Run::report_goodput() {
-  if (!reports()) return;
-  try {
-    const std::optional<report::Goodput> goodput = report::goodput_of(report::read_run(directory()));
-    if (!goodput) return;
-    nlohmann::ordered_json lost;
-    for (const auto& [cause, seconds] : goodput->lost) lost[cause] = seconds;
-    reporter_.event("goodput", done_,
-                    {{"share", goodput->share()},
-                     {"wall_seconds", goodput->wall_seconds},
-                     {"median_step_seconds", goodput->median_step_seconds},
-                     {"steps", goodput->steps},
-                     {"replayed_steps", goodput->replayed_steps},
-                     {"lost_seconds", lost}},
-                    "goodput: " + report::goodput_text(*goodput));
-  } catch (const std::exception& error) {
-    reporter_.message(concat("warning: no goodput: ", error.what()));
-  }
 }
 
 /// Records and prints at the end of a job which data ranks security.aggregation has suspected.
@@ -284,9 +267,11 @@ void Run::report_suspects() {
 ExitCode Run::loop() {
   try {
     const ExitCode code = train();
+    record("end", {{"status", code == ExitCode::kRequeue ? "stopped" : "done"}});
     if (config_.security.audit.enabled) collectively(world_, [&] { end_audit(code == ExitCode::kRequeue ? "stopped" : "done"); });
     return code;
   } catch (const Error& error) {
+    record("end", {{"status", "failed"}});
     try {
       end_audit("failed", error.what());
     } catch (const Error&) {  // the first error is the one to report
@@ -307,6 +292,7 @@ ExitCode Run::train() {
     reporter_.message("stopped on request before the first step; rerun the same command to resume");
     return ExitCode::kRequeue;
   }
+  record("ready", {{"step", done_}, {"load_seconds", load_seconds_}});
   if (!evaluated_ && !evaluate(done_)) {
     reporter_.message(concat("stopped on request before the end of the evaluation of step ", done_, "; rerun the same command to resume"));
     return ExitCode::kRequeue;
@@ -320,6 +306,7 @@ ExitCode Run::train() {
 bool Run::train_steps() {
   const int64_t last = last_step();
   if (is_member()) join_federation();
+  begin_intervals();
   log(RankRecord::Level::kInfo, concat("training from step ", done_ + 1, " to ", last));
   const bool one_host = options_.ranks_per_host.value_or(world_.size()) == world_.size();
   timeout_ = StepTimeout(hang_seconds(config_, ctx_.device == Device::kCuda, one_host), state_timeout(config_));
@@ -340,9 +327,12 @@ bool Run::train_steps() {
     if (!rounds().ends_after(step)) continue;  // what follows concerns all islands, which exchange nothing within a round
     share_island_reports();
     report_staleness(step);
-    constexpr double kGather = 0.5, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
-    // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
-    const double request = stop_.requested() ? kStop : !reports() ? 0 : save_request_.requested() ? kSave : figures_->due() ? kGather : 0;
+    report_interval(step);
+    constexpr double kGather = 0.5, kSaveDue = 0.75, kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
+    // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps, and on checkpoint.every auto.
+    const bool is_due = save_interval_ && save_interval_->due(step);
+    const double mine = save_request_.requested() ? kSave : is_due ? kSaveDue : figures_->due() ? kGather : 0;
+    const double request = stop_.requested() ? kStop : reports() ? mine : 0;
     const std::string& failure = checkpoints_->unshared_failure();
     if (!failure.empty()) log(RankRecord::Level::kError, concat("this rank's part of a checkpoint was not saved: ", failure));
     const double news = all_reduce_scalar(world_, failure.empty() ? request : kSaveFailed, ReduceOp::kMax);
@@ -350,15 +340,18 @@ bool Run::train_steps() {
     if (news == kGather) figures_->report(started_ ? step - 1 : step, reporter_);  // on a GPU this step is still running
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     if (news == kSaveFailed) checkpoints_->share_failures();
-    const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
+    const int64_t interval = config_.checkpoint.every.value_or(0), check = config_.resilience.replica_check_every;
     // The last weights of a member are those that the coordinator sends it.
-    const bool saves = step == last ? !is_member() : rounds().is_due(step, interval) || news == kStop || news == kSave;
+    const bool saves =
+        step == last ? !is_member() : rounds().is_due(step, interval) || saves_anyway(step) || news == kStop || news == kSave || news == kSaveDue;
     const bool checks = rounds().is_due(step, check);
     if (checks || saves || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
     if (checks && !saves) check_replicas(step);
     if (saves) save(step);
     checkpoints_->poll();
+    if (const SaveReport* const saved = checkpoints_->outcome(); saved != nullptr && save_interval_)
+      save_interval_->written(saved->error ? std::nullopt : std::optional(saved->write_seconds));
     // Save first: an evaluation may fail, and a job that is killed in a long one keeps its last step.
     if (samples_at(step) && !stopped) sample(step);
     if (evaluates_at(step) && !evaluate(step)) stopped = true;
@@ -376,7 +369,9 @@ ExitCode Run::end_training(bool stopped) {
   const int64_t last = last_step();
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));
+  const auto begin = std::chrono::steady_clock::now();
   checkpoints_->finish();
+  record("save_wait", {{"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()}});
   // The reduction is also a barrier: rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());

@@ -132,7 +132,7 @@ void Run::write_statement(int64_t step, const std::optional<privacy::Bracket>& t
 /// Writes the steps up to the next checkpoint to privacy.json before the first of them, so that none is forgotten if the job is killed. Collective.
 void Run::announce_steps(int64_t step) {
   if (!privacy_ || step <= announced_) return;
-  announced_ = announced_step(step, config_.checkpoint.every, last_step());
+  announced_ = announced_step(step, config_.checkpoint.every.value_or(0), last_step());
   collectively(world_, [&] {
     if (reports()) write_statement(announced_, std::nullopt);
   });

@@ -135,8 +135,10 @@ void Run::resume() {
   progress_.act("loading");
   std::vector<std::string> checkpoints = candidates();
   for (bool locked = false;;) {
+    const auto begin = std::chrono::steady_clock::now();
     const Resumed resumed =
         load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto" || is_run_directory(options_.resume), options_.change);
+    load_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     done_ = resumed.step;
     history_ = resumed.history;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
@@ -254,7 +256,10 @@ void Run::open_directory(const Resumed& resumed) {
   TerminalWidth width;
   if (standard_output_is_terminal(options_.environment)) width = [] { return terminal_columns(STDOUT_FILENO); };
   std::FILE* const messages = both_outputs_are_terminals(options_.environment) ? stdout : stderr;  // so that none overtakes the progress line
+  const MetricsSink::Discarded discarded =
+      aside.empty() ? MetricsSink::lines_after(directory() / "metrics.jsonl", history_.step) : MetricsSink::lines_after(aside, 0);
   reporter_.open(config_, environment, forecast_, history_, total_, width, messages);
+  record_start(resumed, discarded);
   if (audit_) reporter_.add_sink(audit::kLogName, std::make_unique<AuditSink>(*audit_));
   if (!audit_ && fs::exists(directory() / audit::kLogName))
     reporter_.message(

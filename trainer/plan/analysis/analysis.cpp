@@ -92,7 +92,9 @@ SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double st
   const double copy_seconds = plan.bytes / (static_cast<double>(mesh.world()) / mesh.replicate) / kHostCopy;
   const double load_seconds = plan.bytes * mesh.replicate / (cluster.storage.read * nodes);
   const bool asynchronous = config.checkpoint.asynchronous;
-  plan.failures.mtbf = cluster.node_mtbf / nodes;
+  plan.mtbf_is_given = config.resilience.mean_time_between_failures.has_value();
+  plan.every_is_automatic = !config.checkpoint.every;
+  plan.failures.mtbf = config.resilience.mean_time_between_failures.value_or(cluster.node_mtbf / nodes);
   plan.failures.stall = asynchronous ? copy_seconds : plan.write_seconds;
   const double detection = hang_seconds(config, !cluster.device.cores, nodes == 1);
   plan.failures.downtime = detection + cluster.restart + load_seconds + (asynchronous ? plan.write_seconds : 0);
@@ -102,7 +104,7 @@ SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double st
   plan.steps = asynchronous ? std::max(nearest, std::ceil(plan.write_seconds / step_seconds)) : nearest;
   plan.share = effective_share(plan.failures, plan.steps * step_seconds);
   plan.share_exponential = effective_share_exponential(plan.failures, plan.steps * step_seconds);
-  const auto every = static_cast<double>(config.checkpoint.every);
+  const double every = config.checkpoint.every ? static_cast<double>(*config.checkpoint.every) : plan.steps;
   if (every > 0) plan.configured = effective_share_exponential(plan.failures, every * step_seconds);
   const double saves = every > 0 ? std::ceil(steps / every) : 1;
   const CheckpointConfig& kept = config.checkpoint;

@@ -30,9 +30,11 @@ struct SavePlan {
   double storage = 0;        ///< most bytes on disk, including that one
   double write_seconds = 0;  ///< written by the nodes of the first replica only
   Failures failures;
+  bool mtbf_is_given = false;               ///< resilience.mean_time_between_failures, not node_mtbf of the cluster
   double young = 0, daly = 0;               ///< intervals between saves, seconds
   double steps = 0;                         ///< checkpoint.every closest to Daly's interval, at least the time to write a checkpoint
   double share = 0, share_exponential = 0;  ///< effective training time with `steps`: first order, all orders
+  bool every_is_automatic = false;          ///< checkpoint.every auto, which is taken as `steps`
   std::optional<double> configured;         ///< the same with the configuration's checkpoint.every, all orders; nullopt if that is 0
 };
 

@@ -13,6 +13,11 @@ double daly_interval(double stall, double mtbf) {
   return young_interval(stall, mtbf) * (1 + std::sqrt(x) / 3 + x / 9) - stall;
 }
 
+double learned_mtbf(double seconds, int64_t failures) {
+  constexpr double kDay = 86400;
+  return failures > 0 ? seconds / static_cast<double>(failures) : seconds + kDay;
+}
+
 double effective_share(const Failures& failures, double interval) {
   return std::max(0.0, 1 - failures.stall / interval - (interval / 2 + failures.downtime) / failures.mtbf);
 }

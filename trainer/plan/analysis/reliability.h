@@ -17,6 +17,10 @@ double young_interval(double stall, double mtbf);
 /// Source: Daly 2006, Future Generation Computer Systems 22(3), eq. 37.
 double daly_interval(double stall, double mtbf);
 
+/// Mean time between failures in seconds, from the record of a run: `failures` jobs that failed, in `seconds` of training. Before the first failure it is
+/// one day more than that time, as if the next failure were a day away.
+double learned_mtbf(double seconds, int64_t failures);
+
 /// Effective training time, as a share of wall time, with a save after each `interval` of training: 1 - C/interval - (interval/2 + downtime)/M, at
 /// least 0. First order: valid for intervals and downtimes much shorter than M.
 double effective_share(const Failures& failures, double interval);

@@ -75,13 +75,15 @@ std::string assumptions_text(const ClusterConfig& machines) {
 }
 
 std::string saving_text(const SavePlan& plan, double training_seconds) {
-  std::string text = concat("checkpoints: ", bytes_text(plan.bytes), " each, at most ", bytes_text(plan.storage), " on disk; a save takes ",
-                            time_text(plan.write_seconds), " and stalls training for ", time_text(plan.failures.stall), "\na failure every ",
-                            time_text(plan.failures.mtbf), ": save every ", time_text(plan.daly), " (Daly 2006; Young 1974 ", time_text(plan.young),
-                            "), checkpoint.every ", static_cast<int64_t>(plan.steps), "; effective training time ", percent_text(plan.share), " (",
-                            percent_text(plan.share_exponential), " with Poisson failures), so ",
-                            time_text(training_seconds / plan.share_exponential), " in total\n");
-  if (plan.configured)
+  std::string text = concat(
+      "checkpoints: ", bytes_text(plan.bytes), " each, at most ", bytes_text(plan.storage), " on disk; a save takes ", time_text(plan.write_seconds),
+      " and stalls training for ", time_text(plan.failures.stall), "\na failure every ", time_text(plan.failures.mtbf),
+      plan.mtbf_is_given ? " (resilience.mean_time_between_failures)" : "", ": save every ", time_text(plan.daly), " (Daly 2006; Young 1974 ",
+      time_text(plan.young), "), checkpoint.every ", static_cast<int64_t>(plan.steps), "; effective training time ", percent_text(plan.share), " (",
+      percent_text(plan.share_exponential), " with Poisson failures), so ", time_text(training_seconds / plan.share_exponential), " in total\n");
+  if (plan.every_is_automatic)
+    text += "checkpoint.every is auto: the run will choose this interval from its own measurements\n";
+  else if (plan.configured)
     text += concat("effective training time with the configured checkpoint.every: ", percent_text(*plan.configured), "\n");
   else
     text += "checkpoint.every is 0: a failure loses all progress\n";
