@@ -131,7 +131,9 @@ std::string find_error(const ActionLists& lists, int ranks, int stages, int micr
   if (static_cast<int>(lists.size()) != ranks) return concat(lists.size(), " lines with actions, but parallel.pipeline is ", ranks);
   std::set<std::tuple<int, int, ActionType>> there;
   for (const ActionList& list : lists) {
-    for (const auto& [type, stage, microbatch, unit, part, group] : list) {
+    for (const Action& action : list) {
+      const ActionType type = action.type;
+      const int stage = action.stage, microbatch = action.microbatch;
       const Action named{type, stage, microbatch};
       if (stage >= stages)
         return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", counted(stages, "stage"), ", counted from 0");
