@@ -125,7 +125,7 @@ void add_world(const PlanArguments& arguments, const ClusterConfig& cluster, Pla
   std::ranges::sort(traced);
   traced.erase(std::unique(traced.begin(), traced.end()), traced.end());
   const LoweredSchedule plans = lowered_schedule(config);
-  check_trace_size(lists_of_ranks(plans.training, mesh), of_trace);
+  check_trace_size(plans.training_of_ranks(mesh), of_trace);
   answer.world = simulate_step(config, cluster, plans, traced);
   WorldSimulation& step = answer.world->step;
   if (arguments.svg) {
