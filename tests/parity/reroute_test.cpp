@@ -61,14 +61,16 @@ std::vector<RerouteCase> reroute_cases() {
 }
 
 TEST_CASE("reroute: losses, norms, gradients, weights and evaluations are those of the undisturbed step, with in-flight buffers poisoned") {
+  int other_bits = 0;
   for (const RerouteCase& one : reroute_cases()) {
     const Config config = parity_config(one.model, one.layout, "fp64");
     INFO(name_of(one.model) << " " << one.layout.str() << ", relieved " << one.relieved.front() << " from micro-batch " << one.from);
     const RunRecord undisturbed = train_on_threads(config, 3, Device::kReference, true);
     const RunRecord rerouted = train_on_threads(with_relieved(config, one.relieved, one.from), 3, Device::kReference, true);
     CHECK(difference(undisturbed, rerouted, 1e-10) == "");
-    CHECK(difference(undisturbed, rerouted, 0) != "");  // other ranks have added them up
+    other_bits += difference(undisturbed, rerouted, 0) != "" ? 1 : 0;
   }
+  CHECK(other_bits > 20);  // most sums have another order, so the steps did differ
 }
 
 TEST_CASE("reroute: blocking transfers, documents that are balanced by cost, a window and a prefetch of two change nothing") {
