@@ -42,12 +42,12 @@ constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumParti
 
 struct Action {
   ActionType type;
-  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (CLIP, WAIT_CLIP, NORM)
-  int microbatch = -1;  ///< for compute, transfers, CLIP and WAIT_CLIP
-  int unit = -1;        ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
-  int part = -1;        ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
-  int group = -1;       ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
-  int peer = -1;        ///< for rerouted transfers (reroute.h): data rank of the other end; -1: this rank's own pipeline
+  int stage = -1;            ///< global index (virtual stages included); -1: all stages of the rank (CLIP, WAIT_CLIP, NORM)
+  int microbatch = -1;       ///< for compute, transfers, CLIP and WAIT_CLIP
+  int unit = -1;             ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
+  int part = -1;             ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
+  int group = -1;            ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
+  int peer = -1;             ///< for rerouted transfers (reroute.h): data rank of the other end; -1: this rank's own pipeline
   int peer_microbatch = -1;  ///< for rerouted transfers: the number of the micro-batch at the other end; -1: the same
   bool operator==(const Action&) const = default;
 };

@@ -69,7 +69,8 @@ std::vector<std::string> WorldCheck::run(const std::vector<StageUnits>& stages, 
     const auto found = computed_.find({type, stage, part, data, m});
     const int times = found == computed_.end() ? 0 : found->second;
     if (times != 1)
-      violations_.push_back(concat(to_string(Action{type, stage, m, -1, part}), " of data rank ", data, " is computed ", times, " times in the world"));
+      violations_.push_back(
+          concat(to_string(Action{type, stage, m, -1, part}), " of data rank ", data, " is computed ", times, " times in the world"));
   };
   for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage)
     for (int part = 0; part < static_cast<int>(stages[static_cast<size_t>(stage)].units_of_part.size()); ++part)
@@ -85,8 +86,8 @@ std::vector<std::string> WorldCheck::run(const std::vector<StageUnits>& stages, 
 }  // namespace
 
 std::vector<std::string> find_lost_microbatches(const std::vector<const ActionList*>& lists, const MeshShape& mesh,
-                                                const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank,
-                                                const Rerouting& rerouting, bool training) {
+                                                const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank, const Rerouting& rerouting,
+                                                bool training) {
   return WorldCheck(lists, mesh, stage_rank, rerouting).run(stages, training);
 }
 

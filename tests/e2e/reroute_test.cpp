@@ -9,7 +9,8 @@ namespace {
 
 using nlohmann::json;
 
-const Arguments kPipelines = sets({"parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=2", "training.precision=fp64", "model.dropout=0.1"});
+const Arguments kPipelines =
+    sets({"parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=2", "training.precision=fp64", "model.dropout=0.1"});
 
 /// Loss and gradient norm of each step, and the validation losses.
 std::vector<double> figures_of(const std::filesystem::path& run) {
@@ -22,7 +23,7 @@ std::vector<double> figures_of(const std::filesystem::path& run) {
 
 }  // namespace
 
-TEST_CASE("reroute: a run of four processes with a relieved rank has the losses of an undisturbed one, and goes on from its checkpoint without it") {
+TEST_CASE("reroute: a run of four processes with a relieved rank has the losses of an undisturbed one, also when resumed without it") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, Arguments{"train", "run.yaml"} + kPipelines);

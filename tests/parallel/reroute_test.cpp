@@ -89,7 +89,8 @@ TEST_CASE("reroute: the exact lists of two pipelines of two stages, with the las
   const RoutedWorld world({2, 1, 2, 1}, one_forward_one_backward(2, 2), std::vector<StageUnits>(2, StageUnits{{{0}}, 1}), {}, 2, 1, {{1, 1}});
   CHECK(to_string(world.lists[0][0]) == to_string(world.undisturbed[0]));
   // Number 2 is micro-batch 1 of the second pipeline.
-  CHECK_THAT(to_string(world.lists[0][1]), Catch::Contains("1UNSHARD0 1F0.0 1B0.0 1SEND_B0 1F1.0 1F2.0 1B1.0 1SEND_B1 1B2.0 1SEND_B2@1/1 1REDUCE_GRADS0"));
+  CHECK_THAT(to_string(world.lists[0][1]),
+             Catch::Contains("1UNSHARD0 1F0.0 1B0.0 1SEND_B0 1F1.0 1F2.0 1B1.0 1SEND_B1 1B2.0 1SEND_B2@1/1 1REDUCE_GRADS0"));
   CHECK_THAT(to_string(world.lists[0][1]), Catch::StartsWith("1RECV_F0 1RECV_F1 1RECV_F2@1/1 "));
   CHECK_THAT(to_string(world.lists[1][0]),
              Catch::StartsWith("0UNSHARD0 0F0.0 0SEND_F0 0F1.0 0SEND_F1@0/2 0RECV_B0 0B0.0 0RECV_B1@0/2 0B1.0 0REDUCE_GRADS0"));

@@ -160,7 +160,8 @@ TEST_CASE("reroute: the forecast of every rank's memory is what it takes, more o
     }
     for (int pipeline = 0; pipeline < mesh.pipeline; ++pipeline) {
       int64_t forecast = 0;
-      for (const int rank : ranks_to_forecast(routed, pipeline)) forecast = std::max(forecast, forecast_memory(routed, rank, mesh.world()).peak_total);
+      for (const int rank : ranks_to_forecast(routed, pipeline))
+        forecast = std::max(forecast, forecast_memory(routed, rank, mesh.world()).peak_total);
       CHECK(forecast == highest[static_cast<size_t>(pipeline)]);
     }
   }

@@ -4,8 +4,8 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
-#include "trainer/layout/resolve.h"
 #include "trainer/layout/rerouting.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/plan/world_costs.h"
 

@@ -52,31 +52,35 @@ TEST_CASE("reroute: a configuration names relieved ranks by data rank and pipeli
 }
 
 TEST_CASE("reroute: ranks that do not exist, are named twice or leave nobody to help are refused") {
-  check_reroute_refused({"resilience.reroute=[1-0]"}, "1-0 is not a data rank and a pipeline rank; allowed DATA/PIPELINE with DATA from 0 to 2 and PIPELINE from 0 to 1");
+  check_reroute_refused({"resilience.reroute=[1-0]"},
+                        "1-0 is not a data rank and a pipeline rank; allowed DATA/PIPELINE with DATA from 0 to 2 and PIPELINE from 0 to 1");
   check_reroute_refused({"resilience.reroute=[3/0]"}, "3/0 is outside the mesh");
   check_reroute_refused({"resilience.reroute=[3/5]"}, "nearest valid 2/1");
   check_reroute_refused({"resilience.reroute=[1/0, 1/0]"}, "1/0 is named twice");
-  check_reroute_refused({"resilience.reroute=[0/1, 1/1, 2/1]"}, "no data rank is left that computes pipeline rank 1; allowed at most 2 of each pipeline rank");
+  check_reroute_refused({"resilience.reroute=[0/1, 1/1, 2/1]"},
+                        "no data rank is left that computes pipeline rank 1; allowed at most 2 of each pipeline rank");
   check_reroute_refused({"resilience.reroute=[0/0]", "parallel.data=1"}, "there is one data rank, so nobody could help");
   check_reroute_refused({"resilience.reroute=[0/0]", "parallel.pipeline=1"}, "without a pipeline a data rank is relieved as a whole");
-  check_reroute_refused({"resilience.reroute=[0/0]", "resilience.reroute_from=4"}, "a data rank has 4 micro-batches, counted from 0; allowed 0 to 3; nearest valid 3");
+  check_reroute_refused({"resilience.reroute=[0/0]", "resilience.reroute_from=4"},
+                        "a data rank has 4 micro-batches, counted from 0; allowed 0 to 3; nearest valid 3");
   check_reroute_refused({"resilience.reroute_from=1"}, "has no effect: resilience.reroute is empty");
   check_reroute_refused({"resilience.reroute=1/0"}, "text where a list is expected");
 }
 
 TEST_CASE("reroute: features that would make another step are refused with the reason") {
   const std::string on = "resilience.reroute=[0/0]";
-  check_reroute_refused({on, "training.local.steps=2", "parallel.islands=3", "parallel.data=1"}, "islands exchange nothing within a round of training.local");
+  check_reroute_refused({on, "training.local.steps=2", "parallel.islands=3", "parallel.data=1"},
+                        "islands exchange nothing within a round of training.local");
   check_reroute_refused({on, "training.asynchronous.mode=parameter_server", "training.asynchronous.steps=2", "parallel.islands=2"},
-                "asynchronous workers compute a gradient each, and share no step");
+                        "asynchronous workers compute a gradient each, and share no step");
   check_reroute_refused({on, "security.aggregation.rule=median"}, "that of a helper would contain samples of another one");
   check_reroute_refused({on, "security.privacy.clip=1", "security.privacy.noise=1", "security.privacy.delta=1e-5", "security.privacy.key_file=key"},
-                "steps draw different numbers of sequences, and clip each on the ranks of one pipeline");
+                        "steps draw different numbers of sequences, and clip each on the ranks of one pipeline");
   check_reroute_refused({on, "training.compression.method=int8"}, "each data rank would encode the gradients of other samples");
   check_reroute_refused({on, "resilience.rebalance=micro_batches"}, "data ranks with different numbers of micro-batches are not rerouted");
   check_reroute_refused({on, "observe.anomalies.policy=rerun"}, "a repeated step is computed by other data ranks");
   check_reroute_refused({on, "observe.samples.every=2", "observe.samples.prompts=[1]", "data.tokenizer=bytes", "model.vocab_size=256"},
-                "every pipeline continues texts by itself, which a relieved rank cannot");
+                        "every pipeline continues texts by itself, which a relieved rank cannot");
   for (const char* const allowed : {"model.dropout=0.1", "training.precision=bf16", "training.precision=fp16", "parallel.zero_stage=3",
                                     "observe.anomalies.policy=skip", "training.ema.decay=0.9"})
     CHECK(reroute_refusal({on, allowed}) == "");

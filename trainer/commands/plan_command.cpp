@@ -260,8 +260,8 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
     throw ConfigError(concat("resilience.rebalance=", loaded.config.resilience.rebalance, ": ", arguments.search ? "--search" : "--analyse",
                              " splits micro-batches evenly; allowed none"));
   if (!loaded.config.resilience.reroute.empty() && (arguments.search || arguments.analyse))
-    throw ConfigError(concat("resilience.reroute=", text_of(FieldValue(loaded.config.resilience.reroute)), ": ", arguments.search ? "--search" : "--analyse",
-                             " knows no relieved ranks; allowed []"));
+    throw ConfigError(concat("resilience.reroute=", text_of(FieldValue(loaded.config.resilience.reroute)), ": ",
+                             arguments.search ? "--search" : "--analyse", " knows no relieved ranks; allowed []"));
   if (is_private(loaded.config.security) && arguments.search)
     throw ConfigError(concat("security.privacy.clip=", *loaded.config.security.privacy.clip,
                              ": --search compares layouts of training without clipping of samples; allowed null"));

@@ -20,12 +20,14 @@ void check_reroute_features(Rules& rules, const Config& c) {
   refuse(c.training.local.steps.has_value(), "training.local.steps", "islands exchange nothing within a round of training.local", "null");
   if (!is_asynchronous(c.training) && !c.training.local.steps)
     refuse(c.parallel.islands > 1, "parallel.islands", "islands exchange nothing within a step", "1");
-  refuse(is_private(c.security), "security.privacy.clip", "steps draw different numbers of sequences, and clip each on the ranks of one pipeline", "null");
+  refuse(is_private(c.security), "security.privacy.clip", "steps draw different numbers of sequences, and clip each on the ranks of one pipeline",
+         "null");
   refuse(is_robust(c.security), "security.aggregation.rule",
          "a robust rule compares the gradients of data ranks, and that of a helper would contain samples of another one", "mean");
   refuse(c.training.compression.method != CompressionMethod::kNone, "training.compression.method",
          "each data rank would encode the gradients of other samples than in the undisturbed step", "none");
-  refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance", "data ranks with different numbers of micro-batches are not rerouted", "none");
+  refuse(c.resilience.rebalance != Rebalance::kNone, "resilience.rebalance", "data ranks with different numbers of micro-batches are not rerouted",
+         "none");
   refuse(c.observe.samples.every > 0, "observe.samples.every", "every pipeline continues texts by itself, which a relieved rank cannot", "0");
   refuse(c.observe.anomalies.policy == AnomalyPolicy::kRerun, "observe.anomalies.policy",
          "a repeated step is computed by other data ranks, whose losses would be those of other samples", "warn | skip | stop");
@@ -77,7 +79,8 @@ void check_reroute(Rules& rules, const Config& c) {
   const std::vector<RelievedRank> ranks = read_relieved_ranks(rules, c);
   for (int64_t pipeline = 0; pipeline < p.pipeline; ++pipeline)
     if (std::ranges::count(ranks, pipeline, &RelievedRank::pipeline) == *p.data)
-      rules.broken(kRerouteKey, concat("no data rank is left that computes pipeline rank ", pipeline), concat("at most ", *p.data - 1, " of each pipeline rank"));
+      rules.broken(kRerouteKey, concat("no data rank is left that computes pipeline rank ", pipeline),
+                   concat("at most ", *p.data - 1, " of each pipeline rank"));
   if (!rules.apply({"resilience.reroute_from", "training.global_batch_size", "training.micro_batch_size"})) return;
   const int64_t microbatches = c.training.global_batch_size / c.training.micro_batch_size / *p.data;
   if (c.resilience.reroute_from >= microbatches)

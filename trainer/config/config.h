@@ -289,7 +289,7 @@ struct ResilienceConfig {
   Auto<double> hang_seconds;           ///< auto: hang_seconds() in trainer/layout/resolve.h
   int64_t replica_check_every = 1000;  ///< steps; 0 = off
   OneOf<Rebalance> rebalance = Rebalance::kNone;
-  int64_t backup_replicas = 0;  ///< islands beyond those of which an update needs gradients
+  int64_t backup_replicas = 0;       ///< islands beyond those of which an update needs gradients
   std::vector<std::string> reroute;  ///< relieved ranks, each "data rank/pipeline rank": trainer/layout/rerouting.h
   int64_t reroute_from = 0;          ///< the first micro-batch that they do not begin
   bool operator==(const ResilienceConfig&) const = default;

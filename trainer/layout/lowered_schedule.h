@@ -62,8 +62,8 @@ struct LoweredSchedule {
   std::vector<int> stage_rank;  ///< pipeline rank of each stage
   std::vector<StageUnits> units;
   ActionLists training, evaluation;
-  ActionLists text;  ///< forward of one micro-batch; only with observe.samples
-  std::optional<Rerouting> rerouting;                            ///< with resilience.reroute
+  ActionLists text;                                                 ///< forward of one micro-batch; only with observe.samples
+  std::optional<Rerouting> rerouting;                               ///< with resilience.reroute
   std::vector<ActionLists> rerouted_training, rerouted_evaluation;  ///< by data rank, then by pipeline rank; only with resilience.reroute
 
   const ActionList& training_of(int data, int pipeline) const;

@@ -48,8 +48,7 @@ std::optional<RerouteCost> reroute_cost(const Config& config, const ClusterConfi
 
 nlohmann::ordered_json reroute_cost_json(const RerouteCost& cost) {
   nlohmann::ordered_json fewer;
-  if (cost.fewer_seconds)
-    fewer = {{"data", cost.fewer_ranks}, {"micro_batches", cost.fewer_microbatches}, {"step_seconds", *cost.fewer_seconds}};
+  if (cost.fewer_seconds) fewer = {{"data", cost.fewer_ranks}, {"micro_batches", cost.fewer_microbatches}, {"step_seconds", *cost.fewer_seconds}};
   return {{"undisturbed_step_seconds", cost.undisturbed_seconds},
           {"rerouted_step_seconds", cost.rerouted_seconds},
           {"added_micro_batches", cost.added_microbatches},
