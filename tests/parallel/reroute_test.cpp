@@ -228,6 +228,9 @@ TEST_CASE("reroute: the proof finds lists that lose, repeat or mix up a micro-ba
       },
       "messages do not match");
   finds([&](RoutedWorld& world) { find(world.lists[0][1], "1RECV_F6@1/2")->peer_microbatch = 3; }, "messages do not match");
+  finds([&](RoutedWorld& world) { find(world.lists[1][0], "0SEND_F2@0/6")->peer_microbatch = 7; }, "messages do not match");
+  finds([&](RoutedWorld& world) { find(world.lists[0][1], "1SEND_B6@1/2")->peer_microbatch = 3; }, "messages do not match");
+  finds([&](RoutedWorld& world) { find(world.lists[1][0], "0RECV_B2@0/6")->peer_microbatch = 7; }, "messages do not match");
   finds([&](RoutedWorld& world) { find(world.lists[0][1], "1RECV_F6@1/2")->peer = 2; }, "deadlock");
   finds([&](RoutedWorld& world) { find(world.lists[0][1], "1RECV_F6@1/2")->peer = 9; }, "no rank computes the stage at the other end");
   finds([&](RoutedWorld& world) { std::erase_if(world.lists[1][1], [](const Action& a) { return a.type == ActionType::kReduceGrads; }); },
