@@ -1,5 +1,7 @@
 #include "parallel/pipeline/action.h"
 
+#include <utility>
+
 #include "kernels/core/check.h"
 #include "parallel/mesh.h"
 
@@ -48,6 +50,8 @@ std::span<const MeshAxis> axes_of(const Action& action) {
 
 Action counterpart(const Action& transfer) {
   Action other = transfer;
+  other.peer = -1;
+  if (transfer.peer_microbatch >= 0) other.microbatch = std::exchange(other.peer_microbatch, transfer.microbatch);
   switch (transfer.type) {
     case ActionType::kSendForward: other.type = ActionType::kRecvForward, ++other.stage; break;
     case ActionType::kRecvForward: other.type = ActionType::kSendForward, --other.stage; break;
@@ -64,6 +68,7 @@ std::string to_string(const Action& action) {
   if (action.microbatch >= 0) text += std::to_string(action.microbatch);
   if (action.part >= 0) text += concat(".", action.part);
   if (action.unit >= 0) text += std::to_string(action.unit);
+  if (action.peer >= 0) text += concat("@", action.peer, "/", action.peer_microbatch);
   return text;
 }
 

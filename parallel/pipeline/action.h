@@ -42,11 +42,13 @@ constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumParti
 
 struct Action {
   ActionType type;
-  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (CLIP, WAIT_CLIP, NORM)
-  int microbatch = -1;  ///< for compute, transfers, CLIP and WAIT_CLIP
-  int unit = -1;        ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
-  int part = -1;        ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
-  int group = -1;       ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
+  int stage = -1;            ///< global index (virtual stages included); -1: all stages of the rank (CLIP, WAIT_CLIP, NORM)
+  int microbatch = -1;       ///< for compute, transfers, CLIP and WAIT_CLIP
+  int unit = -1;             ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
+  int part = -1;             ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
+  int group = -1;            ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
+  int peer = -1;             ///< for rerouted transfers (reroute.h): data rank of the other end; -1: this rank's own pipeline
+  int peer_microbatch = -1;  ///< for rerouted transfers: the number of the micro-batch at the other end; -1: the same
   bool operator==(const Action&) const = default;
 };
 
@@ -58,10 +60,11 @@ using ActionLists = std::vector<ActionList>;  ///< indexed by pipeline rank
 /// WAIT_CLIP meets nobody: it waits for CLIP of the other ranks of the pipeline, which have started the sum there.
 std::span<const MeshAxis> axes_of(const Action& action);
 
-/// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1.
+/// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1. Its `peer` is not set, as
+/// the transfer does not know its own data rank.
 Action counterpart(const Action& transfer);
 
-/// "2F0", "2F0.3" (part 3), "2UNSHARD5", "2SEND_F0", "NORM".
+/// "2F0", "2F0.3" (part 3), "2UNSHARD5", "2SEND_F0", "2SEND_F0@1/4" (to micro-batch 4 of data rank 1), "NORM".
 std::string to_string(const Action& action);
 std::string to_string(const ActionList& list);  ///< separated by spaces
 

@@ -39,11 +39,12 @@ std::string describe(const Action& action, const std::string& what) {
 /// The run of one list. After an exception transfers are deliberately not waited for: the peers may never reach theirs, and the error must propagate.
 class Run {
  public:
-  Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
-      Communicator* world, Progress* progress, const std::function<void(Context&)>& norm, const std::function<void(Context&, int)>& clip,
-      const std::function<void(Context&, int)>& wait_clip)
+  Run(Context& ctx, Communicator& transfers, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
+      Communicator* world, Progress* progress, const std::function<int(int, int)>& rank_of, const std::function<void(Context&)>& norm,
+      const std::function<void(Context&, int)>& clip, const std::function<void(Context&, int)>& wait_clip)
       : ctx_(ctx),
-        pipeline_(pipeline),
+        transfers_(transfers),
+        rank_of_(rank_of),
         stages_(stages),
         stage_rank_(stage_rank),
         recorder_(recorder),
@@ -78,7 +79,8 @@ class Run {
   Stage& stage_of(const Action& action) const;
 
   Context& ctx_;
-  Communicator& pipeline_;
+  Communicator& transfers_;
+  const std::function<int(int, int)>& rank_of_;  ///< Executor::connect_pipelines; empty: transfers_ is the pipeline
   const std::map<int, Stage*>& stages_;
   const std::vector<int>& stage_rank_;
   TimelineRecorder* recorder_;
@@ -184,7 +186,9 @@ void Run::end_step(const Action& action) {
 
 PointToPoint Run::message(const Action& transfer) {
   Stage& stage = stage_of(transfer);
-  const int peer = stage_rank_.at(static_cast<size_t>(counterpart(transfer).stage));
+  const int pipeline_rank = stage_rank_.at(static_cast<size_t>(counterpart(transfer).stage));
+  TRIREME_CHECK(transfer.peer < 0 || rank_of_, to_string(transfer), " goes to another pipeline, but connect_pipelines was not called");
+  const int peer = rank_of_ ? rank_of_(pipeline_rank, transfer.peer) : pipeline_rank;
   const PointToPoint::Kind kind = is_send(transfer.type) ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
   switch (transfer.type) {
     case ActionType::kSendForward: return {kind, stage.take_forward_output(transfer.microbatch), peer};
@@ -212,7 +216,7 @@ void Run::exchange(const Action* first, const Action* last) {
     if (transfer == first) issued->first_event = event;
     ++issued->events;
   }
-  issued->work = pipeline_.exchange(ctx_, issued->messages);
+  issued->work = transfers_.exchange(ctx_, issued->messages);
   if (!issued->work.pending()) wait(*issued);  // over already
 }
 
@@ -264,7 +268,7 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
 }
 
 void Executor::run(Context& ctx, const ActionList& list, TimelineRecorder* recorder) {
-  Run(ctx, pipeline_, stages_, stage_rank_, recorder, world_, progress_, norm_, clip_, wait_clip_).run(list);
+  Run(ctx, all_ != nullptr ? *all_ : pipeline_, stages_, stage_rank_, recorder, world_, progress_, rank_of_, norm_, clip_, wait_clip_).run(list);
 }
 
 }  // namespace trireme

@@ -20,6 +20,12 @@ class Executor {
   /// transfer has been waited for, on a GPU by the compute stream.
   void run(Context& ctx, const ActionList& list, TimelineRecorder* recorder = nullptr);
 
+  /// Transfers go over `all` from now on, which contains the ranks of all pipelines: lists may then name ranks of other pipelines. `rank_of`: the rank in
+  /// `all` of a pipeline rank of a data rank, -1 for this rank's own. `all` outlives this object.
+  void connect_pipelines(Communicator& all, std::function<int(int pipeline, int data)> rank_of) {
+    all_ = &all;
+    rank_of_ = std::move(rank_of);
+  }
   /// Progresses operations in flight in `world` between any two actions from now on. `world` outlives this object.
   void drive(Communicator& world) { world_ = &world; }
   /// Reports every action to `progress` from now on. `progress` outlives this object.
@@ -34,6 +40,8 @@ class Executor {
 
  private:
   Communicator& pipeline_;
+  Communicator* all_ = nullptr;
+  std::function<int(int, int)> rank_of_;
   std::map<int, Stage*> stages_;
   std::vector<int> stage_rank_;
   Communicator* world_ = nullptr;

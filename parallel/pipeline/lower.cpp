@@ -32,7 +32,8 @@ std::vector<SendTime> send_times(const Simulation& run, const std::vector<int>& 
   std::vector<SendTime> all;
   for (const Timeline& timeline : run.ranks) {
     for (const TimelineEvent& event : timeline) {
-      const auto& [type, stage, microbatch, unit, part, group] = event.action;
+      const ActionType type = event.action.type;
+      const int stage = event.action.stage, microbatch = event.action.microbatch;
       if (type == ActionType::kForward && leaves(stage, stage + 1)) all.push_back({event.end, {ActionType::kSendForward, stage, microbatch}});
       if ((type == ActionType::kBackward || type == ActionType::kBackwardInput) && leaves(stage, stage - 1))
         all.push_back({event.end, {ActionType::kSendBackward, stage, microbatch}});

@@ -189,6 +189,8 @@ int Rendezvous::peer_of(int rank, const Action& transfer) const {
   const int stage = counterpart(transfer).stage;
   if (stage < 0 || stage >= static_cast<int>(stage_rank_.size())) return -1;
   at.pipeline = stage_rank_[static_cast<size_t>(stage)];
+  if (transfer.peer >= mesh_.data()) return -1;
+  if (transfer.peer >= 0) at.replicate = transfer.peer / mesh_.shard, at.shard = transfer.peer % mesh_.shard;
   return at.pipeline < 0 ? -1 : rank_of(mesh_, at);
 }
 
@@ -207,8 +209,9 @@ void Rendezvous::post(int rank, const Action& action) {
   }
   const Message other = channel.front();
   channel.pop_front();
-  const Action expected = counterpart(action);
-  if (other.action->type != expected.type || other.action->stage != expected.stage || other.action->microbatch != expected.microbatch) {
+  const Action expected = counterpart(action), named = counterpart(*other.action);
+  if (other.action->type != expected.type || other.action->stage != expected.stage || other.action->microbatch != expected.microbatch ||
+      named.microbatch != action.microbatch) {
     if (++mismatches_ <= kMostMismatches)
       violations_.push_back(
           concat("messages do not match: rank ", rank, " is at ", to_string(action), ", rank ", other.rank, " is at ", to_string(*other.action)));

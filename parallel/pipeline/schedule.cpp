@@ -264,7 +264,8 @@ ActionLists parse_schedule(const std::string& text) {
       };
       const std::optional<Action> action = parse_action(word);
       if (!action) refuse("invalid action; write stage, F, B, I or W, and micro-batch, such as 0F0");
-      const auto& [type, stage, microbatch, unit, part, group] = *action;
+      const ActionType type = action->type;
+      const int stage = action->stage, microbatch = action->microbatch;
       if (const int there = line_of_stage.try_emplace(stage, number).first->second; there != number)
         refuse("stage ", stage, " is already on line ", there, "; a stage runs on one rank only");
       const bool backward = type == ActionType::kBackward;

@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "parallel/pipeline/rendezvous.h"
 #include "parallel/pipeline/world.h"
+#include "parallel/pipeline/world_check.h"
 
 namespace trireme {
 namespace {
@@ -16,6 +17,7 @@ struct Expected {
   const std::vector<int>& stage_rank;  ///< pipeline rank of each stage, -1 where no list computes it
   int microbatches;
   bool training;
+  std::set<int> elsewhere = {};  ///< micro-batches of these numbers are computed by other ranks
 };
 
 /// Checks one rank's list in isolation: every part of every micro-batch once and in order, nothing before what it needs, nothing left over.
@@ -199,7 +201,8 @@ void ListCheck::reduce(const Action& action, Unit& unit) {
   if (unit.in_flight) add_violation(to_string(action), " starts before the reduction in flight has been waited for");
   unit.in_flight = true;
   if (action.type == ActionType::kReduceGrads) {
-    if (!unit.unreduced) add_violation(to_string(action), " has no gradient to reduce");
+    // Without a micro-batch of its own a rank adds zeros to the sum.
+    if (!unit.unreduced && expected_.elsewhere.empty()) add_violation(to_string(action), " has no gradient to reduce");
     unit.unreduced = false;
     unit.reduced = true;
     return;
@@ -256,6 +259,11 @@ void ListCheck::finish_microbatch(int stage, int m, const Microbatch& microbatch
   const auto require = [&](bool done, const char* what) {
     if (!done) add_violation("stage ", stage, " ", what, " micro-batch ", m);
   };
+  if (expected_.elsewhere.contains(m)) {
+    const bool idle = microbatch.forward + microbatch.input + microbatch.weight == 0 && !microbatch.received_forward && !microbatch.sent_forward &&
+                      !microbatch.received_backward && !microbatch.sent_backward;
+    return require(idle, "computes or moves, although other ranks do,");
+  }
   require(microbatch.forward == all, "does not compute the forward of");
   if (is_elsewhere(stage - 1)) require(microbatch.received_forward, "never receives the input of");
   if (is_elsewhere(stage + 1)) require(microbatch.sent_forward, "never sends the output of");
@@ -339,6 +347,27 @@ std::vector<std::string> validate(const std::vector<ActionList>& lists, const Me
     append(ListCheck(expected, pipeline, concat(shared ? "pipeline rank " : "rank ", i)).run(lists[i]));
   }
   append(run_rendezvous(by_rank, mesh, stage_rank));
+  return violations;
+}
+
+std::vector<std::string> validate(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
+                                  const Rerouting& rerouting, bool training) {
+  TRIREME_CHECK(static_cast<int>(lists.size()) == mesh.world() && rerouting.data_ranks == mesh.data() && rerouting.pipeline_ranks == mesh.pipeline,
+                lists.size(), " lists for ", mesh.world(), " ranks");
+  const std::vector<int> stage_rank = stage_ranks(lists, mesh, stages.size());
+  std::vector<std::string> violations;
+  const auto append = [&](std::vector<std::string> more) { violations.insert(violations.end(), more.begin(), more.end()); };
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const MeshCoordinate at = coordinate_of(mesh, rank);
+    if (at.tensor > 0 && lists[static_cast<size_t>(rank)] == lists[static_cast<size_t>(rank) - 1]) continue;
+    const int data = at.replicate * mesh.shard + at.shard;
+    const size_t added = rerouting.added[static_cast<size_t>(data)][static_cast<size_t>(at.pipeline)].size();
+    Expected expected{stages, stage_rank, rerouting.microbatches + static_cast<int>(added), training};
+    for (int m = rerouting.from; rerouting.relieves(data, at.pipeline) && m < rerouting.microbatches; ++m) expected.elsewhere.insert(m);
+    append(ListCheck(expected, at.pipeline, concat("rank ", rank)).run(*lists[static_cast<size_t>(rank)]));
+  }
+  append(find_lost_microbatches(lists, mesh, stages, stage_rank, rerouting, training));
+  append(run_rendezvous(lists, mesh, stage_rank));
   return violations;
 }
 

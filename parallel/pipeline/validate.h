@@ -6,6 +6,7 @@
 
 #include "parallel/mesh.h"
 #include "parallel/pipeline/lower.h"
+#include "parallel/pipeline/reroute.h"
 
 namespace trireme {
 
@@ -16,5 +17,10 @@ namespace trireme {
 /// parameters, a missing or duplicate micro-batch, an unmatched message, a gradient never reduced, a unit never resharded.
 std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
                                   int microbatches, bool training);
+
+/// The same for rerouted lists, one for each world rank, of all pipelines together. Also proves that every part of every micro-batch of every pipeline is
+/// computed once, that a relieved rank begins none from Rerouting::from on, and that both ends of a transfer mean the same micro-batch.
+std::vector<std::string> validate(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
+                                  const Rerouting& rerouting, bool training);
 
 }  // namespace trireme

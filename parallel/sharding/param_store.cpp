@@ -125,10 +125,11 @@ void ParamStore::decode_messages(Context& ctx, int unit) {
   state.messages.reset();
 }
 
+/// A rank that computes nothing in a step has not waited for the gather, which the others need.
 void ParamStore::reshard(Context& ctx, int unit) {
-  if (resident_) return;
   State& state = states_[static_cast<size_t>(unit)];
   complete(ctx, unit);
+  if (resident_) return;
   state.full.reset();
   units_[static_cast<size_t>(unit)]->bind_values(state.full);
   state.fresh = false;

@@ -47,16 +47,28 @@ void add_diff(CLI::App& config, int& exit_code) {
   });
 }
 
-/// The actions of a step, in the format of parallel.schedule_file, or lowered as the ranks run them (for reading only).
+std::string schedule_head(const Config& config) {
+  return concat("# ", config.parallel.schedule, ": ", counted(config.parallel.pipeline, "rank"), ", ",
+                counted(config.parallel.layers_per_stage->size(), "stage"), ", ", counted(microbatches_of(config), "micro-batch", "micro-batches"),
+                "; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");
+}
+
+/// `of`: what precedes the pipeline rank in the line above each list.
+std::string lowered_text(const ActionLists& lists, const std::string& of) {
+  std::string text;
+  for (size_t rank = 0; rank < lists.size(); ++rank) text += concat("# ", of, "pipeline rank ", rank, "\n", to_string(lists[rank]), "\n");
+  return text;
+}
+
+/// The actions of a step, in the format of parallel.schedule_file, or lowered as the ranks run them (for reading only), with resilience.reroute of every
+/// data rank.
 std::string actions(const Config& config, bool lowered) {
-  const ActionLists lists = lowered ? lowered_schedule(config).training : training_schedule(config);
-  const std::string head =
-      concat("# ", config.parallel.schedule, ": ", counted(lists.size(), "rank"), ", ", counted(config.parallel.layers_per_stage->size(), "stage"),
-             ", ", counted(microbatches_of(config), "micro-batch", "micro-batches"),
-             "; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");
-  if (!lowered) return head + to_text(lists);
-  std::string text = head;
-  for (size_t rank = 0; rank < lists.size(); ++rank) text += concat("# pipeline rank ", rank, "\n", to_string(lists[rank]), "\n");
+  if (!lowered) return schedule_head(config) + to_text(training_schedule(config));
+  const LoweredSchedule schedule = lowered_schedule(config);
+  if (!schedule.rerouting) return schedule_head(config) + lowered_text(schedule.training, "");
+  std::string text = schedule_head(config);
+  for (size_t data = 0; data < schedule.rerouted_training.size(); ++data)
+    text += lowered_text(schedule.rerouted_training[data], concat("data rank ", data, ", "));
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
+#include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/federation/role.h"
 #include "trainer/files/output_files.h"
@@ -25,6 +26,7 @@
 #include "trainer/plan/place.h"
 #include "trainer/plan/privacy_cost.h"
 #include "trainer/plan/report.h"
+#include "trainer/plan/reroute_cost.h"
 #include "trainer/plan/svg.h"
 #include "trainer/plan/text.h"
 #include "trainer/plan/world_costs.h"
@@ -64,6 +66,7 @@ struct PlanResults {
   std::optional<PackedData> packed;          ///< with data.packing
   std::optional<PrivacyCost> privacy;        ///< with security.privacy
   std::vector<ElasticStep> elastic;          ///< with resilience.elastic
+  std::optional<RerouteCost> reroute;        ///< with resilience.reroute
   std::optional<FederationCost> federation;  ///< with security.federation; the rest is about the steps of a member
   std::string proposal, trace, svg;          ///< contents of the output files
 };
@@ -127,7 +130,7 @@ void add_world(const PlanArguments& arguments, const ClusterConfig& cluster, Pla
   std::ranges::sort(traced);
   traced.erase(std::unique(traced.begin(), traced.end()), traced.end());
   const LoweredSchedule plans = lowered_schedule(config);
-  check_trace_size(lists_of_ranks(plans.training, mesh), of_trace);
+  check_trace_size(plans.training_of_ranks(mesh), of_trace);
   answer.world = simulate_step(config, cluster, plans, traced);
   WorldSimulation& step = answer.world->step;
   if (arguments.svg) {
@@ -210,6 +213,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
     json["advice"] = answer.found->advice.empty() ? ordered_json() : ordered_json(answer.found->advice);
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
+  if (answer.reroute) json["reroute"] = reroute_cost_json(*answer.reroute);
   if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);
   if (!answer.elastic.empty()) json["elastic"] = elastic_steps_json(answer.elastic);
   if (answer.federation) json["federation"] = federation_cost_json(*answer.federation);
@@ -230,6 +234,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
   }
   if (answer.packed) std::cout << packing_text(*answer.packed);
   if (answer.plan) std::cout << rebalance_text(answer.plan->config);
+  if (answer.reroute) std::cout << reroute_cost_text(*answer.reroute);
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
@@ -258,6 +263,9 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
   if (loaded.config.resilience.rebalance != Rebalance::kNone && (arguments.search || arguments.analyse))
     throw ConfigError(concat("resilience.rebalance=", loaded.config.resilience.rebalance, ": ", arguments.search ? "--search" : "--analyse",
                              " splits micro-batches evenly; allowed none"));
+  if (!loaded.config.resilience.reroute.empty() && (arguments.search || arguments.analyse))
+    throw ConfigError(concat("resilience.reroute=", text_of(FieldValue(loaded.config.resilience.reroute)), ": ",
+                             arguments.search ? "--search" : "--analyse", " knows no relieved ranks; allowed []"));
   if (is_private(loaded.config.security) && arguments.search)
     throw ConfigError(concat("security.privacy.clip=", *loaded.config.security.privacy.clip,
                              ": --search compares layouts of training without clipping of samples; allowed null"));
@@ -294,6 +302,7 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
     if (is_private(config.security)) answer.privacy = privacy_cost(config, place.cluster, answer.plan->forecast, training_sequences(config));
     if (is_elastic(config.resilience)) answer.elastic = elastic_steps(config, place.cluster, answer.plan->forecast);
   }
+  if (answer.plan) answer.reroute = reroute_cost(answer.plan->config, place.cluster);
   if (answer.plan) answer.packed = packed_data(answer.plan->config);
   if (arguments.wants_world()) add_world(arguments, place.cluster, answer);
   if (arguments.analyse) answer.analysis = analysis_of(arguments, *answer.plan, place.cluster);

@@ -16,6 +16,7 @@
 #include "trainer/config/check_federation.h"
 #include "trainer/config/check_fields.h"
 #include "trainer/config/check_privacy.h"
+#include "trainer/config/check_reroute.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/rules.h"
 #include "trainer/config/validation_entry.h"
@@ -448,6 +449,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_communication(rules, sound);
   check_elastic(rules, sound);
   check_privacy(rules, sound);
+  check_reroute(rules, sound);
   check_federation(rules, sound);
   check_attention(rules, sound);
   check_graph(rules, sound);

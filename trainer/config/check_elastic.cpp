@@ -17,6 +17,7 @@ void check_elastic(Rules& rules, const Config& c) {
   refuse(is_private(c.security), "security.privacy.clip", "steps draw different numbers of sequences, so that there is no batch to divide anew",
          "null");
   refuse(p.schedule == "file", "parallel.schedule", "parallel.schedule_file is for one number of micro-batches", "1f1b");
+  refuse(!c.resilience.reroute.empty(), "resilience.reroute", "a smaller job does not have the data ranks that it names", "[]");
   refuse(c.data.balance != Balance::kNone, "data.balance", "data.balance gives every data rank the same number of sequences", "none");
   if (p.data && rules.apply({"parallel.data", "resilience.minimum_replicas"}) && minimum > *p.data)
     rules.broken("resilience.minimum_replicas", concat("more than parallel.data ", *p.data), concat("integer from 1 to ", *p.data),

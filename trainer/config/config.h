@@ -300,6 +300,8 @@ struct ResilienceConfig {
   int64_t minimum_replicas = 1;     ///< data ranks
   int64_t host_strikes = 2;         ///< failures of a host that exclude it
   int64_t host_wait_seconds = 600;  ///< how long the launcher waits for hosts
+  std::vector<std::string> reroute;  ///< relieved ranks, each "data rank/pipeline rank": trainer/layout/rerouting.h
+  int64_t reroute_from = 0;          ///< the first micro-batch that they do not begin
   bool operator==(const ResilienceConfig&) const = default;
 };
 

@@ -268,6 +268,19 @@ void visit(V& v, ResilienceConfig& c) {
             "the first gradients by the newest weights; late ones are left out, and other islands compute their batches again.",
      .min = 0},
     c.backup_replicas);
+  v(layout_key(
+        {.key = "reroute",
+         .doc = "Ranks that are relieved of the step's computation, each as DATA/PIPELINE: its data rank and pipeline rank, whatever its tensor "
+                "rank. The same pipeline rank of the other data ranks computes their micro-batches of the same step, and what is trained does not "
+                "change. A relieved rank must still run: it keeps its weights, and takes part in sums and updates.",
+         .items = "DATA/PIPELINE"}),
+    c.reroute);
+  v(layout_key({.key = "reroute_from",
+                .doc = "The first micro-batch, counted from 0, of a step or an evaluation batch that relieved ranks do not begin.",
+                .min = 0,
+                .max = kMaxExtent,
+                .without_effect = c.reroute.empty() ? "resilience.reroute is empty" : nullptr}),
+    c.reroute_from);
 }
 
 template <class V>

@@ -9,7 +9,9 @@
 #include "kernels/core/counted.h"
 #include "parallel/pipeline/simulate.h"
 #include "parallel/pipeline/validate.h"
+#include "parallel/pipeline/world.h"
 #include "trainer/files/mapped_file.h"
+#include "trainer/layout/rerouting.h"
 #include "trainer/model/declare.h"
 
 namespace trireme {
@@ -131,7 +133,9 @@ std::string find_error(const ActionLists& lists, int ranks, int stages, int micr
   if (static_cast<int>(lists.size()) != ranks) return concat(lists.size(), " lines with actions, but parallel.pipeline is ", ranks);
   std::set<std::tuple<int, int, ActionType>> there;
   for (const ActionList& list : lists) {
-    for (const auto& [type, stage, microbatch, unit, part, group] : list) {
+    for (const Action& action : list) {
+      const ActionType type = action.type;
+      const int stage = action.stage, microbatch = action.microbatch;
       const Action named{type, stage, microbatch};
       if (stage >= stages)
         return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", counted(stages, "stage"), ", counted from 0");
@@ -197,7 +201,29 @@ ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& 
   return lowered;
 }
 
+/// Relieved ranks and helpers differ between data ranks, so all of them are validated, with at most two tensor ranks each.
+std::vector<ActionLists> reroute_and_validate(const ActionLists& lists, const LoweredSchedule& schedule, const Config& config, bool training) {
+  const std::vector<ActionLists> rerouted = reroute(lists, *schedule.rerouting);
+  MeshShape mesh = mesh_shape(config.parallel);
+  mesh.tensor = std::min(mesh.tensor, 2);
+  const std::vector<std::string> problems = validate(lists_of_ranks(rerouted, mesh), mesh, schedule.units, *schedule.rerouting, training);
+  TRIREME_CHECK(problems.empty(), problems.front());
+  return rerouted;
+}
+
 }  // namespace
+
+const ActionList& LoweredSchedule::training_of(int data, int pipeline) const {
+  return (rerouting ? rerouted_training.at(static_cast<size_t>(data)) : training).at(static_cast<size_t>(pipeline));
+}
+
+const ActionList& LoweredSchedule::evaluation_of(int data, int pipeline) const {
+  return (rerouting ? rerouted_evaluation.at(static_cast<size_t>(data)) : evaluation).at(static_cast<size_t>(pipeline));
+}
+
+std::vector<const ActionList*> LoweredSchedule::training_of_ranks(const MeshShape& mesh) const {
+  return rerouting ? lists_of_ranks(rerouted_training, mesh) : lists_of_ranks(training, mesh);
+}
 
 ActionLists training_schedule(const Config& config, int microbatches) {
   if (config.parallel.schedule == "file") {
@@ -251,6 +277,10 @@ LoweredSchedule lowered_schedule(const Config& config, int microbatches) {
   schedule.training = lower_and_validate(training, schedule, lowering, config, microbatches, true);
   schedule.evaluation = forward(microbatches);
   if (config.observe.samples.every > 0) schedule.text = forward(1);
+  schedule.rerouting = rerouting_of(config, microbatches);
+  if (!schedule.rerouting) return schedule;
+  schedule.rerouted_training = reroute_and_validate(schedule.training, schedule, config, true);
+  schedule.rerouted_evaluation = reroute_and_validate(schedule.evaluation, schedule, config, false);
   return schedule;
 }
 

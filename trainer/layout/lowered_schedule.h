@@ -1,7 +1,11 @@
 #pragma once
 // Builds the action lists of all ranks from a resolved configuration.
+#include <optional>
+#include <vector>
+
 #include "parallel/mesh.h"
 #include "parallel/pipeline/lower.h"
+#include "parallel/pipeline/reroute.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/config.h"
@@ -54,12 +58,19 @@ int64_t blocks_per_unit(const Config& config);
 std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>& stage_rank);
 
 /// Lowered and validated lists of all pipeline ranks, of an even split unless `microbatches` is given. Validation rules out deadlocks and missing
-/// actions.
+/// actions, also in the lists of all ranks of a world with relieved ranks.
 struct LoweredSchedule {
   std::vector<int> stage_rank;  ///< pipeline rank of each stage
   std::vector<StageUnits> units;
   ActionLists training, evaluation;
-  ActionLists text;  ///< forward of one micro-batch; only with observe.samples
+  ActionLists text;                                                 ///< forward of one micro-batch; only with observe.samples
+  std::optional<Rerouting> rerouting;                               ///< with resilience.reroute
+  std::vector<ActionLists> rerouted_training, rerouted_evaluation;  ///< by data rank, then by pipeline rank; only with resilience.reroute
+
+  const ActionList& training_of(int data, int pipeline) const;
+  const ActionList& evaluation_of(int data, int pipeline) const;
+  /// The training lists of all world ranks.
+  std::vector<const ActionList*> training_of_ranks(const MeshShape& mesh) const;
 };
 LoweredSchedule lowered_schedule(const Config& config, int microbatches);
 LoweredSchedule lowered_schedule(const Config& config);

@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/rerouting.h"
 #include "trainer/loop/memory.h"
 
 namespace trireme {
@@ -92,7 +93,8 @@ int64_t Budget::peak(int rank, const Choice& choice) {
   if (added) {
     std::vector<Recompute> policy(static_cast<size_t>(config_.model.layers), Recompute::kNone);
     apply(rank, choice, policy);
-    known->second = forecast_memory(config_, rank_of(shape_, {.pipeline = rank}), shape_.world(), policy, schedule_).peak_total;
+    for (const int of : ranks_to_forecast(config_, rank))
+      known->second = std::max(known->second, forecast_memory(config_, of, shape_.world(), policy, schedule_).peak_total);
   }
   return known->second;
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -89,6 +90,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
     if (range.last()) last_ = stages_.back().get();
   }
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
+  if (rerouting_) connect_pipelines();
   executor_->drive(mesh_.world);
   executor_->on_norm([this](Context&) { norm(); });
   executor_->on_clip([this](Context&, int microbatch) { start_clip(microbatch); }, [this](Context&, int microbatch) { wait_clip(microbatch); });
@@ -102,8 +104,18 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
 }
 
 void Trainer::use(const LoweredSchedule& schedule) {
-  longest_training_ = schedule.training[static_cast<size_t>(mesh_.at.pipeline)];
-  longest_evaluation_ = schedule.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
+  rerouting_ = schedule.rerouting;
+  longest_training_ = schedule.training_of(mesh_.data->rank(), mesh_.at.pipeline);
+  longest_evaluation_ = schedule.evaluation_of(mesh_.data->rank(), mesh_.at.pipeline);
+}
+
+void Trainer::connect_pipelines() {
+  executor_->connect_pipelines(mesh_.world, [this](int pipeline, int data) {
+    MeshCoordinate at = mesh_.at;
+    at.pipeline = pipeline;
+    if (data >= 0) at.replicate = data / mesh_.shape.shard, at.shard = data % mesh_.shape.shard;
+    return rank_of(mesh_.shape, at);
+  });
 }
 
 void Trainer::make_optimizers() {
@@ -172,18 +184,23 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
   int64_t valid = 0;
   int64_t padding = 0;
   const auto begin = std::chrono::steady_clock::now();
-  for (const Microbatch& microbatch : batch_) {
+  local_targets_ = 0;
+  for (size_t number = 0; number < batch_.size(); ++number) {
+    const Microbatch& microbatch = batch_[number];
+    const bool own = number < own_microbatches_;
     if (ctx_.device == Device::kMeta) {
-      valid += count;
+      if (own) valid += count, local_targets_ += count;
       continue;
     }
     lengths.clear();
     for (int64_t b = 0; b < rows; ++b) {
       const int64_t sample = sample_of(microbatch.first_sample + b);
       data.read(sample, tokens + b * sequence, targets + b * sequence, lengths);
-      padding += data.padding(sample);
+      if (own) padding += data.padding(sample);
     }
-    valid += std::count_if(targets, targets + count, [](int32_t target) { return target >= 0; });
+    const int64_t targets_here = std::count_if(targets, targets + count, [](int32_t target) { return target >= 0; });
+    if (own) valid += targets_here;
+    if (computes(number)) local_targets_ += targets_here;
     from_host(ctx_, host.flat(0, count), microbatch.tokens);
     from_host(ctx_, host.flat(count, count), microbatch.targets);
     write_bounds(lengths, count, sequence, starts, ends);
@@ -194,7 +211,6 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
     from_host(ctx_, host.flat(3 * count, count), documents.ends);
   }
   input_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  local_targets_ = valid;
   if (config_.data.packing != Packing::kNone) {
     const std::vector<int64_t> sums = all_reduce_counts(*mesh_.data, {valid, padding});
     padding_ = sums[1];
@@ -209,7 +225,7 @@ std::vector<int64_t> Trainer::balanced(const Dataset& data, const std::function<
   std::vector<int32_t> unused(static_cast<size_t>(2 * config_.training.sequence_length));
   std::vector<int64_t> costs(static_cast<size_t>(config_.training.global_batch_size)), segments;
   const auto begin = std::chrono::steady_clock::now();
-  for (const Microbatch& microbatch : batch_) {
+  for (const Microbatch& microbatch : std::span(batch_).first(own_microbatches_)) {
     for (int64_t place = microbatch.first_sample; place < microbatch.first_sample + rows; ++place) {
       segments.clear();
       data.read(sample_of(place), unused.data(), unused.data() + config_.training.sequence_length, segments);
@@ -219,7 +235,7 @@ std::vector<int64_t> Trainer::balanced(const Dataset& data, const std::function<
   input_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   costs = all_reduce_counts(*mesh_.data, costs);
   const int64_t ranks = mesh_.data->size();
-  std::vector<int64_t> places = balanced_places(costs, ranks, std::ssize(batch_));
+  std::vector<int64_t> places = balanced_places(costs, ranks, static_cast<int64_t>(own_microbatches_));
   cost_imbalance_ = cost_imbalance(costs, places, ranks);
   return places;
 }
@@ -252,13 +268,25 @@ void Trainer::rotate_data(int by) {
 
   const int64_t rows = config_.training.micro_batch_size, tokens = rows * config_.training.sequence_length;
   const auto indices = [&] { return Tensor::empty(ctx_, {tokens}, DType::kI32, MemoryCategory::kData); };
-  batch_.resize(std::min(batch_.size(), static_cast<size_t>(count)));
-  while (std::ssize(batch_) < count) {
+  std::vector<MicrobatchOrigin> added;
+  if (rerouting_) added = rerouting_->added[static_cast<size_t>(mesh_.data->rank())][static_cast<size_t>(mesh_.at.pipeline)];
+  own_microbatches_ = static_cast<size_t>(count);
+  const size_t all = own_microbatches_ + added.size();
+  batch_.resize(std::min(batch_.size(), all));
+  while (batch_.size() < all) {
     batch_.push_back({indices(), indices(), 0});
     if (config_.data.document_mask) batch_.back().documents = {indices(), indices()};
   }
   int64_t sample = std::reduce(split_.begin(), split_.begin() + rank) * rows;
-  for (Microbatch& microbatch : batch_) microbatch.first_sample = std::exchange(sample, sample + rows);
+  for (size_t i = 0; i < own_microbatches_; ++i) batch_[i].first_sample = std::exchange(sample, sample + rows);
+  for (size_t i = 0; i < added.size(); ++i)
+    batch_[own_microbatches_ + i].first_sample = (int64_t{(added[i].data + by) % ranks} * count + added[i].microbatch) * rows;
+}
+
+/// Whether this rank computes the micro-batch of batch_ with this number.
+bool Trainer::computes(size_t number) const {
+  return !rerouting_ || number >= own_microbatches_ || static_cast<int>(number) < rerouting_->from ||
+         !rerouting_->relieves(mesh_.data->rank(), mesh_.at.pipeline);
 }
 
 /// Reads the batch of a step and writes the factor of its loss. Returns the number of valid targets of the global batch, and the factor.

@@ -62,7 +62,8 @@ struct StepResult {
   /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
-  int64_t local_targets = 0;  ///< valid tokens of the samples of this rank's data coordinate
+  /// Valid tokens of the samples of this rank's data coordinate; with resilience.reroute of the samples that this rank computes.
+  int64_t local_targets = 0;
   bool stands_out = false;    ///< this rank, by StepLimits
   int64_t outliers = 0;       ///< number of ranks that stand out
   int64_t padding = 0;        ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
@@ -299,8 +300,8 @@ class Trainer {
   const std::vector<int>& stage_rank() const { return stage_rank_; }  ///< pipeline rank of each stage
 
  private:
-  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of batch_; with data.packing also the padding of the
-  /// global batch, in padding_. `sample_of`: index in the global batch -> sample of the data set.
+  /// Fills batch_, and counts the unmasked targets of the global batch and, in local_targets_, of what this rank computes of batch_; with data.packing
+  /// also the padding of the global batch, in padding_. `sample_of`: index in the global batch -> sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   std::vector<int64_t> balanced(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   Sampler sampler(const Dataset& data) const;
@@ -318,6 +319,8 @@ class Trainer {
   std::vector<double> gather_logits(const Tensor& mine);
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
   void use(const LoweredSchedule& schedule);
+  void connect_pipelines();
+  bool computes(size_t number) const;
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
   std::pair<int64_t, double> write_inputs(const Dataset& data, int64_t step);
@@ -383,11 +386,13 @@ class Trainer {
   Rounds rounds_;
   bool has_shared_weights_ = false;  ///< a SharedWeights lives
   bool islands_agree_ = true;
+  std::optional<Rerouting> rerouting_;                ///< with resilience.reroute
   ActionList longest_training_, longest_evaluation_;  ///< of the data rank that has the most micro-batches
   ActionList training_list_, evaluation_list_, text_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: [kStepSums], [1], [kStepScalars]
   Tensor local_sums_;                        ///< sums_ before the sum over the ranks
-  std::vector<Microbatch> batch_;            ///< micro-batches of this data rank
+  std::vector<Microbatch> batch_;            ///< micro-batches of this data rank, then those that this rank computes for other ones
+  size_t own_microbatches_ = 0;              ///< of batch_
   std::vector<Tensor> gradients_;            ///< owned_gradients
   std::vector<std::string> gradient_names_;  ///< of gradients_
   LayerGradients layer_gradients_;           ///< of this rank's part of the gradients; with loss scale

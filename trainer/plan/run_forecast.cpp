@@ -10,6 +10,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
+#include "trainer/plan/reroute_cost.h"
 
 namespace trireme {
 namespace {
@@ -36,6 +37,13 @@ ClusterConfig cluster_of_file(const std::string& path, int world) {
     throw ConfigError(concat("plan.cluster=", path, ": has ", counted(cluster.devices(), "device"), ", but the run has ", counted(world, "rank"),
                              "; allowed: a cluster with at least as many devices, a built-in type, or none"));
   return cluster;
+}
+
+/// The forecast of a step that takes `times` as long for waits of its ranks.
+void slow_down(Forecast& forecast, double times) {
+  for (double* const seconds : {&forecast.step_seconds, &forecast.step_low, &forecast.step_high}) *seconds *= times;
+  forecast.bubble = 1 - (1 - forecast.bubble) / times;
+  for (double* const rate : {&forecast.tokens_per_second_per_device, &forecast.mfu, &forecast.mfu_full_attention}) *rate /= times;
 }
 
 }  // namespace
@@ -66,6 +74,8 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
                                   : "built-in figures of " + type;
   }
   forecast.time = forecast_time(config, cluster);
+  if (const std::optional<RerouteCost> cost = reroute_cost(config, cluster))
+    slow_down(forecast.time, cost->rerouted_seconds / cost->undisturbed_seconds);
   if (!cluster.device.cores || (named != "none" && !is_built_in(named))) forecast.peak_flops = world * peak_flops(config, cluster);
   return forecast;
 }

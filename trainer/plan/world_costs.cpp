@@ -126,7 +126,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
 
 SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule, const std::vector<int>& traced) {
   const MeshShape mesh = mesh_shape(config.parallel);
-  const std::vector<const ActionList*> lists = lists_of_ranks(schedule.training, mesh);
+  const std::vector<const ActionList*> lists = schedule.training_of_ranks(mesh);
   SimulatedWorld world{
       .ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, schedule.units, world_costs(config, cluster, schedule), traced)};
   for (const ActionList* list : lists) world.actions += static_cast<int64_t>(list->size());

@@ -407,6 +407,10 @@ void check_trace_steps(const RunOptions& options, const Config& config, int64_t 
         "--trace-steps=", to_string(*options.trace_steps),
         ": with training.asynchronous a rank computes or exchanges what is not in its list of actions; allowed with training.asynchronous.mode "
         "none"));
+  if (!config.resilience.reroute.empty())
+    throw ConfigError(concat("--trace-steps=", to_string(*options.trace_steps),
+                             ": a traced step is explained by each pipeline on its own, which relieved ranks do not leave alone; allowed with "
+                             "resilience.reroute []"));
   const int64_t last = std::min(total_steps, options.max_steps.value_or(total_steps));
   const std::string key = concat("--trace-steps=", to_string(*options.trace_steps));
   if (options.trace_steps->last > last) throw ConfigError(concat(key, ": the run ends after step ", last, "; allowed steps from 1 to ", last));

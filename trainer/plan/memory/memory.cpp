@@ -1,6 +1,7 @@
 // counted_memory and formula_memory of trainer/plan/forecast.h.
 #include "trainer/loop/memory.h"
 #include "parallel/mesh.h"
+#include "trainer/layout/rerouting.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/memory/stack_memory.h"
 #include "trainer/plan/memory/trireme_memory.h"
@@ -39,8 +40,14 @@ std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig&
   const LoweredSchedule schedule = lowered_schedule(config);
   const std::vector<Recompute> recompute = recompute_policy(config);
   std::vector<RankBytes> ranks;
-  for (int r = 0; r < shape.pipeline; ++r)
-    ranks.push_back(counted(forecast_memory(config, rank_of(shape, {.pipeline = r}), shape.world(), recompute, schedule)));
+  for (int r = 0; r < shape.pipeline; ++r) {
+    RankMemory most;
+    for (const int rank : ranks_to_forecast(config, r)) {
+      const RankMemory memory = forecast_memory(config, rank, shape.world(), recompute, schedule);
+      if (memory.peak_total > most.peak_total) most = memory;
+    }
+    ranks.push_back(counted(most));
+  }
   add_runtime(ranks, config, cluster);
   return ranks;
 }
