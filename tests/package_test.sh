@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the .deb on a bare Debian system, trains there, removes it again, and lints the recipes: package_test.sh BUILD. Exit code 77: cannot be tried here.
+# Installs the .deb on a bare Debian system, trains there, and removes it again: package_test.sh BUILD. Exit code 77: cannot be tried here.
 # Needs root, debootstrap and a package mirror.
 set -euo pipefail
 build=$(realpath "$1")
@@ -7,7 +7,13 @@ source=$(realpath "$(dirname "$0")/..")
 [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null || { echo "skipped: needs root and debootstrap"; exit 77; }
 scratch=$(mktemp -d)
 root=$scratch/root
-trap 'umount "$root/proc" "$root/dev" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+# Nothing is removed while anything is mounted there.
+clean_up() {
+  umount "$root/proc" 2>/dev/null || true
+  if grep -qF " $scratch/" /proc/mounts; then echo "package: $scratch is left, because something is mounted in it" >&2; return; fi
+  rm -rf --one-file-system "$scratch"
+}
+trap clean_up EXIT
 
 "$source/scripts/package.sh" --build "$build" --output "$scratch/packages"
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -17,17 +23,18 @@ cp /etc/apt/sources.list "$root/etc/apt/" 2>/dev/null || true
 cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d "$root/etc/apt/" 2>/dev/null || true
 cp /etc/resolv.conf /etc/hosts "$root/etc/" || true
 mount -t proc proc "$root/proc"
-mount --rbind /dev "$root/dev"
-mount --make-rslave "$root/dev"
+mkdir -p "$root/dev/shm"
+for device in null:3 zero:5 random:8 urandom:9; do
+  [ -e "$root/dev/${device%:*}" ] || mknod -m 666 "$root/dev/${device%:*}" c 1 "${device#*:}"
+done
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
-files() { (cd "$root" && find etc opt srv usr -xdev | sort); }
+files() { (cd "$root" && find . -xdev -not -path './proc/*' -not -path './dev/*' -not -path './tmp/*' -not -path './run/*' -not -path './root/*' | sort); }
 
 inside apt-get update -qq
-inside apt-get install -qq -y openmpi-bin man-db > "$scratch/apt.log" 2>&1 || { tail -n 5 "$scratch/apt.log"; exit 77; }
 cp "$scratch"/packages/*.deb "$root/root/trireme.deb"
-# Dependencies first, so that what is left after the removal is the package's own.
-inside apt-get install -qq -y /root/trireme.deb > "$scratch/apt.log" 2>&1 || { tail -n 20 "$scratch/apt.log"; exit 1; }
-inside dpkg --purge trireme > /dev/null
+# Dependencies first, so that what the package leaves behind can be seen.
+read -ra needed <<< "$(dpkg-deb -f "$root/root/trireme.deb" Depends | sed 's/([^)]*)//g; s/|[^,]*//g; s/,/ /g')"
+inside apt-get install -qq -y "${needed[@]}" man-db > "$scratch/apt.log" 2>&1 || { tail -n 5 "$scratch/apt.log"; exit 77; }
 files > "$scratch/before"
 inside apt-get install -qq -y /root/trireme.deb > /dev/null
 inside trireme --version
@@ -40,11 +47,12 @@ test "$(grep -c '"loss"' "$root/tmp/work/runs/quickstart/metrics.jsonl")" = 3
 rm -rf "$root/tmp/work"
 inside apt-get remove -qq -y --purge trireme > /dev/null
 files > "$scratch/after"
-left=$(comm -13 "$scratch/before" "$scratch/after" | grep -v -e '^etc/ld.so.cache' -e '/__pycache__' || true)
+left=$(comm -13 "$scratch/before" "$scratch/after" | grep -v -e '^\./var/\(cache\|lib/apt\|lib/dpkg\|log\)' || true)
 [ -z "$left" ] || { printf 'left behind:\n%s\n' "$left"; exit 1; }
 
 mkdir "$scratch/prefix"
 tar --zstd -xf "$scratch"/packages/*.tar.zst -C "$scratch/prefix" --strip-components=1
-find "$scratch/prefix" -name trireme -path '*bin*' -exec {} --version \; | head -n 1
+program=$(find "$scratch/prefix" -type f -path '*/bin/trireme')
+"$program" --version > /dev/null
 python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$source/scripts/package/spack/packages/trireme/package.py"
 echo "package: installed on a bare $suite, trained, and removed without a trace"

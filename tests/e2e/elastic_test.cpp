@@ -73,7 +73,7 @@ TEST_CASE("elastic: 8 ranks, 6 after a lost one, 4 and 8 again train what the sa
   const Outcome outcome = job.wait();
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  CHECK(count(outcome.err, "restart ") == 1);  // moves are none
+  CHECK(count(outcome.err, "restart ") == 1);  // moving to other hosts is no restart
   const std::vector<Segment> segments = segments_of(directory / "run");
   REQUIRE(ranks_of(segments) == "8 6 4 8 ");
 
@@ -128,13 +128,22 @@ TEST_CASE("elastic: ranks of another launcher decide how many data ranks there a
   CHECK_FALSE(fs::exists(directory / "two"));
 }
 
+TEST_CASE("elastic: verify proves layouts that do not divide the batch") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments verify =
+      Arguments{"verify", "run.yaml", "--layouts", "dp3z3 pp2dp3z1"} + layout(1, 1, 4, 3) + sets({"resilience.elastic=replicas"});
+  CHECK(count(must(directory, verify).out, " same ") == 3);
+}
+
 TEST_CASE("elastic: a hosts file without slots is refused") {
   TemporaryDirectory directory;
   prepare_run(directory);
   write_file(directory / "hosts", "localhost\n");
   const auto before = directory.listing();
-  check_error(run(directory, kTrainOnly + layout(1, 1, 2, 0) + sets({"resilience.elastic=replicas"}) + Arguments{"--hosts", "hosts"}), 64,
-              "hosts file hosts: host localhost has no slots=N, and resilience.elastic must know how many ranks each host can take");
+  check_error(
+      run(directory, kTrainOnly + layout(1, 1, 2, 0) + sets({"resilience.elastic=replicas"}) + Arguments{"--hosts", "hosts"}), 64,
+      "hosts file hosts: host localhost has no slots=N, or several lines, and resilience.elastic must know how many ranks each host can take");
   CHECK(directory.changes_since(before) == "");
 }
 

@@ -237,7 +237,7 @@ TEST_CASE("hosts: an elastic job excludes a host whose ranks die twice, and take
   steps(12);
   CHECK(ranks_of_host(hosts, 'b').empty());
 
-  write_file(directory / "hosts", "10.231.7.1 slots=2\n10.231.7.2  slots=2\n");  // whoever changes it has repaired the host
+  write_file(directory / "hosts", "10.231.7.1 slots=2\n10.231.7.2  slots=2\n");  // a changed file ends the exclusion
   wait_for("using 4 of 4 ranks on 2 hosts\n", 1);
   steps(12);
   REQUIRE(hosts.set_link("down"));

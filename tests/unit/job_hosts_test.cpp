@@ -72,7 +72,7 @@ TEST_CASE("job hosts: the host of the ranks that died gets a strike, the others 
   JobHosts hosts = cluster.hosts({6, 4, 2}, 2);
   CHECK(next(hosts, stop) == "6 a b c");
   CHECK(cluster.said().empty());
-  hosts.failed(verdict_on(Verdict::Kind::kDead, {2, 3}));  // one strike for both
+  CHECK_FALSE(hosts.failed(verdict_on(Verdict::Kind::kDead, {2, 3})));  // one strike for both
   CHECK(next(hosts, stop) == "6 a b c");
   for (const Verdict::Kind kind : {Verdict::Kind::kDeadlock, Verdict::Kind::kDisagreement, Verdict::Kind::kLeft, Verdict::Kind::kLauncher}) {
     hosts.failed(verdict_on(kind, {3}));
@@ -87,6 +87,19 @@ TEST_CASE("job hosts: the host of the ranks that died gets a strike, the others 
   hosts.failed(verdict_on(Verdict::Kind::kAbsent, {3}));
   CHECK(next(hosts, stop) == "2 a");
   CHECK(cluster.said() == "using 2 of 6 ranks on 1 host, without b (2 failures), c (2 failures)\n");
+}
+
+TEST_CASE("job hosts: ranks of several hosts that fail together blame none, and a rank that mpirun names blames its host", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=2\nb slots=2\nc slots=2\n");
+  JobHosts hosts = cluster.hosts({6, 4, 2}, 1);
+  CHECK(next(hosts, stop) == "6 a b c");
+  CHECK_FALSE(hosts.failed(verdict_on(Verdict::Kind::kSilent, {2, 3, 4, 5})));
+  CHECK(next(hosts, stop) == "6 a b c");
+  CHECK(hosts.failed(std::nullopt, 5));
+  CHECK(next(hosts, stop) == "4 a b");
+  CHECK(hosts.failed(verdict_on(Verdict::Kind::kDead, {0})));
+  CHECK(next(hosts, stop) == "2 b");
 }
 
 TEST_CASE("job hosts: a host that cannot be reached is left out and asked again", "[launcher]") {
@@ -132,6 +145,22 @@ TEST_CASE("job hosts: a changed hosts file moves the job, and its hosts are as n
   cluster.write("b  slots=2\na slots=2\n");
   CHECK(moves(hosts));
   CHECK(next(hosts, stop) == "4 b a");
+  cluster.write("c slots=2\nb max_slots=4 slots=2\na slots=2\n");  // nothing better
+  CHECK_FALSE(moves(hosts));
+  cluster.write("c slots=2\nb slots=2\n");  // a is gone
+  CHECK(moves(hosts));
+  CHECK(next(hosts, stop) == "4 c b");
+}
+
+TEST_CASE("job hosts: a job with one number of ranks does not move", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=2\nb slots=2\n");
+  JobHosts hosts = cluster.hosts({4}, 1);
+  CHECK(next(hosts, stop) == "4 a b");
+  cluster.write("c slots=2\nd slots=2\n");
+  CHECK_FALSE(moves(hosts));
+  hosts.failed(std::nullopt);
+  CHECK(next(hosts, stop) == "4 c d");
 }
 
 TEST_CASE("job hosts: without slots mpirun decides, and so it does where one number of ranks never fitted", "[launcher]") {

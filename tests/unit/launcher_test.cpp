@@ -459,7 +459,7 @@ TEST_CASE("launcher: a failed job is restarted with the arguments of its continu
   CHECK(asked_to_stop.errors.find("restart") == std::string::npos);
 }
 
-TEST_CASE("launcher: hosts whose ranks fail are excluded, and the job continues with fewer ranks", "[launcher]") {
+TEST_CASE("launcher: hosts that cannot be reached are left out, and the job continues with fewer ranks", "[launcher]") {
   const fs::path hosts = fs::temp_directory_path() / concat("trireme-hosts-", ::getpid());
   std::ofstream(hosts) << "a slots=2\nb slots=2\n";
   // Answers probes of hosts, but not of the host c; prints number of ranks and hosts; runs into the next of the deeds.

@@ -35,6 +35,13 @@ TEST_CASE("restart policy: gives up when a step fails twice in a row without a n
   CHECK(again.reason == "step 17 has failed twice in a row, with no new checkpoint in between");
 }
 
+TEST_CASE("restart policy: the same step on other hosts is another failure", "[launcher]") {
+  RestartPolicy policy(5);
+  CHECK(policy.after({7, 0}).delay);
+  CHECK(policy.after({7, 0, true}).delay);
+  CHECK_FALSE(policy.after({7, 0}).delay);
+}
+
 TEST_CASE("restart policy: failures before the first step only use up restarts, with growing delays") {
   RestartPolicy policy(7);
   CHECK(policy.after({500, 490}).delay == seconds(0));

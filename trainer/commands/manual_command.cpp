@@ -68,6 +68,13 @@ std::string synopsis(const Page& page) {
   return text + "\n";
 }
 
+/// "INT" of "INT:INT in [0 - 10]", and "NAME:{a,b}" as it is.
+std::string type_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (type.empty()) return "VALUE";
+  return type.find(" in [") == type.npos ? type : type.substr(0, type.find(':'));
+}
+
 std::string entry(const CLI::Option& option) {
   std::string names;
   if (option.get_positional()) {
@@ -75,7 +82,7 @@ std::string entry(const CLI::Option& option) {
   } else {
     for (const std::string& name : option.get_snames()) names += (names.empty() ? "" : ", ") + bold("-" + name);
     for (const std::string& name : option.get_lnames()) names += (names.empty() ? "" : ", ") + bold("--" + name);
-    if (option.get_items_expected_max() > 0) names += " " + italic(option.get_type_name().empty() ? "VALUE" : option.get_type_name());
+    if (option.get_items_expected_max() > 0) names += " " + italic(type_of(option));
   }
   return ".TP\n" + names + "\n" + roff(option.get_description()) + "\n";
 }
@@ -91,8 +98,8 @@ std::string section(const std::string& title, const std::string& text) { return 
 
 std::string exit_status() {
   constexpr std::pair<int, const char*> kCodes[] = {{0, "Done."},
-                                                    {1, "compare and verify: a difference was found."},
-                                                    {64, "The command line or the configuration is wrong. Nothing was started or written."},
+                                                    {1, "The command has found something bad, such as a difference."},
+                                                    {64, "The command line or the configuration is wrong."},
                                                     {65, "Data or a checkpoint are damaged or do not fit."},
                                                     {66, "A file is missing."},
                                                     {70, "Anything else, such as a rank that died."},

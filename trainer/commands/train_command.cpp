@@ -132,7 +132,10 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
-      const bool one_host = (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1;
+      const bool one_host = (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1 &&
+                            !(arguments.hosts && is_elastic(config.resilience));  // whose hosts file may list others later
+      if (is_elastic(config.resilience) && !arguments.hosts)
+        std::cerr << "note: resilience.elastic=replicas: without --hosts FILE the launcher has no hosts to choose from\n";
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // options of the launcher only
       return launch(environment, ranks, words,
                     {.hosts_file = arguments.hosts,

@@ -174,7 +174,8 @@ void check_actions(Rules& rules, const Config& c, int64_t microbatches, int64_t 
 /// Data ranks of an elastic job may have different numbers of micro-batches.
 void check_elastic_batch(Rules& rules, const Config& c) {
   const int64_t rows = c.training.micro_batch_size, batch = c.training.global_batch_size, data = *c.parallel.data;
-  const int64_t least = rows * data;
+  int64_t least = 0;
+  if (__builtin_mul_overflow(rows, data, &least) || least > static_cast<int64_t>(kMaxExtent)) return;  // too many ranks, which has a rule of its own
   if (batch % rows != 0 || batch < least)
     return rules.broken("training.global_batch_size",
                         batch < least ? concat("fewer than one micro-batch of ", rows, " for each of ", data, " data ranks")

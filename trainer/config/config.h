@@ -284,7 +284,7 @@ enum class Rebalance : uint8_t { kNone, kMicroBatches };
 template <>
 inline constexpr std::array kNames<Rebalance>{"none", "micro_batches"};
 
-/// What a job does that has lost hosts.
+/// What the launcher does after a job has lost hosts.
 enum class Elastic : uint8_t { kNone, kReplicas };
 template <>
 inline constexpr std::array kNames<Elastic>{"none", "replicas"};
@@ -297,9 +297,9 @@ struct ResilienceConfig {
   OneOf<Rebalance> rebalance = Rebalance::kNone;
   int64_t backup_replicas = 0;  ///< islands beyond those of which an update needs gradients
   OneOf<Elastic> elastic = Elastic::kNone;
-  int64_t minimum_replicas = 1;     ///< data ranks
-  int64_t host_strikes = 2;         ///< failures of a host that exclude it
-  int64_t host_wait_seconds = 600;  ///< how long the launcher waits for hosts
+  int64_t minimum_replicas = 1;      ///< data ranks
+  int64_t host_strikes = 2;          ///< failures of a host that exclude it
+  int64_t host_wait_seconds = 600;   ///< how long the launcher waits for hosts
   std::vector<std::string> reroute;  ///< relieved ranks, each "data rank/pipeline rank": trainer/layout/rerouting.h
   int64_t reroute_from = 0;          ///< the first micro-batch that they do not begin
   bool operator==(const ResilienceConfig&) const = default;

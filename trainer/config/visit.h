@@ -254,8 +254,9 @@ void visit(V& v, ResilienceConfig& c) {
          .without_effect = is_elastic(c) ? nullptr : "resilience.elastic is none"}),
     c.minimum_replicas);
   v(operation_key({.key = "host_strikes",
-                   .doc = "A host whose ranks have made the job fail this many times is not used again by the launcher, as long as the other hosts "
-                          "suffice and the hosts file has not changed.",
+                   .doc =
+                       "A host whose ranks have died or hung this many times is not used again by the launcher, as long as the other hosts suffice "
+                       "and the hosts file does not change.",
                    .min = 1}),
     c.host_strikes);
   v(operation_key({.key = "host_wait_seconds",

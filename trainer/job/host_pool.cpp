@@ -61,7 +61,7 @@ std::vector<Host> parse_hosts(const std::string& text) {
       continue;
     }
     same->lines += host.lines;
-    same->slots = same->slots && host.slots ? std::optional(*same->slots + *host.slots) : std::nullopt;
+    same->slots.reset();
   }
   return hosts;
 }
@@ -116,6 +116,13 @@ std::optional<Placement> HostPool::place(const std::vector<int>& worlds) const {
     if (limit >= strikes_)
       if (std::optional<Placement> placement = place(worlds, limit)) return placement;
   return std::nullopt;
+}
+
+bool HostPool::can_keep(const Placement& placement) const {
+  return std::ranges::all_of(placement.hosts, [&](const Host& host) {
+    const auto member = std::ranges::find(members_, host.name, [](const Member& each) { return each.host.name; });
+    return member != members_.end() && member->host.slots == host.slots && member->reachable && member->strikes < strikes_;
+  });
 }
 
 std::vector<std::string> HostPool::reasons_against(const Placement& placement) const {

@@ -15,7 +15,8 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
-/// The hosts of an mpirun hostfile of Open MPI (`name slots=N`) or Hydra (`name:N`), in its order. A host with several lines has the sum of their slots.
+/// The hosts of an mpirun hostfile of Open MPI (`name slots=N`) or Hydra (`name:N`), in its order. A host with several lines has no known slots, because
+/// Open MPI refuses two numbers.
 std::vector<Host> parse_hosts(const std::string& text);
 
 /// A number of ranks, and hosts for them. mpirun fills the slots of one host after the other.
@@ -24,7 +25,7 @@ struct Placement {
   std::vector<Host> hosts;
   bool operator==(const Placement&) const = default;
 
-  /// The host of a rank.
+  /// Name of the host on which mpirun starts the rank.
   const std::string& host_of(int rank) const;
 };
 
@@ -40,6 +41,9 @@ class HostPool {
   /// The first of `worlds`, numbers of ranks in descending order, that fits the hosts that can be used. Excluded hosts are used again, those with the fewest
   /// strikes first, if no world fits otherwise. nullopt if none fits all reachable hosts.
   std::optional<Placement> place(const std::vector<int>& worlds) const;
+
+  /// True if every host of the placement can still be used, with the same slots.
+  bool can_keep(const Placement& placement) const;
 
   /// Hosts that place() leaves out, each with its reason: "b (2 failures)", "c (not reachable)".
   std::vector<std::string> reasons_against(const Placement& placement) const;

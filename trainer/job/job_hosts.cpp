@@ -12,7 +12,7 @@ namespace trireme {
 namespace {
 
 constexpr std::chrono::seconds kLook{1};    ///< between two looks at the hosts file
-constexpr std::chrono::seconds kProbe{30};  ///< between two questions to a lost host
+constexpr std::chrono::seconds kProbe{30};  ///< between two probes of a lost host
 
 bool all_have_slots(const std::vector<Host>& hosts) {
   return std::ranges::all_of(hosts, [](const Host& host) { return host.slots.has_value(); });
@@ -49,14 +49,21 @@ JobHosts::JobHosts(const LaunchEnvironment& environment, JobHostsOptions options
   text_ = hosts_text(*options_.hosts_file);
   const std::vector<Host> hosts = parse_hosts(text_);
   if (all_have_slots(hosts)) {
-    directory_.emplace(std::filesystem::temp_directory_path());
-    if (directory_->path().empty()) throw IoError(concat("cannot create a directory in ", std::filesystem::temp_directory_path().string()));
     pool_.emplace(hosts, options_.strikes);
   } else if (options_.worlds.size() > 1) {
     const auto without = std::ranges::find_if(hosts, [](const Host& host) { return !host.slots; });
     throw ConfigError(concat("hosts file ", *options_.hosts_file, ": host ", without->name,
-                             " has no slots=N, and resilience.elastic must know how many ranks each host can take"));
+                             " has no slots=N, or several lines, and resilience.elastic must know how many ranks each host can take"));
   }
+}
+
+/// Private to this launcher, made at first use. Errors: IoError.
+const std::filesystem::path& JobHosts::directory() {
+  std::error_code error;
+  const std::filesystem::path place = std::filesystem::temp_directory_path(error);
+  if (!directory_) directory_.emplace(error ? "/tmp" : place);
+  if (directory_->path().empty()) throw IoError(concat("cannot create a directory in ", place.string()));
+  return directory_->path();
 }
 
 /// Reads the hosts file again. Returns true if the hosts have changed. A file that cannot be used, as while it is being written, changes nothing.
@@ -68,18 +75,34 @@ bool JobHosts::read_hosts() {
     return false;
   }
   if (text == text_) return false;
-  const std::vector<Host> hosts = parse_hosts(text);
-  if (!all_have_slots(hosts)) return false;
   text_ = text;
+  const std::vector<Host> hosts = parse_hosts(text);
+  if (!all_have_slots(hosts)) {
+    say_(concat("warning: hosts file ", *options_.hosts_file,
+                " has changed, but not every host has one line with slots=N; the hosts stay as they were"));
+    return false;
+  }
   if (hosts == pool_->hosts()) return false;
   pool_.emplace(hosts, options_.strikes);
   lost_.clear();
   return true;
 }
 
-void JobHosts::start_probe(const std::vector<Host>& hosts) {
+/// Returns false if nothing could be started, as on a full disk: then nothing is known about the hosts.
+bool JobHosts::start_probe(const std::vector<Host>& hosts) {
   next_probe_ = Clock::now() + kProbe;
-  if (!hosts.empty()) probe_.emplace(environment_, hosts, directory_->path());
+  if (hosts.empty()) return false;
+  try {
+    probe_.emplace(environment_, hosts, directory());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void JobHosts::probe_all(const StopRequest& stop) {
+  if (start_probe(pool_->hosts())) take_answers(probe_->wait(stop));
+  probe_.reset();
 }
 
 void JobHosts::take_answers(const std::vector<HostProbe::Answer>& answers) {
@@ -97,20 +120,18 @@ std::vector<Host> JobHosts::unreachable_hosts() const {
 }
 
 std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
-  if (!chooses()) return World{options_.worlds.front(), options_.hosts_file};
+  if (stop.requested()) return std::nullopt;
+  if (!chooses()) return undecided();
   const auto begin = Clock::now();
   waited_ = 0;
   bool asks = std::exchange(has_failed_, false) && pool_->hosts().size() > 1, waits = false;
   for (;;) {
-    if (asks) {
-      start_probe(pool_->hosts());
-      take_answers(probe_->wait());
-      probe_.reset();
-    }
+    if (asks) probe_all(stop);
+    if (stop.requested()) return std::nullopt;
     read_hosts();
     if (const std::optional<Placement> placement = pool_->place(options_.worlds)) return use(*placement);
     // The hosts file never had enough: mpirun starts more ranks than slots, as on a laptop.
-    if (!current_ && options_.worlds.size() == 1 && lost_.empty()) return World{options_.worlds.front(), options_.hosts_file};
+    if (!current_ && options_.worlds.size() == 1 && lost_.empty()) return undecided();
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited >= options_.wait_seconds) {
       say_(concat("giving up: the hosts that can be reached have no room for ", counted(options_.worlds.back(), "rank")));
@@ -126,15 +147,29 @@ std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
   }
 }
 
+/// All ranks on all hosts, where mpirun decides.
+JobHosts::World JobHosts::undecided() const {
+  const int ranks = options_.worlds.front();
+  int hosts = environment_.allocated_nodes.value_or(1);
+  if (options_.hosts_file) hosts = static_cast<int>(parse_hosts(text_).size());
+  return {ranks, options_.hosts_file, (ranks + hosts - 1) / std::max(1, hosts)};
+}
+
 JobHosts::World JobHosts::use(const Placement& placement) {
   if (current_ ? placement != *current_ : placement.ranks != options_.worlds.front()) report(placement);
   current_ = placement;
-  if (placement.hosts == pool_->hosts()) return {placement.ranks, options_.hosts_file};
+  World world{placement.ranks, options_.hosts_file};
   std::string text;
-  for (const Host& host : placement.hosts) text += host.lines;
-  const std::filesystem::path file = directory_->path() / "hosts";
-  write_durably(file, text);
-  return {placement.ranks, file.string()};
+  int left = placement.ranks;
+  for (const Host& host : placement.hosts) {
+    text += host.lines;
+    world.host_ranks = std::max(world.host_ranks, std::min(left, *host.slots));
+    left -= *host.slots;
+  }
+  if (options_.worlds.size() == 1 && placement.hosts == pool_->hosts()) return world;
+  world.hosts_file = directory() / "hosts";  // a copy, because the file may change before mpirun reads it
+  write_durably(*world.hosts_file, text);
+  return world;
 }
 
 void JobHosts::report(const Placement& placement) const {
@@ -143,17 +178,20 @@ void JobHosts::report(const Placement& placement) const {
               without.empty() ? "" : concat(", without ", joined(without))));
 }
 
-void JobHosts::failed(const std::optional<Verdict>& verdict) {
+bool JobHosts::failed(const std::optional<Verdict>& verdict, std::optional<int> first_rank) {
   has_failed_ = true;
-  if (!chooses() || !current_ || !verdict || !blames_hosts(verdict->kind)) return;
+  if (!chooses() || !current_) return false;
   std::set<std::string> hosts;
-  for (const int rank : verdict->ranks) hosts.insert(current_->host_of(rank));
-  pool_->strike(hosts);
+  if (verdict && blames_hosts(verdict->kind))
+    for (const int rank : verdict->ranks) hosts.insert(current_->host_of(rank));
+  if (!verdict && first_rank && *first_rank < current_->ranks) hosts.insert(current_->host_of(*first_rank));
+  if (hosts.size() == 1) pool_->strike(hosts);
+  return !pool_->can_keep(*current_) && pool_->place(options_.worlds) != current_;
 }
 
 bool JobHosts::should_move() {
   const auto now = Clock::now();
-  if (!chooses() || !current_ || now < next_look_) return false;
+  if (!current_ || options_.worlds.size() == 1 || now < next_look_) return false;
   next_look_ = now + kLook;
   bool changed = read_hosts();
   if (probe_) {
@@ -166,7 +204,7 @@ bool JobHosts::should_move() {
   }
   if (!changed) return false;
   const std::optional<Placement> placement = pool_->place(options_.worlds);
-  return placement && *placement != *current_;
+  return placement && (placement->ranks != current_->ranks || !pool_->can_keep(*current_));
 }
 
 }  // namespace trireme

@@ -23,8 +23,8 @@ struct JobHostsOptions {
   double wait_seconds = 600;                   ///< resilience.host_wait_seconds
 };
 
-/// Chooses hosts for each job: those of the hosts file, which may change at any time, without those that have made jobs fail or cannot be reached. A changed
-/// file makes all hosts as good as new. If the file gives no slots, all hosts are used, and mpirun decides.
+/// Chooses hosts for each job: the hosts of the file without those that have made jobs fail or cannot be reached. The file may change at any time; changed
+/// hosts begin without strikes. If the file gives no slots, all hosts are used, and mpirun decides.
 class JobHosts {
  public:
   /// `say`: prints a line for the user. Errors: those of count_hosts(); ConfigError if there are several worlds, and hosts without slots.
@@ -33,14 +33,17 @@ class JobHosts {
   struct World {
     int ranks = 0;
     std::optional<std::string> hosts_file = {};
+    int host_ranks = 0;  ///< ranks of the host that has most
   };
   /// Hosts for the next job. Waits for hosts as long as the options allow; nullopt if there are too few then, or if a stop was requested.
   std::optional<World> next(const StopRequest& stop);
   /// How long the last call of next() has waited for hosts; 0 if there were enough.
   double waited_seconds() const { return waited_; }
-  /// The job on the last world failed; `verdict`: of the hub, if it has one.
-  void failed(const std::optional<Verdict>& verdict);
-  /// True if the running job should save and continue on other hosts, because the hosts file has changed or a lost host is back. Cheap; call it often.
+  /// The job on the last world failed. `verdict`: the hub's, if it has one; else `first_rank` is the rank that failed first, if mpirun knows it. Their host
+  /// gets a strike, unless ranks of several hosts failed together, as with a network. Returns true if the next job will use other hosts.
+  bool failed(const std::optional<Verdict>& verdict, std::optional<int> first_rank = {});
+  /// True if the running job should save and continue with other ranks or hosts, because the hosts file has changed or a lost host is back. Only jobs that may
+  /// have several numbers of ranks move. Looks at the file once a second.
   bool should_move();
 
  private:
@@ -48,9 +51,12 @@ class JobHosts {
 
   bool chooses() const { return pool_.has_value(); }
   bool read_hosts();
-  void start_probe(const std::vector<Host>& hosts);
+  bool start_probe(const std::vector<Host>& hosts);
+  void probe_all(const StopRequest& stop);
+  const std::filesystem::path& directory();
   void take_answers(const std::vector<HostProbe::Answer>& answers);
   std::vector<Host> unreachable_hosts() const;
+  World undecided() const;
   World use(const Placement& placement);
   void report(const Placement& placement) const;
 
@@ -62,7 +68,7 @@ class JobHosts {
   std::optional<HostPool> pool_;                       ///< nullopt: there is nothing to choose
   std::optional<Placement> current_;
   std::optional<HostProbe> probe_;
-  std::vector<std::string> lost_;  ///< hosts that could not be reached
+  std::vector<std::string> lost_;  ///< names of hosts that could not be reached
   bool has_failed_ = false;        ///< the last job has
   double waited_ = 0;              ///< seconds
   Clock::time_point next_look_, next_probe_;

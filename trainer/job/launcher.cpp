@@ -49,7 +49,8 @@ struct JobEnd {
   int code = 0;
   int64_t step = 0;  ///< the highest step that a rank reached
   std::optional<Verdict> verdict = {};
-  bool moves = false;  ///< it has stopped in order to continue on other hosts
+  std::optional<int> first_rank = {};  ///< MpirunJob::first_rank
+  bool moves = false;                  ///< it has stopped in order to continue on other hosts
 };
 
 /// Adds the end of a job to RUN/jobs.jsonl. Nothing is written about a job that found a finished run, or no run.
@@ -77,10 +78,10 @@ void record_wait(const std::filesystem::path& run, double seconds) {
   }
 }
 
-JobEnd run_job(const LaunchEnvironment& environment, const LaunchTimes& times, const JobHosts::World& world, const std::vector<std::string>& arguments,
-               const LaunchOptions& options, bool one_host, JobHosts& hosts, const StopRequest& stop, OutputRelay& relay) {
+JobEnd run_job(const LaunchEnvironment& environment, const LaunchTimes& times, const JobHosts::World& world,
+               const std::vector<std::string>& arguments, const LaunchOptions& options, bool one_host, JobHosts& hosts, const StopRequest& stop,
+               OutputRelay& relay) {
   const int ranks = world.ranks;
-  ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
@@ -112,13 +113,7 @@ JobEnd run_job(const LaunchEnvironment& environment, const LaunchTimes& times, c
     }
   }
   const bool moves = job.moves() && code == static_cast<int>(ExitCode::kRequeue) && !stop.requested();
-  return {code, hub ? hub->furthest_step() : 0, job.reported_verdict(), moves};
-}
-
-/// Ranks on the fullest host if they are spread evenly.
-int ranks_of_host(int ranks, int hosts, int nodes) {
-  hosts = std::max({1, hosts, nodes});
-  return (ranks + hosts - 1) / hosts;
+  return {code, hub ? hub->furthest_step() : 0, job.reported_verdict(), job.first_rank(), moves};
 }
 
 /// Prevents endless recursion if the program found as mpirun only executes its arguments without starting ranks.
@@ -129,13 +124,14 @@ void refuse_recursion(const LaunchEnvironment& environment) {
 }
 
 /// Says why, and returns true, unless a failed job is to be restarted after the delay of the policy.
-bool gives_up(const Continuation& next, const JobEnd& end, const LaunchOptions& options, RestartPolicy& policy, const StopRequest& stop) {
+bool gives_up(const Continuation& next, const JobEnd& end, bool elsewhere, const LaunchOptions& options, RestartPolicy& policy,
+              const StopRequest& stop) {
   if (!next.no_retry_reason.empty()) {
     say(concat("giving up: ", next.no_retry_reason));
     return true;
   }
   const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub may lag behind when steps are short
-  const RestartPolicy::Decision decision = policy.after({step, next.saved});
+  const RestartPolicy::Decision decision = policy.after({step, next.saved, elsewhere});
   if (!decision.delay) {
     say(concat("giving up: ", decision.reason));
     return true;
@@ -150,6 +146,7 @@ bool gives_up(const Continuation& next, const JobEnd& end, const LaunchOptions& 
 int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> words, const LaunchOptions& options, bool one_host, JobHosts& hosts,
              const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
+  LaunchVariables variables;
   std::optional<JobEnd> end;
   for (LaunchTimes times = environment.times;;) {
     const std::optional<JobHosts::World> world = hosts.next(stop);
@@ -159,13 +156,17 @@ int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> word
       say("stopped on request before the restart; rerun the same command to resume");
       return static_cast<int>(ExitCode::kRequeue);
     }
+    if (!world && stop.requested()) say("stopped on request before the first step; rerun the same command to resume");
     if (!world) return static_cast<int>(stop.requested() ? ExitCode::kRequeue : ExitCode::kInternal);
+    check_ranks_of_host(world->host_ranks, usable_cores(), options.oversubscribe);
+    make_room_for_files(world->host_ranks);
+    variables.set(world->ranks, world->host_ranks, one_host);
     end = run_job(environment, times, *world, words, options, one_host, hosts, stop, relay);
     const bool failed = end->code == static_cast<int>(ExitCode::kInternal) && options.restarts > 0 && !stop.requested();
     if (!failed && !end->moves) return end->code;
     const Continuation next = options.continuation();
-    if (failed) hosts.failed(end->verdict);
-    if (failed && gives_up(next, *end, options, policy, stop)) return end->code;
+    const bool elsewhere = failed && hosts.failed(end->verdict, end->first_rank);
+    if (failed && gives_up(next, *end, elsewhere, options, policy, stop)) return end->code;
     words = next.arguments;
   }
 }
@@ -174,9 +175,7 @@ int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> word
 
 int launch(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options) {
   require_mpi();
-  const int hosts = options.hosts_file ? count_hosts(*options.hosts_file) : 1;
-  const int nodes = environment.allocated_nodes.value_or(1);
-  const bool one_host = !options.hosts_file && nodes == 1;
+  const bool one_host = !options.hosts_file && environment.allocated_nodes.value_or(1) == 1;
   refuse_recursion(environment);
   struct Unset {
     ~Unset() {
@@ -184,11 +183,6 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
       ::unsetenv(kTimesVariable);
     }
   } const at_the_end;
-  const int ranks_here = ranks_of_host(ranks, hosts, nodes);
-  check_ranks_of_host(ranks_here, usable_cores(), options.oversubscribe);
-  make_room_for_files(ranks_here);
-  prepare_environment(ranks, hosts, one_host);
-
   ignore_closed_output();
   const StopRequest stop(StopRequest::Second::kReport);
   const SaveRequest save;  // also between two attempts

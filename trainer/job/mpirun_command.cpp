@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "parallel/comm/mpi.h"
@@ -38,9 +39,6 @@ bool is_forwarded(std::string_view name, std::string_view value) {
   return std::ranges::find(kNames, name) != kNames.end() ||
          std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
-
-/// Does not override a value that the user has set.
-void set_default(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); }
 
 }  // namespace
 
@@ -81,8 +79,15 @@ std::string hosts_text(const std::string& hosts_file) {
 
 int count_hosts(const std::string& hosts_file) { return static_cast<int>(parse_hosts(hosts_text(hosts_file)).size()); }
 
-void prepare_environment(int ranks, int hosts, bool one_host) {
-  const int here = (ranks + hosts - 1) / hosts;
+/// Does not override a value that the user has set.
+void LaunchVariables::set_default(const char* name, const std::string& value) {
+  if (std::getenv(name) != nullptr) return;
+  ::setenv(name, value.c_str(), 0);
+  ours_.insert(name);
+}
+
+void LaunchVariables::set(int ranks, int host_ranks, bool one_host) {
+  for (const std::string& name : std::exchange(ours_, {})) ::unsetenv(name.c_str());
   // Open MPI 5 starts ranks through PRTE, which has variables of its own. MPICH needs none: it allows root and more ranks than cores.
   for (const char* root : {"OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"}) {
     set_default(root, "1");
@@ -94,18 +99,18 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   set_default("PRTE_MCA_hwloc_default_binding_policy", "none");
   for (const char* timeout : {"OMPI_MCA_odls_base_sigkill_timeout", "PRTE_MCA_odls_base_sigkill_timeout"})
     set_default(timeout, "0");  // a refused job ends one second sooner: no rank needs time after another has exited
-  if (here > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
+  if (host_ranks > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   if (one_host) {  // shared memory only: halves the start-up time
     set_default("OMPI_MCA_pml", "ob1");
     set_default("OMPI_MCA_btl", "vader,self");
     // The address at which ranks reach mpirun. Open MPI 5 takes that of a network interface, where LoopbackOnly would cut them off.
     set_default("PMIX_MCA_ptl_base_if_include", "lo");
   }
-  set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
+  set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / host_ranks)));
   const LaunchEnvironment environment = read_launch_environment();
   if (!environment.spinning_is_chosen) {
     // Threads that spin at the end of a parallel region take the cores from ranks they wait for: measured more than ten times slower.
-    const bool oversubscribed = here * environment.omp_threads.value_or(0) > usable_cores();
+    const bool oversubscribed = host_ranks * environment.omp_threads.value_or(0) > usable_cores();
     oversubscribed ? set_default("OMP_WAIT_POLICY", "passive") : set_default("GOMP_SPINCOUNT", kSpinCount);
   }
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,17 @@ std::string hosts_text(const std::string& hosts_file);
 /// ConfigError if it lists no host.
 int count_hosts(const std::string& hosts_file);
 
-/// Sets kOutputVariable and kRanksVariable, and defaults for the variables of Open MPI 4 and 5 and for OMP_NUM_THREADS (cores / ranks of a host);
-/// variables that the user has set are kept. `one_host`: all ranks run on this host.
-void prepare_environment(int ranks, int hosts, bool one_host);
+/// The environment of mpirun and the ranks: kOutputVariable, kRanksVariable, and defaults for the variables of Open MPI 4 and 5 and for OMP_NUM_THREADS (cores
+/// / ranks of a host). Variables that the user has set are kept.
+class LaunchVariables {
+ public:
+  /// For a job of `ranks` ranks. `host_ranks`: ranks of the host that has most; `one_host`: all ranks run on this host.
+  void set(int ranks, int host_ranks, bool one_host);
+
+ private:
+  void set_default(const char* name, const std::string& value);
+  std::set<std::string> ours_;  ///< variables that the last call has set, of which another number of ranks needs other values
+};
 
 /// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need and Hydra passes on anyway. Errors:
 /// ConfigError if there is no mpirun, MissingFileError if this program's file no longer exists.

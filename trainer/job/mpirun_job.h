@@ -60,6 +60,8 @@ class MpirunJob {
   pid_t mpirun() const { return mpirun_; }
   /// The verdict that wait() has reported, if any.
   const std::optional<Verdict>& reported_verdict() const { return reported_; }
+  /// The rank that mpirun has named as the first to fail, if it has.
+  std::optional<int> first_rank() const { return filter_.first_rank() >= 0 ? std::optional(filter_.first_rank()) : std::nullopt; }
   /// True if the job was stopped because it should move.
   bool moves() const { return moves_; }
 

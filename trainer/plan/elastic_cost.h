@@ -10,8 +10,8 @@ namespace trireme {
 /// A step of an elastic job with some of its data ranks.
 struct ElasticStep {
   int64_t data = 0;         ///< data ranks
-  double step_seconds = 0;  ///< of the same global batch
-  double peak_bytes = 0;    ///< of the rank with most
+  double step_seconds = 0;  ///< for the same global batch
+  double peak_bytes = 0;    ///< largest peak of a rank
   bool fits = true;         ///< in the device's memory
 };
 

@@ -11,7 +11,7 @@ RestartPolicy::Decision RestartPolicy::after(const Failure& failure) {
   constexpr int64_t kLongest = 60;
   const bool started = failure.step > 0;
   const bool progress = last_ && failure.saved > last_->saved;
-  if (last_ && !progress && started && failure.step == last_->step)
+  if (last_ && !progress && started && failure.step == last_->step && !failure.elsewhere)
     return {{}, concat("step ", failure.step, " has failed twice in a row, with no new checkpoint in between")};
   if (started || progress || !last_) last_ = failure;
   if (used_ == restarts_) return {{}, restarts_ == 1 ? "the only restart is used up" : concat("all ", restarts_, " restarts are used up")};

@@ -6,13 +6,14 @@
 
 namespace trireme {
 
-/// Decides whether a failed job is restarted: yes after an occasional loss of a rank, no after repeated failures at the same step. Pure logic,
-/// without clocks and processes.
+/// Decides whether a failed job is restarted: yes after an occasional loss of a rank, no after repeated failures at the same step on the same hosts. Pure
+/// logic, without clocks and processes.
 class RestartPolicy {
  public:
   struct Failure {
-    int64_t step = 0;   ///< the highest step that a rank reached, from 1; 0: none
-    int64_t saved = 0;  ///< step of the checkpoint that a restart resumes from; 0: none
+    int64_t step = 0;        ///< the highest step that a rank reached, from 1; 0: none
+    int64_t saved = 0;       ///< step of the checkpoint that a restart resumes from; 0: none
+    bool elsewhere = false;  ///< a restart uses other hosts
   };
   struct Decision {
     std::optional<std::chrono::seconds> delay;  ///< delay before the restart; nullopt: give up
