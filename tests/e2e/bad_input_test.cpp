@@ -526,7 +526,7 @@ TEST_CASE("bad input: usage") {
             {
                 {"nothing", {}, 64, {"trireme --help"}},
                 {"unknown subcommand", {"trian", "run.yaml"}, 64, {"trian"}},
-                {"command of a later version", {"sweep", "run.yaml"}, 64, {"sweep"}},
+                {"command of a later version", {"chat", "run.yaml"}, 64, {"chat"}},
                 {"unknown flag", kTrain + Arguments{"--verbose"}, 64, {"--verbose"}},
                 {"second configuration", kTrain + Arguments{"more.yaml"}, 64, {"more.yaml"}},
                 {"no configuration", {"train"}, 64, {"CONFIG is required"}},
