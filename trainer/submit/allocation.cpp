@@ -186,6 +186,28 @@ void choose_ranks(const NodeGroup& node, bool gpus, const RunNeeds& needs, const
                              " (islands x tensor x pipeline)"));
 }
 
+/// What the job takes of a node: GPUs, CPUs, memory.
+void choose_share(const NodeGroup& node, bool gpus, const RunNeeds& needs, const Request& request, Allocation& out) {
+  if (gpus) out.gpus_per_node = (out.ranks_per_node + needs.ranks_per_gpu - 1) / needs.ranks_per_gpu;
+  const int64_t all_gpus = node.gpus_of(out.gpu_type);
+  const int64_t share = gpus ? std::max<int64_t>(node.cpus / (all_gpus * needs.ranks_per_gpu), 1) : node.cpus / out.ranks_per_node;
+  out.cpus_per_rank = request.cpus_per_rank.value_or(share);
+  if (out.ranks_per_node * out.cpus_per_rank > node.cpus) out.cpus_per_rank = node.cpus / out.ranks_per_node;
+  out.whole_nodes = gpus ? out.gpus_per_node == all_gpus : node.cpus - out.ranks_per_node * out.cpus_per_rank < out.ranks_per_node;
+  if (node.megabytes > 1) {  // 1 is Slurm's default where nobody has configured the memory
+    const double part = std::max(static_cast<double>(out.ranks_per_node * out.cpus_per_rank) / node.cpus,
+                                 gpus ? static_cast<double>(out.gpus_per_node) / static_cast<double>(all_gpus) : 0);
+    out.megabytes = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(node.megabytes) * std::min(part, 1.0)));
+  }
+}
+
+void choose_mpi(const Cluster& cluster, Allocation& out) {
+  const auto pmix = std::ranges::find_if(cluster.mpi, [](const std::string& one) { return one == "pmix" || one.starts_with("pmix_"); });
+  if (pmix == cluster.mpi.end())
+    throw ConfigError(concat("srun --mpi: MPI needs pmix, and this Slurm has only ", joined(cluster.mpi), "; ask for its PMIx plugin"));
+  out.mpi = std::ranges::count(cluster.mpi, "pmix") > 0 ? "pmix" : *pmix;
+}
+
 }  // namespace
 
 Allocation allocate(const Cluster& cluster, const RunNeeds& needs, const Request& request) {
@@ -205,23 +227,9 @@ Allocation allocate(const Cluster& cluster, const RunNeeds& needs, const Request
   if (out.nodes > up) out.notes.push_back(concat("of the ", counted(existing, "node"), " only ", up, " are in service now; the job waits for more"));
   if (partition.state != "UP") out.notes.push_back(concat("partition ", partition.name, " is ", partition.state, "; the job waits until it is UP"));
 
-  if (gpus) out.gpus_per_node = (out.ranks_per_node + needs.ranks_per_gpu - 1) / needs.ranks_per_gpu;
-  const int64_t all_gpus = node.gpus_of(out.gpu_type);
-  const int64_t share = gpus ? std::max<int64_t>(node.cpus / (all_gpus * needs.ranks_per_gpu), 1) : node.cpus / out.ranks_per_node;
-  out.cpus_per_rank = request.cpus_per_rank.value_or(share);
-  if (out.ranks_per_node * out.cpus_per_rank > node.cpus) out.cpus_per_rank = node.cpus / out.ranks_per_node;
-  out.whole_nodes = gpus ? out.gpus_per_node == all_gpus : node.cpus - out.ranks_per_node * out.cpus_per_rank < out.ranks_per_node;
-  if (node.megabytes > 1) {  // 1 is Slurm's default where nobody has configured the memory
-    const double part = std::max(static_cast<double>(out.ranks_per_node * out.cpus_per_rank) / node.cpus,
-                                 gpus ? static_cast<double>(out.gpus_per_node) / static_cast<double>(all_gpus) : 0);
-    out.megabytes = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(node.megabytes) * std::min(part, 1.0)));
-  }
+  choose_share(node, gpus, needs, request, out);
   choose_time(partition, request, out);
-
-  const auto pmix = std::ranges::find_if(cluster.mpi, [](const std::string& one) { return one == "pmix" || one.starts_with("pmix_"); });
-  if (pmix == cluster.mpi.end())
-    throw ConfigError(concat("srun --mpi: MPI needs pmix, and this Slurm has only ", joined(cluster.mpi), "; ask for its PMIx plugin"));
-  out.mpi = std::ranges::count(cluster.mpi, "pmix") > 0 ? "pmix" : *pmix;
+  choose_mpi(cluster, out);
   return out;
 }
 
