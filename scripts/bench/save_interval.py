@@ -5,7 +5,8 @@
 
 Each run has one rank, whose saves are synchronous and slow: every fsync takes some milliseconds longer (tests/shim/slow.cpp). The times between kills are
 exponentially distributed with fixed seeds, the same for each interval, and count from the first step of a job, as failures of training do. A run ends when all
-its steps are done, however often it was started. Prints the wall time of each run, the goodput by `trireme goodput`, and the mean over the seeds.
+its steps are done, however often it was started. Prints the wall time of each run and, as means over the seeds, the share of it in the steps of the
+history, the share that `trireme goodput` expects of training, saves and failures, and the time of a step.
 """
 import argparse
 import json
@@ -15,9 +16,11 @@ import random
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
+STEPS = ("compute", "exposed communication", "data", "slow steps")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = """
 run: {directory: run, device: cpu}
@@ -84,16 +87,21 @@ def main():
     parser.add_argument("--every", nargs="+", default=["auto", "15", "30", "60", "120", "240", "480"])
     arguments = parser.parse_args()
     arguments.binary, arguments.shim = arguments.binary.resolve(), arguments.shim.resolve()
-    print(f"{'every':>6} {'mean s':>8} {'useful':>8} {'expected':>8} {'kills':>6}   seconds of each seed")
-    for every in arguments.every:
-        runs = []
-        for seed in range(1, arguments.seeds + 1):
+    runs = {every: [] for every in arguments.every}
+    for seed in range(1, arguments.seeds + 1):  # in turns, because the speed of a busy machine drifts
+        for every in arguments.every:
             with tempfile.TemporaryDirectory() as directory:
-                runs.append(train(arguments, every, seed, pathlib.Path(directory)))
-        last = runs[-1][2]["checkpoint_interval"]
-        print(f"{every:>6} {statistics.mean(run[0] for run in runs):8.1f} {statistics.mean(run[2]['goodput'] for run in runs):8.1%}"
-              f" {statistics.mean(run[2]['forecast']['expected_share'] for run in runs):8.1%} {sum(run[1] for run in runs):6}   "
-              + " ".join(f"{run[0]:.1f}" for run in runs) + (f"   chosen at last: {last['steps']}" if last else ""), flush=True)
+                runs[every].append(train(arguments, every, seed, pathlib.Path(directory)))
+            print(f"seed {seed}, every {every}: {runs[every][-1][0]:.1f} s", file=sys.stderr, flush=True)
+    print(f"{'every':>6} {'mean s':>8} {'useful':>8} {'expected':>8} {'step ms':>8} {'kills':>6}   seconds of each seed")
+    for every, all_seeds in runs.items():
+        def mean(value):
+            return statistics.mean(value(run) for run in all_seeds)
+        steps = mean(lambda run: sum(run[2]["seconds"][cause] or 0 for cause in STEPS) / run[2]["steps"])
+        last = all_seeds[-1][2]["checkpoint_interval"]
+        print(f"{every:>6} {mean(lambda run: run[0]):8.1f} {mean(lambda run: run[0] and run[2]['steps'] * steps / run[0]):8.1%}"
+              f" {mean(lambda run: run[2]['forecast']['expected_share']):8.1%} {1000 * steps:8.2f} {sum(run[1] for run in all_seeds):6}   "
+              + " ".join(f"{run[0]:.1f}" for run in all_seeds) + (f"   chosen at last: {last['steps']}" if last else ""), flush=True)
 
 
 if __name__ == "__main__":

@@ -55,10 +55,10 @@ TEST_CASE("interval and lost time of a job that fails as often as Llama 3's, and
       CAPTURE(mtbf, is.stall);
       const double interval = young_interval(is.stall, mtbf);
       CHECK(interval == Approx(is.interval).margin(0.5));
-      CHECK(1 - effective_share({mtbf, is.stall, 0}, interval) == Approx(is.lost).epsilon(0.005));
+      CHECK(1 - effective_share({mtbf, is.stall, 0}, interval) == Approx(is.lost).margin(0.0005));
       // Daly's next orders matter for long saves only, and a failure costs its downtime besides.
       CHECK(daly_interval(is.stall, mtbf) == Approx(interval).epsilon(0.06));
-      CHECK(1 - effective_share({mtbf, is.stall, 60}, interval) == Approx(is.lost + 60 / mtbf).epsilon(0.005));
+      CHECK(1 - effective_share({mtbf, is.stall, 60}, interval) == Approx(is.lost + 60 / mtbf).margin(0.0005));
     }
   };
   constexpr double kHour = 3600;
