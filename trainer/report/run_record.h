@@ -74,7 +74,7 @@ struct RunRecord {
   std::vector<EvaluationRecord> evaluations;
   std::vector<EventRecord> events;
   RankStepTimes ranks;
-  std::vector<SlurmTry> slurm;        ///< starts of its Slurm jobs
+  std::vector<SlurmTry> slurm;  ///< starts of its Slurm jobs
   StepShares shares;
   std::vector<JobRecord> jobs;        ///< of jobs.jsonl; runs of older versions have none
   int64_t skipped_lines = 0;          ///< lines of metrics.jsonl that are cut, damaged or too long
