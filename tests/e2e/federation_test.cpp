@@ -153,7 +153,7 @@ void await_members(const std::vector<std::unique_ptr<LoggedProcess>>& members) {
 
 using Weights = std::map<std::string, std::vector<double>>;
 
-Weights weights_in(const fs::path& checkpoint) {
+Weights weights_of_checkpoint(const fs::path& checkpoint) {
   CheckpointReader reader(checkpoint);
   Weights weights;
   for (const auto& [name, stored] : reader.tensors()) {
@@ -165,7 +165,7 @@ Weights weights_in(const fs::path& checkpoint) {
   return weights;
 }
 Weights last_weights(const TemporaryDirectory& directory, const std::string& run) {
-  return weights_in(directory / (run + "/checkpoints/step-00000006"));
+  return weights_of_checkpoint(directory / (run + "/checkpoints/step-00000006"));
 }
 
 std::vector<nlohmann::json> rounds_of(const fs::path& run) {
@@ -412,7 +412,7 @@ TEST_CASE("federation: a member that was killed comes back, its data are never o
   INFO(coordinator->err());
   await_members(members);
   REQUIRE(coordinator->wait() == 0);
-  const auto weights = [&](const std::string& run) { return weights_in(directory / (run + "/checkpoints/step-00000040")); };
+  const auto weights = [&](const std::string& run) { return weights_of_checkpoint(directory / (run + "/checkpoints/step-00000040")); };
   for (int member = 0; member < 4; ++member) CHECK(weights(name_of_member(member) + ".run") == weights("run"));
   const std::vector<nlohmann::json> rounds = rounds_of(directory / "run");
   REQUIRE(rounds.size() == 20);
@@ -458,7 +458,7 @@ TEST_CASE("federation: a coordinator that was killed or stopped continues, never
   CHECK(second->wait() == 0);
   REQUIRE(coordinator->wait() == 0);
   CHECK(count(first->err(), "lost the coordinator") == 2);
-  const auto weights = [&](const std::string& run) { return weights_in(directory / (run + "/checkpoints/step-00000060")); };
+  const auto weights = [&](const std::string& run) { return weights_of_checkpoint(directory / (run + "/checkpoints/step-00000060")); };
   CHECK(weights("site-0.run") == weights("run"));
   CHECK(weights("site-1.run") == weights("run"));
   const std::vector<nlohmann::json> rounds = rounds_of(directory / "run");
