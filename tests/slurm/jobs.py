@@ -338,6 +338,30 @@ def case_bad_node(b):
     assert bad not in b.on("scontrol", "show", "hostnames", last["nodes"]).stdout.split()
 
 
+def case_elastic(b):
+    """An elastic job that mpirun started in the allocation loses a node, and continues on the others with the same losses."""
+    sets = ["training.precision=fp64", "parallel.tensor=1", "parallel.pipeline=1", "parallel.data=3", "parallel.zero_stage=3", "training.global_batch_size=6",
+            "resilience.elastic=replicas", "resilience.hang_seconds=5", "checkpoint.every=3", "training.steps=40"]
+    words = [word for one in sets for word in ("--set", one)]
+    train = " ".join([str(b.binary), "train", "run.yaml", *words])
+    options = ["--parsable", "--no-kill", "--nodes=3", "--ntasks-per-node=1", "--output=elastic.log"]
+    job = b.on("sbatch", *options, f"--wrap={train} --restarts 5 --set run.directory=elastic").stdout.strip()
+    b.wait_for_step("elastic", 7)
+    node = b.nodes_of(job)[-1]
+    b.call([CLUSTER, "lose", b.slurm, node])
+    try:
+        log = b.work / "elastic.log"
+        assert b.finish(job) == "COMPLETED", log.read_text(errors="replace")
+        assert "using 2 of 3 ranks on 2 hosts" in log.read_text(errors="replace"), log.read_text(errors="replace")
+    finally:
+        b.call([CLUSTER, "boot", b.slurm, node])
+    b.call([b.binary, "train", "run.yaml", *words, "--set", "run.directory=elastic-whole"])
+    losses = [{line["step"]: line["loss"] for line in b.lines(run) if "loss" in line} for run in ("elastic", "elastic-whole")]
+    assert list(losses[0]) == list(range(1, 41)), losses[0]
+    worst = max(abs(losses[0][step] - losses[1][step]) / abs(losses[1][step]) for step in losses[1])
+    assert worst < 1e-10, worst
+
+
 def case_refused(b):
     """Bad input ends with 64 and writes nothing, also where only sbatch knows that it is bad."""
     before = sorted(str(path) for path in b.work.iterdir())

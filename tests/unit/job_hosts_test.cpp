@@ -32,7 +32,9 @@ class Cluster {
   void regain() const { fs::remove(scratch_ / "lost"); }
 
   JobHosts hosts(std::vector<int> worlds, int64_t strikes, double wait_seconds = 0) {
-    return {environment_, {scratch_ / "hosts", std::move(worlds), strikes, wait_seconds}, [this](const std::string& line) { said_ += line + "\n"; }};
+    return {environment_,
+            {.hosts_file = scratch_ / "hosts", .worlds = std::move(worlds), .strikes = strikes, .wait_seconds = wait_seconds},
+            [this](const std::string& line) { said_ += line + "\n"; }};
   }
   std::string said() {
     std::string all;

@@ -9,6 +9,7 @@
 #include "tests/support/check_throws.h"
 #include "tests/support/scratch.h"
 #include "trainer/report/slurm_tries.h"
+#include "trainer/submit/allocation_hosts.h"
 #include "trainer/submit/batch_script.h"
 #include "trainer/submit/quote.h"
 #include "trainer/submit/run_program.h"
@@ -362,6 +363,18 @@ TEST_CASE("submit: programs are run without a shell, with their streams and code
   CHECK(run_program({"sh", "-c", "cat"})->code == 0);  // standard input is empty
   CHECK_FALSE(run_program({"no-such-program-of-slurm"}));
   CHECK_THROWS_AS(run_program({"sleep", "20"}, std::chrono::seconds(1)), IoError);
+}
+
+TEST_CASE("submit: the nodes of an allocation that are in service, with their slots, for an elastic job") {
+  CHECK(counts_of_nodes("4") == std::vector<int>{4});
+  CHECK(counts_of_nodes("2(x3),1,16(x2)") == std::vector<int>{2, 2, 2, 1, 16, 16});
+  for (const char* wrong : {"", "x", "2(x", "2(x3", "2(x3)1", "2,", "0", "-1", "2(y3)"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(counts_of_nodes(wrong), DataError);
+  }
+  CHECK(hosts_of_allocation({"n1", "n2", "n3"}, {2, 2, 1}, {"n3", "n1", "n9"}) == "n1 slots=2\nn3 slots=1\n");
+  CHECK(hosts_of_allocation({"n1"}, {2}, {}).empty());
+  CHECK_THROWS_AS(hosts_of_allocation({"n1", "n2"}, {2}, {"n1"}), DataError);
 }
 
 TEST_CASE("submit: the jobs of a run are read for its report, and damaged lines skipped") {

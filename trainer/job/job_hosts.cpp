@@ -11,8 +11,9 @@
 namespace trireme {
 namespace {
 
-constexpr std::chrono::seconds kLook{1};    ///< between two looks at the hosts file
-constexpr std::chrono::seconds kProbe{30};  ///< between two probes of a lost host
+constexpr std::chrono::seconds kLook{1};         ///< between two looks at the hosts file
+constexpr std::chrono::seconds kAllocation{10};  ///< between two questions to Slurm
+constexpr std::chrono::seconds kProbe{30};       ///< between two probes of a lost host
 
 bool all_have_slots(const std::vector<Host>& hosts) {
   return std::ranges::all_of(hosts, [](const Host& host) { return host.slots.has_value(); });
@@ -45,17 +46,19 @@ std::string joined(const std::vector<std::string>& words) {
 JobHosts::JobHosts(const LaunchEnvironment& environment, JobHostsOptions options, std::function<void(const std::string&)> say)
     : environment_(environment), options_(std::move(options)), say_(std::move(say)) {
   TRIREME_CHECK(!options_.worlds.empty(), "no number of ranks");
-  if (!options_.hosts_file) return;
-  text_ = hosts_text(*options_.hosts_file);
+  if (!options_.hosts_file && !options_.allocation_hosts) return;
+  text_ = read_text_of_hosts();
   const std::vector<Host> hosts = parse_hosts(text_);
   if (all_have_slots(hosts)) {
     pool_.emplace(hosts, options_.strikes);
   } else if (options_.worlds.size() > 1) {
     const auto without = std::ranges::find_if(hosts, [](const Host& host) { return !host.slots; });
-    throw ConfigError(concat("hosts file ", *options_.hosts_file, ": host ", without->name,
+    throw ConfigError(concat("hosts file ", options_.hosts_file.value(), ": host ", without->name,
                              " has no slots=N, or several lines, and resilience.elastic must know how many ranks each host can take"));
   }
 }
+
+std::string JobHosts::read_text_of_hosts() const { return options_.hosts_file ? hosts_text(*options_.hosts_file) : options_.allocation_hosts(); }
 
 /// Private to this launcher, made at first use. Errors: IoError.
 const std::filesystem::path& JobHosts::directory() {
@@ -70,7 +73,7 @@ const std::filesystem::path& JobHosts::directory() {
 bool JobHosts::read_hosts() {
   std::string text;
   try {
-    text = hosts_text(*options_.hosts_file);
+    text = read_text_of_hosts();
   } catch (const Error&) {
     return false;
   }
@@ -78,7 +81,7 @@ bool JobHosts::read_hosts() {
   text_ = text;
   const std::vector<Host> hosts = parse_hosts(text);
   if (!all_have_slots(hosts)) {
-    say_(concat("warning: hosts file ", *options_.hosts_file,
+    say_(concat("warning: hosts file ", options_.hosts_file.value(),
                 " has changed, but not every host has one line with slots=N; the hosts stay as they were"));
     return false;
   }
@@ -192,7 +195,7 @@ bool JobHosts::failed(const std::optional<Verdict>& verdict, std::optional<int> 
 bool JobHosts::should_move() {
   const auto now = Clock::now();
   if (!current_ || options_.worlds.size() == 1 || now < next_look_) return false;
-  next_look_ = now + kLook;
+  next_look_ = now + (options_.hosts_file ? kLook : kAllocation);
   bool changed = read_hosts();
   if (probe_) {
     const std::vector<HostProbe::Answer> answers = probe_->take();

@@ -18,9 +18,10 @@ namespace trireme {
 
 struct JobHostsOptions {
   std::optional<std::string> hosts_file = {};  ///< nullopt: all ranks run on this host, or in the Slurm allocation, and there is nothing to choose
-  std::vector<int> worlds;                     ///< numbers of ranks that a job may have, in descending order
-  int64_t strikes = 2;                         ///< resilience.host_strikes
-  double wait_seconds = 600;                   ///< resilience.host_wait_seconds
+  std::function<std::string()> allocation_hosts = {};  ///< LaunchOptions::allocation_hosts, which takes the place of the file
+  std::vector<int> worlds;                             ///< numbers of ranks that a job may have, in descending order
+  int64_t strikes = 2;                                 ///< resilience.host_strikes
+  double wait_seconds = 600;                           ///< resilience.host_wait_seconds
 };
 
 /// Chooses hosts for each job: the hosts of the file without those that have made jobs fail or cannot be reached. The file may change at any time; changed
@@ -43,13 +44,14 @@ class JobHosts {
   /// gets a strike, unless ranks of several hosts failed together, as with a network. Returns true if the next job will use other hosts.
   bool failed(const std::optional<Verdict>& verdict, std::optional<int> first_rank = {});
   /// True if the running job should save and continue with other ranks or hosts, because the hosts file has changed or a lost host is back. Only jobs that may
-  /// have several numbers of ranks move. Looks at the file once a second.
+  /// have several numbers of ranks move. Looks at the file once a second, at an allocation every ten.
   bool should_move();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   bool chooses() const { return pool_.has_value(); }
+  std::string read_text_of_hosts() const;
   bool read_hosts();
   bool start_probe(const std::vector<Host>& hosts);
   void probe_all(const StopRequest& stop);

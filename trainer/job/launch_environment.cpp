@@ -63,6 +63,8 @@ LaunchEnvironment read_launch_environment() {
   environment.hub_address = text_of(kHubVariable);
   environment.times = times_of(text_of(kTimesVariable));
   environment.slurm_job = text_of("SLURM_JOB_ID");
+  environment.slurm_nodes = text_of("SLURM_JOB_NODELIST");
+  environment.slurm_slots = is_set("SLURM_TASKS_PER_NODE") ? text_of("SLURM_TASKS_PER_NODE") : text_of("SLURM_JOB_CPUS_PER_NODE");
   environment.slurm_restarts = number_of("SLURM_RESTART_COUNT").value_or(0);
   environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");

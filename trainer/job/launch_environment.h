@@ -46,11 +46,13 @@ struct LaunchEnvironment {
   LaunchTimes times = {};                         ///< kTimesVariable; without it, when this process read its environment
 
   // From Slurm.
-  std::optional<std::string> slurm_job = {};  ///< job id of the allocation
-  int slurm_restarts = 0;                     ///< how often the job has been requeued
-  std::optional<int> allocated_nodes = {};    ///< nodes of the allocation
-  std::optional<int> step_tasks = {};         ///< tasks of the srun step
-  int first_node_tasks = 0;                   ///< tasks on the first node of the step; 0 outside a step
+  std::optional<std::string> slurm_job = {};    ///< job id of the allocation
+  int slurm_restarts = 0;                       ///< how often the job has been requeued
+  std::optional<int> allocated_nodes = {};      ///< nodes of the allocation
+  std::optional<std::string> slurm_nodes = {};  ///< their names, as Slurm abbreviates them: "node[1-4]"
+  std::optional<std::string> slurm_slots = {};  ///< tasks of each of them, else CPUs: "2(x3),1"
+  std::optional<int> step_tasks = {};           ///< tasks of the srun step
+  int first_node_tasks = 0;                     ///< tasks on the first node of the step; 0 outside a step
 
   // From the user or the launcher.
   std::optional<int> omp_threads = {};                       ///< OMP_NUM_THREADS; 0 if that is not a number

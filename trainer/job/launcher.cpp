@@ -188,7 +188,7 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
   const SaveRequest save;  // also between two attempts
   OutputRelay relay(STDOUT_FILENO, options.output_is_log ? OutputRelay::Kind::kLog : OutputRelay::Kind::kText);
   const std::vector<int> worlds = options.worlds.empty() ? std::vector<int>{ranks} : options.worlds;
-  JobHosts job_hosts(environment, {options.hosts_file, worlds, options.host_strikes, options.host_wait_seconds}, say);
+  JobHosts job_hosts(environment, {options.hosts_file, options.allocation_hosts, worlds, options.host_strikes, options.host_wait_seconds}, say);
   const int code = run_jobs(environment, arguments, options, one_host, job_hosts, stop, relay);
   relay.finish(std::chrono::seconds(stop.requested() ? 1 : options.output_is_log ? 10 : -1));
   const bool done = code == static_cast<int>(ExitCode::kOk) || code == static_cast<int>(ExitCode::kRequeue) ||
