@@ -77,6 +77,10 @@ TEST_CASE("elastic: 8 ranks, 6 after a lost one, 4 and 8 again train what the sa
   const std::vector<Segment> segments = segments_of(directory / "run");
   REQUIRE(ranks_of(segments) == "8 6 4 8 ");
 
+  const nlohmann::json goodput = nlohmann::json::parse(must(directory, {"goodput", "run", "--json"}).out);
+  CHECK(goodput.at("jobs") == 4);
+  CHECK(goodput.at("failures") == 1);
+
   train_by_hand(directory, command, segments, kSteps, 2);
   CHECK(fingerprint_of(directory / "run", kSteps) == fingerprint_of(directory / "by-hand", kSteps));
   // The same batches, and the same sums up to rounding, as without any loss.
@@ -134,6 +138,13 @@ TEST_CASE("elastic: verify proves layouts that do not divide the batch") {
   const Arguments verify =
       Arguments{"verify", "run.yaml", "--layouts", "dp3z3 pp2dp3z1"} + layout(1, 1, 4, 3) + sets({"resilience.elastic=replicas"});
   CHECK(count(must(directory, verify).out, " same ") == 3);
+}
+
+TEST_CASE("elastic: bench step times a batch that the data ranks do not divide") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments bench = Arguments{"bench", "step", "run.yaml"} + kNoEvaluation + layout(1, 1, 3, 2) + sets({"resilience.elastic=replicas"});
+  CHECK(must(directory, bench).out.find("step") != std::string::npos);
 }
 
 TEST_CASE("elastic: a hosts file without slots is refused") {

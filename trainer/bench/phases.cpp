@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "kernels/ops/transfer.h"
@@ -43,11 +44,11 @@ using PhaseSeconds = std::array<double, kPhases>;
 std::vector<Microbatch> random_microbatches(Context& ctx, Trainer& trainer, const Config& config) {
   const TrainingConfig& training = config.training;
   const int64_t rows = training.micro_batch_size * training.sequence_length;
-  const Communicator& data = *trainer.mesh().data;
-  const int64_t count = training.global_batch_size / (training.micro_batch_size * data.size());
+  const MicroBatchSplit& split = trainer.micro_batches();
+  const auto mine = split.begin() + trainer.data_rank();
   std::vector<Microbatch> microbatches;
-  for (int64_t k = 0; k < count; ++k) {
-    const int64_t first = (data.rank() * count + k) * training.micro_batch_size;
+  for (int64_t k = std::reduce(split.begin(), mine), end = k + *mine; k < end; ++k) {
+    const int64_t first = k * training.micro_batch_size;
     const auto key = static_cast<uint64_t>(first);
     const auto draw = [&](uint64_t which) { return random_tokens(ctx, rows, *config.model.vocab_size, which); };
     microbatches.push_back({draw(2 * key), draw(2 * key + 1), first});

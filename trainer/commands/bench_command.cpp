@@ -156,6 +156,8 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
     if (is_asynchronous(config.training))
       throw ConfigError(concat("bench step: training.asynchronous.mode=", config.training.asynchronous.mode,
                                ": times steps that all ranks take together; allowed none"));
+    if (!config.resilience.reroute.empty())
+      throw ConfigError("bench step: resilience.reroute: times ranks that compute their own micro-batches; allowed []");
     if (is_private(config.security))
       throw ConfigError(concat("bench step: security.privacy.clip=", *config.security.privacy.clip,
                                ": private steps draw different numbers of sequences; allowed null"));

@@ -44,6 +44,7 @@ std::vector<std::string> sets_of(const ScaleOptions& options, const Config& base
   const int64_t batch = base.training.global_batch_size * (kind == Kind::kWeak ? data : 1);
   std::vector<std::string> sets = options.sets;
   sets.push_back(concat("parallel.data=", data));
+  sets.emplace_back("resilience.reroute=[]");  // names data ranks
   sets.push_back(concat("training.global_batch_size=", batch));
   return sets;
 }
@@ -159,6 +160,7 @@ int bench_scale(const LaunchEnvironment& environment, const ScaleOptions& option
   check_outputs(outputs_of(options), {options.config});
   std::vector<std::string> one = options.sets;
   one.emplace_back("parallel.data=1");  // the ranks follow from the other degrees
+  one.emplace_back("resilience.reroute=[]");
   const LoadedConfig loaded = load_config(options.config, one);
   const Config& base = loaded.config;
   if (base.parallel.islands > 1)

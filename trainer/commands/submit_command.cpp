@@ -14,6 +14,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/layout/rerouting.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/submit/batch_script.h"
 #include "trainer/submit/quote.h"
@@ -105,9 +106,9 @@ LoadedConfig checked_config(const SubmitArguments& arguments, const std::vector<
 }
 
 double largest_rank(const Config& config) {
-  const MeshShape mesh = mesh_shape(config.parallel);
   double most = 0;
-  for (const int rank : group_members(mesh, MeshAxis::kPipeline, 0, 1)) most = std::max(most, doctor::forecast_bytes(config, rank));
+  for (int pipeline = 0; pipeline < config.parallel.pipeline; ++pipeline)
+    for (const int rank : ranks_to_forecast(config, pipeline)) most = std::max(most, doctor::forecast_bytes(config, rank));
   return most;
 }
 

@@ -123,10 +123,10 @@ std::vector<Host> JobHosts::unreachable_hosts() const {
 }
 
 std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
+  waited_ = 0;
   if (stop.requested()) return std::nullopt;
   if (!chooses()) return undecided();
   const auto begin = Clock::now();
-  waited_ = 0;
   bool asks = std::exchange(has_failed_, false) && pool_->hosts().size() > 1, waits = false;
   for (;;) {
     if (asks) probe_all(stop);

@@ -58,7 +58,8 @@ void record_exit(const std::filesystem::path& run, const LaunchTimes& times, con
   try {
     const std::vector<JobRecord> jobs = read_job_records(run);
     const std::string launched = utc_text(times.job);
-    const bool has_started = !jobs.empty() && jobs.back().launched == seconds_since_1970(*time_of_utc(launched));
+    const double when = seconds_since_1970(*time_of_utc(launched));
+    const bool has_started = std::ranges::any_of(jobs, [&](const JobRecord& job) { return job.launched == when; });
     if (jobs.empty() || (!has_started && code != static_cast<int>(ExitCode::kInternal))) return;
     nlohmann::ordered_json fields = {{"launcher", utc_text(times.launcher)}, {"launched", launched}, {"code", code}};
     if (verdict && verdict->since_time > times.job) fields["failed"] = utc_text(verdict->since_time);
@@ -150,7 +151,7 @@ int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> word
   std::optional<JobEnd> end;
   for (LaunchTimes times = environment.times;;) {
     const std::optional<JobHosts::World> world = hosts.next(stop);
-    if (end) times.job = WallClock::now();
+    if (end || hosts.waited_seconds() > 0) times.job = WallClock::now();
     if (end && options.run_directory) record_wait(*options.run_directory, hosts.waited_seconds());
     if (end && stop.requested()) {
       say("stopped on request before the restart; rerun the same command to resume");

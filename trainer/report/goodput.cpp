@@ -85,7 +85,10 @@ class Division {
 };
 
 Division::Division(const RunRecord& run) : run_(run), jobs_(run.jobs) {
-  const double recorded = jobs_.empty() ? INFINITY : begin_of(jobs_.front());
+  double recorded = INFINITY;  // the launcher's clock may differ from that of rank 0
+  if (!jobs_.empty())
+    for (const double time : {begin_of(jobs_.front()), jobs_.front().joined, jobs_.front().started})
+      recorded = std::min(recorded, std::isfinite(time) ? time : recorded);
   std::vector<JobRecord> older;
   for (const EventRecord& event : run.events)
     if (event.kind == "start" && !(event.time >= recorded)) older.push_back(job_of(event));
@@ -157,7 +160,7 @@ void Division::add_pause(size_t index) {
   if (index == 0) return;
   const JobRecord &job = jobs_[index], &last = jobs_[index - 1];
   const bool is_requeue = !job.slurm_job.empty() && job.slurm_job == last.slurm_job && job.slurm_restarts > last.slurm_restarts;
-  if (is_restart(index)) return advance(job.joined, TimeCause::kRestart);
+  if (is_restart(index)) return advance(std::isfinite(job.joined) ? job.joined : begin_of(job), TimeCause::kRestart);
   advance(begin_of(job), is_requeue ? TimeCause::kWaiting : TimeCause::kNotRunning);
 }
 

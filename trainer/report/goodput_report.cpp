@@ -83,7 +83,7 @@ std::optional<GoodputForecast> forecast_of(const RunRecord& run, const Goodput& 
   forecast.mtbf_from = failures > 0 ? "measured" : given ? "given" : "assumed";
   forecast.failures.mtbf = failures > 0 || !given ? learned_mtbf(goodput.failures.seconds, failures) : *given;
   forecast.failures.stall = saves / static_cast<double>(goodput.saves);
-  const double start = goodput[TimeCause::kStartUp] + goodput[TimeCause::kLoad];
+  const double start = (goodput[TimeCause::kStartUp] + goodput[TimeCause::kLoad]) / static_cast<double>(std::max<int64_t>(goodput.jobs, 1));
   forecast.failures.downtime = (failures > 0 ? goodput.down_seconds / static_cast<double>(failures) : start) + write_seconds_of(run);
   forecast.interval = (steps + lost) / static_cast<double>(goodput.saves);
   forecast.measured = steps / (steps + lost + saves + goodput.down_seconds);

@@ -66,11 +66,15 @@ JobRecord started_job(const ordered_json& line, double time) {
   return job;
 }
 
-/// The job that a launcher has seen end: the last one, or one that has never started.
+bool is_running(const JobRecord& job) { return std::isfinite(job.started) && !std::isfinite(job.ended) && !std::isfinite(job.exited); }
+
+/// The job that a launcher has seen end. If it has never started it comes before the job that owns the run directory.
 JobRecord& exited_job(std::vector<JobRecord>& jobs, const ordered_json& line) {
   const double launched = time_in(line, "launched");
-  if (jobs.empty() || jobs.back().launched != launched) jobs.push_back({.launcher = time_in(line, "launcher"), .launched = launched});
-  return jobs.back();
+  const auto same = std::find_if(jobs.rbegin(), jobs.rend(), [&](const JobRecord& job) { return job.launched == launched; });
+  if (same != jobs.rend()) return *same;
+  const auto place = !jobs.empty() && is_running(jobs.back()) ? jobs.end() - 1 : jobs.end();
+  return *jobs.insert(place, {.launcher = time_in(line, "launcher"), .launched = launched});
 }
 
 void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
@@ -84,8 +88,10 @@ void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
     job.failed = time_in(line, "failed");
     return;
   }
-  if (jobs.empty()) return;
-  JobRecord& job = jobs.back();
+  const auto owner = std::find_if(jobs.rbegin(), jobs.rend(), [](const JobRecord& job) { return std::isfinite(job.started); });
+  if (event == "wait" && !jobs.empty()) jobs.back().waits.push_back({time - amount_in(line, "seconds"), time});
+  if (owner == jobs.rend()) return;
+  JobRecord& job = *owner;
   const TimeSpan span{time - amount_in(line, "seconds"), time};
   if (event == "ready") {
     job.ready = time;
@@ -93,8 +99,6 @@ void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
   } else if (event == "save" || event == "save_wait") {
     job.saves.push_back(span);
     job.save_count += event == "save" ? 1 : 0;
-  } else if (event == "wait") {
-    job.waits.push_back(span);
   } else if (event == "interval") {
     job.interval = ChosenInterval{count_in(line, "steps"), amount_in(line, "save_seconds"), amount_in(line, "step_seconds"),
                                   amount_in(line, "mean_time_between_failures")};

@@ -28,10 +28,11 @@ void Run::record_start(const Resumed& resumed, const MetricsSink::Discarded& dis
                                    {"launched", utc_text(launch.times.job)},
                                    {"joined", utc_text(joined_)}};
   if (launch.slurm_job) fields.update({{"slurm_job", *launch.slurm_job}, {"slurm_restarts", launch.slurm_restarts}});
-  if (!discarded.until.empty()) fields["discarded"] = {{"steps", discarded.steps}, {"until", discarded.until}};
+  const bool begins = options_.resume == "never" && resumed.checkpoint.empty();
+  if (!discarded.until.empty() && !begins) fields["discarded"] = {{"steps", discarded.steps}, {"until", discarded.until}};
   is_recorded_ = true;
   try {
-    if (options_.resume == "never" && resumed.checkpoint.empty()) set_job_records_aside(directory());
+    if (begins) set_job_records_aside(directory());
   } catch (const Error& error) {
     reporter_.message(concat("warning: ", error.what()));
   }
