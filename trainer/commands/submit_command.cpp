@@ -1,15 +1,19 @@
 #include "trainer/commands/submit_command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "parallel/mesh.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/config/load.h"
+#include "trainer/config/write.h"
 #include "trainer/doctor/needs.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
@@ -91,18 +95,23 @@ submit::RunNeeds needs_of(const LoadedConfig& loaded) {
   return needs;
 }
 
-/// The configuration of every element, which must be the same job for Slurm. Errors: ConfigError.
-LoadedConfig checked_config(const SubmitArguments& arguments, const std::vector<std::string>& sets, const std::vector<int64_t>& indices) {
-  LoadedConfig first = load_config(arguments.config, indices.empty() ? sets : of_element(sets, indices.front()));
-  const auto world = needs_of(first).world;
+/// The configurations of all elements that differ by more than run.*, the first one first. All must be the same job for Slurm. Errors: ConfigError.
+std::vector<LoadedConfig> checked_configs(const SubmitArguments& arguments, const std::vector<std::string>& sets,
+                                          const std::vector<int64_t>& indices) {
+  std::vector<LoadedConfig> different{load_config(arguments.config, indices.empty() ? sets : of_element(sets, indices.front()))};
+  const RunConfig run = different.front().config.run;
+  const auto world = needs_of(different.front()).world;
+  std::set<std::string> seen{to_yaml(different.front().config)};
   constexpr size_t kMostRead = 1000;
   for (size_t i = 1; i < std::min(indices.size(), kMostRead); ++i) {
-    const LoadedConfig other = load_config(arguments.config, of_element(sets, indices[i]));
-    if (needs_of(other).world != world || other.config.run.device != first.config.run.device)
+    LoadedConfig other = load_config(arguments.config, of_element(sets, indices[i]));
+    if (needs_of(other).world != world || other.config.run.device != run.device)
       throw ConfigError(concat("--array: elements ", indices.front(), " and ", indices[i],
                                " differ in the number of ranks or run.device; allowed what leaves them alike"));
+    other.config.run = run;
+    if (seen.insert(to_yaml(other.config)).second) different.push_back(std::move(other));
   }
-  return first;
+  return different;
 }
 
 double largest_rank(const Config& config) {
@@ -123,7 +132,8 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
   const std::string base =
       load_config(arguments.config, indices.empty() ? arguments.sets : of_element(arguments.sets, indices.front())).config.run.directory;
   const std::vector<std::string> sets = sets_with_directory(arguments, base);
-  const LoadedConfig loaded = checked_config(arguments, sets, indices);
+  const std::vector<LoadedConfig> all = checked_configs(arguments, sets, indices);
+  const LoadedConfig& loaded = all.front();
   submit::Job job{.allocation = submit::allocate(cluster, needs_of(loaded), arguments.request),
                   .run_name = loaded.config.run.name,
                   .working_directory = fs::current_path().string(),
@@ -134,8 +144,9 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
                   .qos = arguments.qos,
                   .requeues = arguments.requeues,
                   .strikes = arguments.strikes};
-  const Config config = resolve(loaded, job.allocation.world());
-  if (job.allocation.gpus_per_node == 0) submit::reserve_memory(job.allocation, cluster, largest_rank(config));
+  double largest = 0;
+  for (const LoadedConfig& one : all) largest = std::max(largest, largest_rank(resolve(one, job.allocation.world())));
+  if (job.allocation.gpus_per_node == 0) submit::reserve_memory(job.allocation, cluster, largest);
   std::string directory = loaded.config.run.directory;
   for (const std::string& one : sets)
     if (one.starts_with("run.directory=") && arguments.array) directory = one.substr(std::string("run.directory=").size());
@@ -153,11 +164,23 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
   return job;
 }
 
+/// sbatch would follow SBATCH_* of the environment in place of the script, which was checked.
+void ignore_sbatch_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (const std::string_view text = *entry; text.starts_with("SBATCH_")) names.emplace_back(text.substr(0, text.find('=')));
+  for (const std::string& name : names) {
+    std::cerr << "note: " << printable(name) << " of the environment is not used; the options of trireme submit take its place\n";
+    ::unsetenv(name.c_str());
+  }
+}
+
 /// Keeps the script and submits it. A script that sbatch refuses is removed.
 void submit_script(const submit::Job& job, const std::string& script) {
   const fs::path file = fs::path(job.log_directory) / "submit.sbatch";
   fs::create_directories(job.log_directory);
   write_durably(file, script);
+  ignore_sbatch_variables();
   const auto result = submit::run_program({"sbatch", "--parsable", file.string()});
   if (!result || result->code != 0) {
     fs::remove(file);

@@ -38,8 +38,10 @@ struct CheckedSweep {
   sweep::Slots slots;
 };
 
-CheckedSweep check_sweep(const std::string& path, const LaunchEnvironment& environment) {
+/// `alone`: for one point.
+CheckedSweep check_sweep(const std::string& path, bool alone, const LaunchEnvironment& environment) {
   CheckedSweep checked{sweep::load_sweep(path), {}, {}};
+  if (alone) checked.file.config.where.at_once = 1;
   checked.runs = sweep::load_points(checked.file, sweep::points_of(checked.file));
   const auto federated = [](const sweep::PointRun& run) { return is_federated(run.config.security); };
   if (std::ranges::any_of(checked.runs, federated))
@@ -106,13 +108,15 @@ std::string summary(const sweep::Results& results) {
 int exit_code_of(sweep::SweepEnd end, const sweep::Results& results) {
   if (end == sweep::SweepEnd::kStopped || end == sweep::SweepEnd::kBlocked) return static_cast<int>(ExitCode::kRequeue);
   if (end == sweep::SweepEnd::kKilled) return static_cast<int>(ExitCode::kInternal);
-  return static_cast<int>(results.failed() > 0 ? ExitCode::kFindings : ExitCode::kOk);
+  const bool complete = results.failed() == 0 && end != sweep::SweepEnd::kHours;
+  return static_cast<int>(complete ? ExitCode::kOk : ExitCode::kFindings);
 }
 
 void say_end(sweep::SweepEnd end, const sweep::SweepFile& file) {
   if (end == sweep::SweepEnd::kStopped) say("stopped on request, checkpoints saved; rerun the same command to resume");
   if (end == sweep::SweepEnd::kKilled) say("ended immediately by a second stop request; unsaved progress is lost");
-  if (end == sweep::SweepEnd::kHours) say(concat("budget.hours=", *file.config.budget.hours, " are used up; checkpoints saved"));
+  if (end == sweep::SweepEnd::kHours)
+    say(concat("budget.hours=", *file.config.budget.hours, " are used up; points that were running have saved checkpoints"));
   if (end == sweep::SweepEnd::kBlocked) say("other processes run the points that are left; rerun the same command when they have ended");
   if (end == sweep::SweepEnd::kFailures)
     say(concat("stop_after_failures=", *file.config.stop_after_failures, " is reached: no further point is started"));
@@ -150,14 +154,13 @@ int run_one_point(const CheckedSweep& checked, int64_t point, const StopRequest&
   if (index >= checked.runs.size())
     throw ConfigError(concat("--point: ", point, " is not a point of the sweep; allowed integer from 0 to ", checked.runs.size() - 1));
   sweep::compare_with_begun(checked.file, checked.runs, true);
-  sweep::Slots slots = checked.slots;
-  slots.at_once = 1;
-  sweep::Runner runner(checked.file, checked.runs, slots, stop, say, index);
+  sweep::Runner runner(checked.file, checked.runs, checked.slots, stop, say, index);
   const sweep::SweepEnd end = runner.run();
   if (end == sweep::SweepEnd::kStopped) return static_cast<int>(ExitCode::kRequeue);
   const std::optional<sweep::Failure>& failure = runner.histories()[index].failure;
   if (end == sweep::SweepEnd::kKilled || (failure && failure->code > 127)) return static_cast<int>(ExitCode::kInternal);
-  return failure ? failure->code : static_cast<int>(ExitCode::kOk);
+  if (failure) return failure->code;
+  return static_cast<int>(runner.standings()[index].state == sweep::PointState::kDone ? ExitCode::kOk : ExitCode::kFindings);
 }
 
 int sweep_points(const SweepArguments& arguments, const LaunchEnvironment& environment) {
@@ -165,7 +168,7 @@ int sweep_points(const SweepArguments& arguments, const LaunchEnvironment& envir
   ignore_closed_output();
   if (environment.is_rank())
     throw ConfigError("sweep: started as a rank by mpirun or srun, but the sweep starts the ranks of its points itself; start it alone");
-  const CheckedSweep checked = check_sweep(arguments.file, environment);
+  const CheckedSweep checked = check_sweep(arguments.file, arguments.point.has_value(), environment);
   const sweep::SweepFile& file = checked.file;
   if (arguments.dry_run) {
     print_points(checked, arguments.json);
@@ -187,18 +190,20 @@ int sweep_points(const SweepArguments& arguments, const LaunchEnvironment& envir
 }  // namespace
 
 void add_sweep_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("sweep",
-                         "Train all points of a sweep: a configuration with values that vary. Resumes the sweep in its directory if there "
-                         "is one.\nThe exit code is 0 if all points are done, 1 if some have failed, and 75 after a stop request.");
+  CLI::App* command = app.add_subcommand(
+      "sweep",
+      "Train all points of a sweep: a configuration with values that vary. Resumes the sweep in its directory if there "
+      "is one.\nThe exit code is 0 if all points within the budget are done, 1 if some have failed or the hours are used up, and 75 after a "
+      "stop request.");
   const auto arguments = std::make_shared<SweepArguments>();
   command->add_option("FILE", arguments->file, "YAML file of the sweep")->required();
   CLI::Option* dry = command->add_flag("--dry-run", arguments->dry_run, "Check all points and print them; write nothing");
-  command->add_flag("--json", arguments->json, "Print one JSON value in place of the table");
+  CLI::Option* json = command->add_flag("--json", arguments->json, "Print one JSON value in place of the table");
   CLI::Option* retry = command->add_flag("--retry-failed", arguments->retry_failed, "Start failed points again, from their newest checkpoints");
   command->add_option("--point", arguments->point, "Run one point by its index, as a task of an array job of a sweep that has begun")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->excludes(dry)
+      ->excludes(json)
       ->excludes(retry);
   command->callback([arguments, &environment, &exit_code] { exit_code = sweep_points(*arguments, environment); });
 }

@@ -145,7 +145,7 @@ void choose_time(const Partition& partition, const Request& request, Allocation&
                                slurm_time(*partition.max_seconds)));
   }
   constexpr int64_t kResolution = 60;  // Slurm may send the signal this much earlier
-  const std::optional<int64_t> limit = out.seconds ? out.seconds : partition.max_seconds;
+  const std::optional<int64_t> limit = out.seconds ? out.seconds : partition.default_seconds ? partition.default_seconds : partition.max_seconds;
   if (request.signal_seconds) {
     out.signal_seconds = *request.signal_seconds;
     if (limit && out.signal_seconds + kResolution >= *limit)

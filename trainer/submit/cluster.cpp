@@ -153,7 +153,8 @@ std::vector<Partition> partitions_in(const std::string& text) {
     const auto value = [&](const char* key) { return values.contains(key) ? values.at(key) : std::string(); };
     if (value("PartitionName").empty()) throw DataError(concat("scontrol show partition: no partition in the line \"", printable(line), "\""));
     Partition one{.name = value("PartitionName"), .is_default = value("Default") == "YES", .state = value("State")};
-    one.max_seconds = seconds_of(value("MaxTime"));  // none of "UNLIMITED"
+    one.max_seconds = seconds_of(value("MaxTime"));          // none of "UNLIMITED"
+    one.default_seconds = seconds_of(value("DefaultTime"));  // nor of "NONE"
     if (const auto nodes = count_of(value("MaxNodes"))) one.max_nodes = static_cast<int>(std::min<int64_t>(*nodes, 1 << 30));
     if (!value("PreemptMode").empty()) one.preempt_mode = value("PreemptMode");
     one.grace_seconds = count_of(value("GraceTime")).value_or(0);

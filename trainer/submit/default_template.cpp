@@ -25,6 +25,8 @@ most_strikes={{strikes}}
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 
 job=$SLURM_JOB_ID
+id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # of this element alone: the last one has the number of the whole array
+id=${id:-$job}
 restart=${SLURM_RESTART_COUNT:-0}
 notes=$run/slurm
 begun=$notes/$job.begun       # the newest checkpoint before this job
@@ -48,7 +50,7 @@ record() {
 newest_checkpoint() { readlink -- "$run/checkpoints/latest" || echo none; }
 
 # State, reason and restarts of this job, such as "RUNNING None 0". After scancel it is COMPLETING.
-job_state() { scontrol show job -o "$job" | sed -n -E 's/.* JobState=([A-Z_]+) Reason=([A-Za-z]+).* Restarts=([0-9]+) .*/\1 \2 \3/p'; }
+job_state() { scontrol show job -o "$id" | sed -n -E 's/.* JobState=([A-Z_]+) Reason=([A-Za-z]+).* Restarts=([0-9]+) .*/\1 \2 \3/p'; }
 
 # The node that has failed, if the messages name one of this job: by the verdict of the run about a rank or host, or by srun about a task that it could not
 # start, or that a signal has ended.
@@ -58,17 +60,22 @@ failed_node() {
     task=$(sed -n -E 's/^srun: error: task ([0-9]+) launch failed: .*/\1/p' -- "$messages" | head -n 1)
     [ -z "$task" ] || scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n "$((task / ${SLURM_NTASKS_PER_NODE:-1} + 1))p"
     grep -oE '^(host |ranks? [^()]*\(host )[A-Za-z0-9._-]+' -- "$messages"
-    grep -E '^srun: error: [A-Za-z0-9._-]+: task [0-9]+: ' -- "$messages" | grep -v 'Exited with exit code' | sed -E 's/^srun: error: ([^:]*):.*/\1/'
+    grep -E '^srun: error: [A-Za-z0-9._-]+: tasks? [0-9,-]+: ' -- "$messages" | grep -v 'Exited with exit code' | sed -E 's/^srun: error: ([^:]*):.*/\1/'
     grep -oE 'Node failure on [A-Za-z0-9._-]+' -- "$messages"
   } | sed 's/.* //; s/\..*//' | grep -m 1 -xF -f <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 }
 
-# Nodes with too many failures, separated by commas; none if the partition would have too few nodes without them.
+# The nodes that this job may not have, one a line.
+nodes_excluded_before() { scontrol show job -o "$id" | sed -n -E 's/.* ExcNodeList=([^ ]+).*/\1/p' | grep -v '^(null)$' | xargs -r scontrol show hostnames; }
+
+# Nodes with too many failures, separated by commas; none if the partition would have too few nodes of the kind in service without them.
 nodes_to_exclude() {
   local bad left
   bad=$(sort -- "$failed" 2> /dev/null | uniq -c | awk -v most="$most_strikes" '$1 >= most {print $2}')
   [ -n "$bad" ] || return 0
-  left=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u | grep -cvxF "$bad")
+  left=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,alloc,mix,comp --format='%N %G' |
+    { if [ -n "${SLURM_GPUS_ON_NODE:-}" ]; then grep -F gpu; else cat; fi; } |
+    sed 's/ .*//' | sort -u | grep -vxF "$bad" | grep -cvxF -e '' -f <(nodes_excluded_before))
   if [ "$left" -ge "$SLURM_JOB_NUM_NODES" ]; then
     paste -sd , <<< "$bad"
   else
@@ -76,27 +83,42 @@ nodes_to_exclude() {
   fi
 }
 
-# Slurm ends a job that is requeued by signals, of which this script must survive the first. Until the script has ended the job is pending and can be changed.
-requeue() {
-  local excluded before
-  excluded=$(nodes_to_exclude)
-  if [ -n "$excluded" ]; then
-    before=$(scontrol show job -o "$job" | sed -n -E 's/.* ExcNodeList=([^ ]+).*/\1/p')
-    [ "$before" = "(null)" ] || excluded=$before,$excluded
-    echo "excluded from now on: $excluded" >&2
-  fi
-  trap '' TERM INT HUP
-  scontrol requeue "$job" && if [ -n "$excluded" ]; then scontrol update JobId="$job" ExcNodeList="$excluded"; fi
+# A pending job can be changed; the job is pending from the moment that Slurm requeues it.
+exclude_nodes() { # NODES
+  local before
+  before=$(scontrol show job -o "$id" | sed -n -E 's/.* ExcNodeList=([^ ]+).*/\1/p')
+  [ -n "$1" ] || return 0
+  [ "$before" = "(null)" ] || set -- "$before,$1"
+  echo "excluded from now on: $1" >&2
+  scontrol update JobId="$id" ExcNodeList="$1"
 }
+
+# Slurm ends a job that is requeued by signals, of which this script must survive the first.
+requeue() {
+  local excluded
+  excluded=$(nodes_to_exclude)
+  trap '' TERM INT HUP
+  scontrol requeue "$id" && exclude_nodes "$excluded"
+}
+
+# Notes an end that needs another try.
+note_try() { echo "$1 $(newest_checkpoint) $SLURM_JOB_NODELIST $(date -u +%FT%TZ)" >> "$tries"; }
+too_many_tries() { [ "$(grep -cE "^[0-9]+ $(newest_checkpoint) " -- "$tries" 2> /dev/null)" -gt "$most_requeues" ]; }
 
 # A try that has no end in the list was killed with its node, or by Slurm. A node that is now out of service has failed.
 lost=$(tail -n 1 -- "$notes/jobs.jsonl" 2> /dev/null | grep -F "\"job\": \"$job\"" | grep -F '"event": "start"' | sed -n -E 's/.*"nodes": "([^"]+)".*/\1/p')
 if [ -n "$lost" ]; then
   sinfo --noheader --Node --nodes="$lost" --states=down,fail,drain,no_respond --format=%N | sort -u >> "$failed"
+  note_try 137
 fi
 
 [ -e "$begun" ] || newest_checkpoint > "$begun"
 [ "$(newest_checkpoint)" = "$(cat -- "$begun")" ] || command=("${again[@]}")
+
+if too_many_tries; then
+  echo "job $job, restart $restart: giving up: $((most_requeues + 1)) ends without a new checkpoint, listed in $tries" >&2
+  exit 70
+fi
 
 record event start nodes "$SLURM_JOB_NODELIST" partition "$SLURM_JOB_PARTITION" tasks "${SLURM_NTASKS:-1}"
 # After the death of a step daemon its node cannot start a step of the same number, which the first step of the next try has: another step can.
@@ -112,29 +134,31 @@ done
 if [ $code -eq 0 ] && grep -qE '^srun: (error|launch/slurm|Job step aborted)' -- "$messages"; then code=70; fi
 
 next=ends why="exit code $code"
-case $code in
-  0) why="done" ;;
-  64 | 65 | 66 | 74) ;;
-  *)
-    state=$(job_state)
-    if [[ $code = 70 ]] && grep -q -e "training has diverged: " -e "training has stopped at an anomaly: " -- "$messages"; then
-      why="the run has diverged or met an anomaly, and would again"
-    elif [[ $state = *\ $((restart + 1)) ]]; then
-      next=requeued-by-slurm
-    elif [[ $state != RUNNING* && $state != *\ TimeLimit\ * ]]; then
-      why="the job was ended from outside: ${state:-unknown state}"
+another_holds_the_lock() { [[ $code = 64 ]] && grep -qF 'another job is training there' -- "$messages"; } # on a node that was cut off
+if [[ $code = 0 ]]; then
+  why="done"
+elif [[ $code =~ ^(64|65|66|74)$ ]] && ! another_holds_the_lock; then
+  :
+elif [[ $code = 70 ]] && grep -q -e "training has diverged: " -e "training has stopped at an anomaly: " -- "$messages"; then
+  why="the run has diverged or met an anomaly, and would again"
+else
+  state=$(job_state)
+  if [[ $state = *\ $((restart + 1)) ]]; then
+    next=requeued-by-slurm
+    note_try "$code"
+    exclude_nodes "$(nodes_to_exclude)"
+  elif [[ $state != RUNNING* && $state != *\ TimeLimit\ * ]]; then
+    why="the job was ended from outside: ${state:-unknown state}"
+  else
+    note_try "$code"
+    [[ $code = 75 || $code = 64 || $state = *\ TimeLimit\ * ]] || failed_node >> "$failed"
+    if too_many_tries; then
+      why="giving up: $((most_requeues + 1)) ends without a new checkpoint, listed in $tries"
     else
-      checkpoint=$(newest_checkpoint)
-      echo "$code $checkpoint $SLURM_JOB_NODELIST $(date -u +%FT%TZ)" >> "$tries"
-      [[ $code = 75 ]] || failed_node >> "$failed"
-      if [ "$(grep -cE "^[0-9]+ $checkpoint " -- "$tries")" -le "$most_requeues" ]; then
-        next=requeued
-      else
-        why="giving up: $((most_requeues + 1)) ends without a new checkpoint, listed in $tries"
-      fi
+      next=requeued
     fi
-    ;;
-esac
+  fi
+fi
 record event end code "$code" seconds "$SECONDS" next "$next"
 echo "job $job, restart $restart: exit code $code after $SECONDS s; $([ $next = ends ] && echo "the job ends: $why" || echo "back into the queue")" >&2
 [ $next != requeued ] || requeue

@@ -54,10 +54,12 @@ std::string array_script(const Results& results, int64_t at_once, const std::str
       "ran.\n",
       "#SBATCH --array=", ranges_text(open), "%", at_once, "\n#SBATCH --nodes=1\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=", ranks,
       "\n#SBATCH --signal=B:USR1@120\n#SBATCH --requeue\n#SBATCH --open-mode=append\nset -u\n",
-      "unset SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE  # the task starts the ranks of its point itself\n", shell_word(program),
-      " sweep ", shell_word(results.file->path), " --point \"$SLURM_ARRAY_TASK_ID\" &\n", "child=$!\ntrap 'kill -USR1 \"$child\"' USR1 TERM\n",
+      "unset SLURM_NTASKS SLURM_NTASKS_PER_NODE  # the task starts the ranks of its point itself\n", shell_word(program), " sweep ",
+      shell_word(results.file->path), " --point \"$SLURM_ARRAY_TASK_ID\" &\n", "child=$!\ntrap 'kill -USR1 \"$child\"' USR1 TERM\n",
       "while :; do\n  wait \"$child\"\n  code=$?\n  kill -0 \"$child\" 2>/dev/null || break\ndone\n",
-      "if [ \"$code\" -eq 75 ]; then scontrol requeue \"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\"; fi\nexit \"$code\"\n");
+      "# After scancel the task ends. A task that has been requeued twenty times does, too: its time may be too short for a step.\n",
+      "id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n", "if [ \"$code\" -eq 75 ] && [ \"${SLURM_RESTART_COUNT:-0}\" -lt 20 ] &&\n",
+      "  scontrol show job -o \"$id\" | grep -qE ' JobState=RUNNING | Reason=TimeLimit '; then\n  scontrol requeue \"$id\"\nfi\nexit \"$code\"\n");
 }
 
 }  // namespace trireme::sweep

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
 #include "trainer/files/append_file.h"
@@ -168,7 +169,11 @@ bool compare_with_begun(const SweepFile& file, const std::vector<PointRun>& runs
     if (must_exist) throw ConfigError(concat("--point: ", path.string(), " does not exist; start the sweep first: trireme sweep ", file.path));
     return true;
   }
-  const std::string changed = differences(read_points(path), points_json(file, runs));
+  const auto before = read_points(path);
+  const std::string changed = differences(before, points_json(file, runs));
+  if (changed.empty() && file.config.halving.first_steps && before.at("points").size() != runs.size())
+    throw ConfigError(concat(file.path, ": ", counted(runs.size(), "point"), ", but this sweep began with ", before.at("points").size(),
+                             ", which halving has compared; allowed the same points, or another directory"));
   if (changed.empty()) return false;
   throw ConfigError(
       concat(file.path, ": differs from what this sweep began with in ", file.directory, ":\n", changed,

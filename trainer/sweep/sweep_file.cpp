@@ -100,6 +100,10 @@ void check_rules(SweepFile& file, Violations& out) {
     out.add({file.sources.locate("halving.eta"), "halving.eta", "", "has no effect: halving.first_steps is not set; remove the key"});
   if (file.config.where.place == SweepPlace::kSlurm && file.config.halving.first_steps)
     out.add({file.sources.locate("where.place"), "where.place", "slurm", "the tasks of an array do not wait for each other, but rungs do", "local"});
+  if (file.config.where.place == SweepPlace::kSlurm && file.config.budget.hours)
+    out.add({file.sources.locate("budget.hours"), "budget.hours", "",
+             "no process counts the hours of the tasks of an array; remove the key, or set --time of "
+             "sbatch"});
   for (const Setting& one : file.fixed)
     if (std::ranges::find(file.axes, one.key, &Axis::key) != file.axes.end())
       out.add({one.at, concat("set.", one.key), one.value, "also an axis", "either set or axes"});
