@@ -19,15 +19,15 @@ COMMON = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/}" "$@" -- >> "$FAKES/call
 FAKES = {
     "sinfo": """case "$*" in
   *--exact*) echo 'low|3|4|4000|(null)|idle' ;;
+  *--states=idle*) printf '%s (null)\\n' ${GOOD:-n1 n2 n3 n1} ;;
   *--states=*) cat "$FAKES/bad_nodes" 2> /dev/null || true ;;
-  *) printf 'n1\\nn2\\nn3\\nn1\\n' ;;
 esac
 """,
     "scontrol": """case "$1 $2" in
   "show partition") echo "PartitionName=low Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 PreemptMode=OFF State=UP GraceTime=0" ;;
   "show config") echo "MaxArraySize = 1001" ;;
   "show job") echo "JobId=7 JobName=r UserId=me JobState=${STATE:-RUNNING} Reason=${REASON:-None} Dependency=(null) Requeue=1 Restarts=${RESTARTS:-$SLURM_RESTART_COUNT} BatchFlag=1 ReqNodeList=(null) ExcNodeList=${BEFORE:-(null)} X=" ;;
-  "show hostnames") printf 'n1\\nn2\\n' ;;
+  "show hostnames") case "$3" in n9) echo n9 ;; *) printf 'n1\\nn2\\n' ;; esac ;;
 esac
 """,
     "srun": """if [ "$1" = --mpi=list ]; then printf 'MPI plugin types are...\\n\\tpmix\\n\\tnone\\n' >&2; exit 0; fi
@@ -99,6 +99,7 @@ ENDS = [
     (65, "bad data", {}, 1, 0),
     (66, "no such file", {}, 1, 0),
     (74, "disk full", {}, 1, 0),
+    (64, "run.directory=r: another job is training there (process 3 on n1); allowed a different directory", {}, 5, 3),  # on a node that was cut off
     (75, "stopped on request", {"NEW": "1"}, 6, 6),
     (75, "stopped on request before the first step", {}, 5, 3),
     (70, "rank 1 is dead", {}, 5, 3),
@@ -163,7 +164,7 @@ def command_lines(binary):
 def nodes(binary):
     """A node with two failures is excluded, whoever has named it; never more than leave enough."""
     for message in ("rank 1 (host n2.cluster, process 12) has died; ranks (host n1, process 3) wait", "host n2 (ranks 2, 3) is lost",
-                    "srun: error: n2: task 1: Killed", "srun: error: task 1 launch failed: Unspecified error\nsrun: error: n1: task 0: Killed",
+                    "srun: error: n2: task 1: Killed", "srun: error: n2: tasks 0-1,3: Killed", "srun: error: task 1 launch failed: Unspecified error\nsrun: error: n1: task 0: Killed",
                     "srun: error: Node failure on n2"):
         with tempfile.TemporaryDirectory() as folder:
             stage = Stage(folder, binary)
@@ -184,6 +185,23 @@ def nodes(binary):
             stage.run(70, message, NEW="1")
             must(stage.requeued() and not stage.excluded(), f"{message}: {stage.calls()}")
             must(not list(stage.folder.glob("**/hacked")), "a message has reached a shell")
+    # Nodes out of service do not count as enough.
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(folder, binary, ["--strikes", "1"])
+        stage.run(70, "srun: error: n2: task 1: Killed", NEW="1", GOOD="n1 n2")
+        must(stage.requeued() and not stage.excluded(), f"one node in service is left for two: {stage.calls()}")
+    # Tries that Slurm has ended and requeued count, too.
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(folder, binary, ["--requeues", "2"])
+        for restart, starts in ((0, 1), (1, 1), (2, 1), (3, 0)):
+            stage.run(70, "killed", restart, RESTARTS=str(restart + 1))
+            must([call[0] for call in stage.calls()].count("srun") == starts, f"try {restart}: {stage.calls()}")
+    # The last element of an array has the job id of the whole array.
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(folder, binary, ["--array", "3-5", "--strikes", "1"])
+        stage.run(70, "srun: error: n2: task 1: Killed", NEW="1", SLURM_JOB_ID="6", SLURM_ARRAY_TASK_ID="5", SLURM_ARRAY_JOB_ID="6")
+        ids = [call[2:] for call in stage.calls() if call[:2] in (["scontrol", "requeue"], ["scontrol", "update"])]
+        must(ids == [["6_5"], ["JobId=6_5", "ExcNodeList=n2"]], f"another element is touched: {ids}")
     # A try without an end: its node is out of service.
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(folder, binary, ["--strikes", "1"])

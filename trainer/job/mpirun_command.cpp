@@ -81,7 +81,9 @@ int count_hosts(const std::string& hosts_file) { return static_cast<int>(parse_h
 
 /// Does not override a value that the user has set.
 void LaunchVariables::set_default(const char* name, const std::string& value) {
-  if (std::getenv(name) != nullptr) return;
+  const auto is_it = [&](std::string_view entry) { return entry.starts_with(name) && entry.substr(std::string_view(name).size()).starts_with('='); };
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (is_it(*entry)) return;
   ::setenv(name, value.c_str(), 0);
   ours_.insert(name);
 }
