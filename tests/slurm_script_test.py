@@ -93,18 +93,18 @@ def must(good, what):
 # exit code, message on standard error, variables, ends in a row, how many of them go back into the queue
 ENDS = [
     (0, "done", {}, 1, 0),
-    (0, "srun: error: Timed out waiting for job step to complete", {"EXIT": "70"}, 5, 3),
+    (0, "srun: error: Timed out waiting for job step to complete", {"EXIT": "70"}, 4, 3),
     (0, "srun: launch/slurm: launch_p_step_launch: StepId=4.0 aborted before step completely launched.", {"EXIT": "70", "NEW": "1"}, 2, 2),
     (64, "unknown key", {}, 1, 0),
     (65, "bad data", {}, 1, 0),
     (66, "no such file", {}, 1, 0),
     (74, "disk full", {}, 1, 0),
-    (64, "run.directory=r: another job is training there (process 3 on n1); allowed a different directory", {}, 5, 3),  # on a node that was cut off
+    (64, "run.directory=r: another job is training there (process 3 on n1); allowed a different directory", {}, 4, 3),  # on a node that was cut off
     (75, "stopped on request", {"NEW": "1"}, 6, 6),
-    (75, "stopped on request before the first step", {}, 5, 3),
-    (70, "rank 1 is dead", {}, 5, 3),
+    (75, "stopped on request before the first step", {}, 4, 3),
+    (70, "rank 1 is dead", {}, 4, 3),
     (70, "rank 1 is dead", {"NEW": "1"}, 6, 6),
-    (137, "killed", {}, 5, 3),
+    (137, "killed", {}, 4, 3),
     (70, "trireme: " + DIVERGED + "20 steps in a row", {}, 1, 0),
     (70, "trireme: training has stopped at an anomaly: in step 7", {}, 1, 0),
     (75, "stopped on request", {"STATE": "COMPLETING", "NEW": "1"}, 1, 0),  # scancel

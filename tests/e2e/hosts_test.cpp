@@ -231,7 +231,7 @@ TEST_CASE("hosts: an elastic job excludes a host whose ranks die twice, and take
     const std::vector<pid_t> ranks = ranks_of_host(hosts, 'b');
     REQUIRE(ranks.size() == 2);
     ::kill(ranks.front(), SIGKILL);
-    wait_for("restart ", strike);
+    wait_for("\nrestart ", strike);
   }
   wait_for("using 2 of 4 ranks on 1 host, without 10.231.7.2 (2 failures)\n", 1);
   steps(12);

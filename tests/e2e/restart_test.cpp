@@ -91,7 +91,7 @@ TEST_CASE("restart: gives up when the same step fails twice") {
   CHECK(outcome.code == 70);
   CHECK(count(outcome.err, "rank 0 (") == 2);
   CHECK(count(outcome.err, "restart 1 of 5, from step-00000015") == 1);
-  CHECK(count(outcome.err, "restart ") == 1);
+  CHECK(count(outcome.err, "\nrestart ") == 1);
   // Step 17 is done, and the rank dies before it can begin the next.
   CHECK(outcome.err.find("giving up: step 18 has failed twice in a row, with no new checkpoint in between\n") != std::string::npos);
   CHECK(job.wait_until_gone(5) >= 0);

@@ -210,6 +210,39 @@ def case_array(b):
         assert b.tries(f"many/{element}")[0]["array"] == f"{job}_{element}"
 
 
+def case_array_last(b):
+    """The last element has the job id of the whole array. It stops and goes back into the queue, the others do not."""
+    job = b.submit("elements", "--array", "0-2", sets=["run.seed={array}"], nodes=1)
+    b.wait_for_step("elements/2", 7)
+    b.on("scancel", "--signal=TERM", f"{job}_2")
+    for element in range(3):
+        assert b.finish(f"{job}_{element}") == "COMPLETED", b.log("elements")
+        b.check_bits(f"elements/{element}", seed=element)
+        codes = [one["code"] for one in b.tries(f"elements/{element}") if one["event"] == "end"]
+        assert codes == ([75, 0] if element == 2 else [0]), f"element {element}: {codes}"
+
+
+def case_sweep(b):
+    """Points of two ranks as an array job. A task that is stopped goes back into the queue, a cancelled array ends."""
+    (b.work / "sweep.yaml").write_text("base: run.yaml\ndirectory: swept\naxes: {run.seed: [1, 2, 3]}\nwhere: {place: slurm}\n")
+    b.on(b.binary, "sweep", "sweep.yaml")
+    job = b.on("sbatch", "--parsable", "--output=sweep.log", "swept/array.sbatch").stdout.strip()
+    for element in range(3):
+        assert b.finish(f"{job}_{element}") == "COMPLETED", (b.work / "sweep.log").read_text(errors="replace")
+    table = b.on(b.binary, "sweep", "sweep.yaml", "--json").stdout
+    assert table.count('"state": "done"') == 3, table
+    (b.work / "again.yaml").write_text("base: run.yaml\ndirectory: again\nset: {training.steps: 100000}\naxes: {run.seed: [1, 2, 3]}\nwhere: {place: slurm}\n")
+    b.on(b.binary, "sweep", "again.yaml")
+    job = b.on("sbatch", "--parsable", "--output=again.log", "again/array.sbatch").stdout.strip()
+    deadline = time.monotonic() + 60
+    while b.state(f"{job}_0")[0] != "RUNNING" and time.monotonic() < deadline:
+        time.sleep(0.5)
+    time.sleep(5)
+    b.on("scancel", job)
+    for element in range(3):
+        assert b.finish(f"{job}_{element}") == "CANCELLED", (b.work / "again.log").read_text(errors="replace")
+
+
 def case_chain(b):
     first = b.submit("first")
     second = b.submit("second", "--after", first)

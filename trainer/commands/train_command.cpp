@@ -192,6 +192,7 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
   command->add_option("--trace-steps", arguments->trace_steps,
                       "Steps A:B to trace, from 1, at most 100: writes the actions of all ranks to trace.json for Perfetto (every operation in the "
                       "first step), and seconds by cause to metrics.jsonl");
+  command->preparse_callback([arguments](size_t) {});  // owns what the options write to, also where `submit` replaces the callback
   command->callback([arguments, &environment, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
     arguments->options.change = changeable_keys(arguments->changes);
