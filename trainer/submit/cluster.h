@@ -30,10 +30,10 @@ struct NodeGroup {
 struct Partition {
   std::string name;
   bool is_default = false;
-  std::string state = "UP";                 ///< "DOWN", "INACTIVE" and "DRAIN" start no job
+  std::string state = "UP";                     ///< "DOWN", "INACTIVE" and "DRAIN" start no job
   std::optional<int64_t> max_seconds = {};      ///< nullopt: no limit
   std::optional<int64_t> default_seconds = {};  ///< of a job without --time; nullopt: max_seconds
-  std::optional<int> max_nodes = {};        ///< of a job; nullopt: no limit
+  std::optional<int> max_nodes = {};            ///< of a job; nullopt: no limit
   std::string preempt_mode = "OFF";
   int64_t grace_seconds = 0;  ///< between the notice of a preemption and its end
   std::vector<NodeGroup> groups = {};
