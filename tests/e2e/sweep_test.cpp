@@ -347,12 +347,12 @@ TEST_CASE("sweep: budgets leave out what does not fit") {
   CHECK(says(must(home, {"sweep", "steps.yaml"}), "3 of 3 points done"));
   write_sweep(home, "hours",
               "set: {training.steps: 1000000, training.evaluate.every: 0}\naxes: {run.seed: [1, 2]}\nbudget: {hours: 0.0003}\nwhere: {at_once: 1}\n");
-  const Outcome hours = must(home, {"sweep", "hours.yaml"});
-  CHECK(says(hours, "budget.hours=0.0003 are used up; checkpoints saved"));
+  const Outcome hours = must(home, {"sweep", "hours.yaml"}, 1);
+  CHECK(says(hours, "budget.hours=0.0003 are used up; points that were running have saved checkpoints"));
   CHECK(hours.seconds < 20);
   CHECK(names_in(home / "hours/points").size() == 1);
   CHECK_FALSE(checkpoint_names(home / "hours/points/000-seed=1").empty());
-  const Outcome again = must(home, {"sweep", "hours.yaml"});  // the hours of all jobs count
+  const Outcome again = must(home, {"sweep", "hours.yaml"}, 1);  // the hours of all jobs count
   CHECK(names_in(home / "hours/points").size() == 1);
   CHECK(says(again, "are used up"));
 }

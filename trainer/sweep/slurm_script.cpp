@@ -58,8 +58,9 @@ std::string array_script(const Results& results, int64_t at_once, const std::str
       shell_word(results.file->path), " --point \"$SLURM_ARRAY_TASK_ID\" &\n", "child=$!\ntrap 'kill -USR1 \"$child\"' USR1 TERM\n",
       "while :; do\n  wait \"$child\"\n  code=$?\n  kill -0 \"$child\" 2>/dev/null || break\ndone\n",
       "# After scancel the task ends. A task that has been requeued twenty times does, too: its time may be too short for a step.\n",
-      "id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n", "if [ \"$code\" -eq 75 ] && [ \"${SLURM_RESTART_COUNT:-0}\" -lt 20 ] &&\n",
-      "  scontrol show job -o \"$id\" | grep -qE ' JobState=RUNNING | Reason=TimeLimit '; then\n  scontrol requeue \"$id\"\nfi\nexit \"$code\"\n");
+      "if [ \"$code\" -eq 75 ] && [ \"${SLURM_RESTART_COUNT:-0}\" -lt 20 ]; then\n  id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n",
+      "  if scontrol show job -o \"$id\" | grep -qE ' JobState=RUNNING | Reason=TimeLimit '; then scontrol requeue \"$id\"; fi\nfi\n",
+      "exit \"$code\"\n");
 }
 
 }  // namespace trireme::sweep
