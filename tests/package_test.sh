@@ -38,7 +38,7 @@ inside apt-get install -qq -y "${needed[@]}" man-db > "$scratch/apt.log" 2>&1 ||
 files > "$scratch/before"
 inside apt-get install -qq -y /root/trireme.deb > /dev/null
 inside trireme --version
-inside sh -c 'MANWIDTH=100 man trireme-train | grep -q "resilience.restarts"'
+inside sh -c 'MANWIDTH=100 man trireme-train > /tmp/page 2>&1; grep -q "resilience.restarts" /tmp/page || { head -n 5 /tmp/page; exit 1; }'
 inside sh -c 'mkdir -p /tmp/work && cd /tmp/work && for i in $(seq 400); do echo "Line $i of a text to train on."; done > text &&
   trireme data build --tokenizer bytes --output data text > /dev/null &&
   trireme train /usr/share/trireme/configs/quickstart.yaml --max-steps 3 --set "data.train=[data]" --set "data.validation=[]" --set training.evaluate.every=0 \

@@ -73,6 +73,7 @@ TEST_CASE("package: the manual pages are valid, and refused for unknown commands
   CHECK(rendered.code == 0);
   CHECK(rendered.err == "");
   CHECK(rendered.out.find("Print this help message and exit\n") != std::string::npos);
+  CHECK(rendered.out.find("resilience.restarts") != std::string::npos);  // not hyphenated
 }
 
 }  // namespace trireme::test

@@ -224,14 +224,14 @@ def case_array_last(b):
 
 def case_sweep(b):
     """Points of two ranks as an array job. A task that is stopped goes back into the queue, a cancelled array ends."""
-    (b.work / "sweep.yaml").write_text("base: run.yaml\ndirectory: swept\naxes: {run.seed: [1, 2, 3]}\nwhere: {place: slurm}\n")
+    (b.work / "sweep.yaml").write_text("base: run.yaml\ndirectory: swept\nobjective: {metric: loss}\naxes: {run.seed: [1, 2, 3]}\nwhere: {place: slurm}\n")
     b.on(b.binary, "sweep", "sweep.yaml")
     job = b.on("sbatch", "--parsable", "--output=sweep.log", "swept/array.sbatch").stdout.strip()
     for element in range(3):
         assert b.finish(f"{job}_{element}") == "COMPLETED", (b.work / "sweep.log").read_text(errors="replace")
     table = b.on(b.binary, "sweep", "sweep.yaml", "--json").stdout
     assert table.count('"state": "done"') == 3, table
-    (b.work / "again.yaml").write_text("base: run.yaml\ndirectory: again\nset: {training.steps: 100000}\naxes: {run.seed: [1, 2, 3]}\nwhere: {place: slurm}\n")
+    (b.work / "again.yaml").write_text("base: run.yaml\ndirectory: again\nobjective: {metric: loss}\nset: {training.steps: 100000}\naxes: {run.seed: [1, 2, 3]}\nwhere: {place: slurm}\n")
     b.on(b.binary, "sweep", "again.yaml")
     job = b.on("sbatch", "--parsable", "--output=again.log", "again/array.sbatch").stdout.strip()
     deadline = time.monotonic() + 60
@@ -259,12 +259,13 @@ def case_chain(b):
 
 
 def case_preemption(b):
-    job = b.submit("preempted", "--partition", "low")
+    steps = 40 * STEPS  # some seconds on a fast machine
+    job = b.submit("preempted", "--partition", "low", sets=[f"training.steps={steps}"])
     b.wait_for_step("preempted", 7)
     high = b.on("sbatch", "--parsable", "--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2").stdout.strip()
     assert b.finish(high) == "COMPLETED"
     assert b.finish(job) == "COMPLETED", b.log("preempted")
-    b.check_bits("preempted")
+    b.check_bits("preempted", steps=steps)
     codes = [one["code"] for one in b.tries("preempted") if one["event"] == "end"]
     assert codes == [75, 0], codes
 

@@ -118,7 +118,8 @@ std::string manual_page(const Page& page, const std::vector<Page>& pages) {
   for (const Page& other : pages)
     if (other.words != page.words && (other.words.starts_with(page.words + " ") || page.words.starts_with(other.words + " ")))
       also += (also.empty() ? "" : ", ") + bold(page_name(other.words)) + "(1)";
-  std::string text = ".TH \"" + roff(title) + "\" 1 \"\" \"" + roff("trireme " + version()) + "\" \"Trireme\"\n";
+  std::string text = ".TH \"" + roff(title) + "\" 1 \"\" \"" + roff("trireme " + version()) +
+                     "\" \"Trireme\"\n.nh\n.ad l\n";  // a key or option with a hyphen of the formatter would not be one
   text += section("NAME", roff(name) + " \\- " + roff(about) + "\n") + section("SYNOPSIS", synopsis(page)) +
           section("ARGUMENTS", entries(*page.command, true));
   text += section("OPTIONS", entries(*page.command, false)) + section("COMMANDS", commands) + section("EXIT STATUS", exit_status());

@@ -115,6 +115,8 @@ void LaunchVariables::set(int ranks, int host_ranks, bool one_host) {
     const bool oversubscribed = host_ranks * environment.omp_threads.value_or(0) > usable_cores();
     oversubscribed ? set_default("OMP_WAIT_POLICY", "passive") : set_default("GOMP_SPINCOUNT", kSpinCount);
   }
+  // mpirun starts its daemons by srun, which would wait for the CPUs of a step that a lost node has not ended yet.
+  if (environment.slurm_job) set_default("SLURM_OVERLAP", "1");
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) == 0 ? "log" : ::isatty(STDERR_FILENO) == 0 ? "terminal-output" : "terminal", 1);
 }
