@@ -69,7 +69,7 @@ TEST_CASE("package: the manual pages are valid, and refused for unknown commands
     WARN("groff is not installed: pages were not rendered");
     return;
   }
-  const Outcome rendered = Process({"sh", "-c", "groff -man -Tutf8 -ww pages/*.1"}, directory.path()).wait();
+  const Outcome rendered = Process({"sh", "-c", "groff -man -Tutf8 -ww -W break pages/*.1"}, directory.path()).wait();
   CHECK(rendered.code == 0);
   CHECK(rendered.err == "");
   CHECK(rendered.out.find("Print this help message and exit\n") != std::string::npos);
