@@ -54,7 +54,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   trireme::add_config_command(app, exit_code);
   trireme::add_bench_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_plan_command(app, exit_code);
-  trireme::add_submit_command(app, environment, exit_code);
+  trireme::add_submit_command(app, exit_code);
   trireme::add_doctor_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_verify_command(app, exit_code);
   trireme::add_report_command(app, exit_code);

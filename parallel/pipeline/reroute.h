@@ -28,7 +28,7 @@ struct MicrobatchOrigin {
 struct Rerouting {
   int data_ranks = 1;
   int pipeline_ranks = 1;
-  int microbatches = 0;  ///< of each data rank
+  int microbatches = 0;  ///< micro-batches per data rank
   int from = 0;
   std::vector<PipelinePlace> relieved;
   std::vector<std::vector<std::vector<MicrobatchOrigin>>> added;  ///< by data rank and pipeline rank: what the rank computes for other pipelines

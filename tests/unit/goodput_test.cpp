@@ -67,7 +67,7 @@ std::map<std::string, double> lost_in(const Goodput& goodput) {
   return lost;
 }
 
-/// Of all causes; none of them may be negative.
+/// The sum over all causes, none of which may be negative.
 double sum_of(const Goodput& goodput) {
   double sum = 0;
   for (size_t i = 0; i < kTimeCauses.size(); ++i) {

@@ -40,12 +40,9 @@ struct SubmitArguments {
 };
 
 /// Refuses what `trireme train` would refuse, and what has to stand before "--" to be part of the script.
-void check_train_options(const SubmitArguments& arguments, const LaunchEnvironment& environment) {
+void check_train_options(const SubmitArguments& arguments) {
   CLI::App app;
-  int unused = 0;
-  add_train_command(app, environment, {}, unused);
-  CLI::App* const train = app.get_subcommand("train");
-  train->callback([] {});
+  const auto [train, arguments_of_train] = declare_train_command(app);
   std::vector<std::string> words{"train", arguments.config};
   words.insert(words.end(), arguments.train_options.begin(), arguments.train_options.end());
   std::ranges::reverse(words);
@@ -197,13 +194,13 @@ void submit_script(const submit::Job& job, const std::string& script) {
             << " saves a checkpoint and ends it" << std::endl;
 }
 
-int submit_run(const SubmitArguments& arguments, const LaunchEnvironment& environment) {
+int submit_run(const SubmitArguments& arguments) {
   if (arguments.print_template) {
     std::cout << submit::default_template();
     return 0;
   }
   if (arguments.config.empty()) throw ConfigError("CONFIG: is missing; allowed the YAML file of a run");
-  check_train_options(arguments, environment);
+  check_train_options(arguments);
   check_read_again(arguments.config);
   const std::string text = arguments.script_template ? read_text(*arguments.script_template, 1 << 20) : submit::default_template();
   const submit::Job job = job_of(arguments, submit::find_cluster());
@@ -236,7 +233,7 @@ void add_resource_options(CLI::App& command, submit::Request& request) {
 
 }  // namespace
 
-void add_submit_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code) {
+void add_submit_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("submit", "Submit a run to Slurm: a job that saves, requeues itself and continues until the run is done");
   const auto arguments = std::make_shared<SubmitArguments>();
   command->add_option("CONFIG", arguments->config, "YAML file of the run");
@@ -257,7 +254,7 @@ void add_submit_command(CLI::App& app, const LaunchEnvironment& environment, int
   command->add_flag("--dry-run", arguments->dry_run, "Print the script; write and submit nothing");
   command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
   command->add_option("OPTIONS", arguments->train_options, "Behind --: further options of trireme train, such as -- --resume never");
-  command->callback([arguments, &environment, &exit_code] { exit_code = submit_run(*arguments, environment); });
+  command->callback([arguments, &exit_code] { exit_code = submit_run(*arguments); });
 }
 
 }  // namespace trireme

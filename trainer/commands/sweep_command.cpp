@@ -15,6 +15,7 @@
 #include "trainer/loop/environment.h"
 #include "trainer/loop/machine.h"
 #include "trainer/resilience/run_lock.h"
+#include "trainer/submit/quote.h"
 #include "trainer/sweep/page.h"
 #include "trainer/sweep/results.h"
 #include "trainer/sweep/runner.h"
@@ -144,7 +145,7 @@ int prepare_array(const CheckedSweep& checked, const SweepArguments& arguments, 
   say(summary(results));
   if (!script.empty()) {
     write_durably(path, script);
-    say(concat("submit the other points by: sbatch ", sweep::shell_word(path.string())));
+    say(concat("submit the other points by: sbatch ", submit::quoted_word(path.string())));
   }
   return exit_code_of(sweep::SweepEnd::kComplete, results);
 }

@@ -170,9 +170,7 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
   add_oversubscribe_flag(command, arguments.oversubscribe);
 }
 
-}  // namespace
-
-void add_train_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
+std::pair<CLI::App*, std::shared_ptr<TrainArguments>> declare_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a model; resumes the run in run.directory if there is one");
   const auto arguments = std::make_shared<TrainArguments>();
   add_options(*command, *arguments);
@@ -192,7 +190,16 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
   command->add_option("--trace-steps", arguments->trace_steps,
                       "Steps A:B to trace, from 1, at most 100: writes the actions of all ranks to trace.json for Perfetto (every operation in the "
                       "first step), and seconds by cause to metrics.jsonl");
-  command->preparse_callback([arguments](size_t) {});  // owns what the options write to, also where `submit` replaces the callback
+  return {command, arguments};
+}
+
+}  // namespace
+
+std::pair<CLI::App*, std::shared_ptr<void>> declare_train_command(CLI::App& app) { return declare_train(app); }
+
+void add_train_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
+  const auto [command, declared] = declare_train(app);
+  const std::shared_ptr<TrainArguments> arguments = declared;
   command->callback([arguments, &environment, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
     arguments->options.change = changeable_keys(arguments->changes);

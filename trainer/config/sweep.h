@@ -13,7 +13,7 @@ namespace trireme {
 struct SweepBudget {
   std::optional<int64_t> points;  ///< points that are started, from the first one
   std::optional<int64_t> steps;   ///< training steps of all points together
-  std::optional<double> hours;    ///< of the sweep, over all its jobs
+  std::optional<double> hours;    ///< that the sweep may run, over all its jobs
   bool operator==(const SweepBudget&) const = default;
 };
 
@@ -44,7 +44,7 @@ inline constexpr std::array kNames<SweepPlace>{"local", "slurm"};
 struct SweepWhere {
   OneOf<SweepPlace> place = SweepPlace::kLocal;
   std::optional<int64_t> at_once;  ///< points that run at a time
-  std::optional<int64_t> cores;    ///< of each point
+  std::optional<int64_t> cores;    ///< for each point
   bool operator==(const SweepWhere&) const = default;
 };
 
@@ -70,7 +70,7 @@ struct SweepKeys {
 struct SweepConfig {
   std::string base;       ///< path of the configuration, relative to the sweep file
   std::string directory;  ///< empty: auto
-  int64_t seed = 0;       ///< of random axes
+  int64_t seed = 0;       ///< from which random axes draw
   std::optional<int64_t> samples;
   int64_t retries = 1;
   std::optional<int64_t> stop_after_failures;

@@ -137,6 +137,13 @@ std::vector<std::string> HostPool::reasons_against(const Placement& placement) c
   return reasons;
 }
 
+std::vector<Host> HostPool::unreachable_hosts() const {
+  std::vector<Host> hosts;
+  for (const Member& member : members_)
+    if (!member.reachable) hosts.push_back(member.host);
+  return hosts;
+}
+
 std::vector<Host> HostPool::hosts() const {
   std::vector<Host> hosts;
   for (const Member& member : members_) hosts.push_back(member.host);

@@ -49,6 +49,7 @@ class HostPool {
   std::vector<std::string> reasons_against(const Placement& placement) const;
 
   std::vector<Host> hosts() const;
+  std::vector<Host> unreachable_hosts() const;
 
  private:
   struct Member {

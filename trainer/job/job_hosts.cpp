@@ -87,7 +87,6 @@ bool JobHosts::read_hosts() {
   }
   if (hosts == pool_->hosts()) return false;
   pool_.emplace(hosts, options_.strikes);
-  lost_.clear();
   return true;
 }
 
@@ -109,17 +108,7 @@ void JobHosts::probe_all(const StopRequest& stop) {
 }
 
 void JobHosts::take_answers(const std::vector<HostProbe::Answer>& answers) {
-  for (const auto& [host, reachable] : answers) {
-    pool_->set_reachable(host, reachable);
-    std::erase(lost_, host);
-    if (!reachable) lost_.push_back(host);
-  }
-}
-
-std::vector<Host> JobHosts::unreachable_hosts() const {
-  std::vector<Host> hosts = pool_->hosts();
-  std::erase_if(hosts, [&](const Host& host) { return std::ranges::count(lost_, host.name) == 0; });
-  return hosts;
+  for (const auto& [host, reachable] : answers) pool_->set_reachable(host, reachable);
 }
 
 std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
@@ -133,8 +122,10 @@ std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
     if (stop.requested()) return std::nullopt;
     read_hosts();
     if (const std::optional<Placement> placement = pool_->place(options_.worlds)) return use(*placement);
+    std::vector<std::string> lost;
+    for (const Host& host : pool_->unreachable_hosts()) lost.push_back(host.name);
     // The hosts file never had enough: mpirun starts more ranks than slots, as on a laptop.
-    if (!current_ && options_.worlds.size() == 1 && lost_.empty()) return undecided();
+    if (!current_ && options_.worlds.size() == 1 && lost.empty()) return undecided();
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited >= options_.wait_seconds) {
       say_(concat("giving up: the hosts that can be reached have no room for ", counted(options_.worlds.back(), "rank")));
@@ -142,11 +133,11 @@ std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
     }
     if (!std::exchange(waits, true))
       say_(concat("waiting up to ", options_.wait_seconds, " s for hosts: those that can be reached have no room for ",
-                  counted(options_.worlds.back(), "rank"), lost_.empty() ? "" : concat("; not reachable: ", joined(lost_))));
+                  counted(options_.worlds.back(), "rank"), lost.empty() ? "" : concat("; not reachable: ", joined(lost))));
     const bool goes_on = stop.sleep(kLook);
     waited_ = std::chrono::duration<double>(Clock::now() - begin).count();
     if (!goes_on) return std::nullopt;
-    asks = !lost_.empty() && Clock::now() > next_probe_;
+    asks = !lost.empty() && Clock::now() > next_probe_;
   }
 }
 
@@ -203,7 +194,7 @@ bool JobHosts::should_move() {
     changed = changed || !answers.empty();
     if (probe_->done()) probe_.reset();
   } else if (current_->ranks < options_.worlds.front() && now > next_probe_) {
-    start_probe(unreachable_hosts());
+    start_probe(pool_->unreachable_hosts());
   }
   if (!changed) return false;
   const std::optional<Placement> placement = pool_->place(options_.worlds);

@@ -57,7 +57,6 @@ class JobHosts {
   void probe_all(const StopRequest& stop);
   const std::filesystem::path& directory();
   void take_answers(const std::vector<HostProbe::Answer>& answers);
-  std::vector<Host> unreachable_hosts() const;
   World undecided() const;
   World use(const Placement& placement);
   void report(const Placement& placement) const;
@@ -70,9 +69,8 @@ class JobHosts {
   std::optional<HostPool> pool_;                       ///< nullopt: there is nothing to choose
   std::optional<Placement> current_;
   std::optional<HostProbe> probe_;
-  std::vector<std::string> lost_;  ///< names of hosts that could not be reached
-  bool has_failed_ = false;        ///< the last job has
-  double waited_ = 0;              ///< seconds
+  bool has_failed_ = false;  ///< the last job has
+  double waited_ = 0;        ///< seconds
   Clock::time_point next_look_, next_probe_;
 };
 

@@ -1,16 +1,17 @@
 #include "trainer/job/launch_environment.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 namespace trireme {
 namespace {
 
 using Starter = LaunchEnvironment::Starter;
-
-bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
 std::optional<std::string> text_of(const char* name) {
   const char* const value = std::getenv(name);
@@ -36,13 +37,13 @@ LaunchTimes times_of(const std::optional<std::string>& text) {
 bool is_task_of_step() {
   constexpr unsigned long kFirstReservedStep = 0xfffffff0UL;
   const std::optional<std::string> step = text_of("SLURM_STEP_ID");
-  return step && is_set("SLURM_PROCID") && std::strtoul(step->c_str(), nullptr, 10) < kFirstReservedStep;
+  return step && is_variable_set("SLURM_PROCID") && std::strtoul(step->c_str(), nullptr, 10) < kFirstReservedStep;
 }
 
 Starter find_starter() {
-  if (is_set("OMPI_COMM_WORLD_SIZE")) return Starter::kMpirun;
-  if (is_set("SLURM_PTY_PORT")) return Starter::kNone;  // a shell that `srun --pty` opened
-  return is_set("PMIX_RANK") || is_set("PMI_RANK") || is_task_of_step() ? Starter::kPmi : Starter::kNone;
+  if (is_variable_set("OMPI_COMM_WORLD_SIZE")) return Starter::kMpirun;
+  if (is_variable_set("SLURM_PTY_PORT")) return Starter::kNone;  // a shell that `srun --pty` opened
+  return is_variable_set("PMIX_RANK") || is_variable_set("PMI_RANK") || is_task_of_step() ? Starter::kPmi : Starter::kNone;
 }
 
 }  // namespace
@@ -54,6 +55,18 @@ std::string text_of(const LaunchTimes& times) {
   return milliseconds(times.launcher) + " " + milliseconds(times.job);
 }
 
+std::optional<std::filesystem::path> find_program(const LaunchEnvironment& environment, std::initializer_list<const char*> names) {
+  std::istringstream directories(environment.search_path);
+  for (std::string directory; std::getline(directories, directory, ':');)
+    for (const char* name : names) {
+      const std::filesystem::path candidate = std::filesystem::path(directory.empty() ? "." : directory) / name;
+      if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    }
+  return std::nullopt;
+}
+
+bool is_variable_set(const char* name) { return std::getenv(name) != nullptr; }
+
 LaunchEnvironment read_launch_environment() {
   constexpr std::array kSessionPlaces{kSessionVariable, kPrteSessionVariable, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
   LaunchEnvironment environment;
@@ -64,17 +77,17 @@ LaunchEnvironment read_launch_environment() {
   environment.times = times_of(text_of(kTimesVariable));
   environment.slurm_job = text_of("SLURM_JOB_ID");
   environment.slurm_nodes = text_of("SLURM_JOB_NODELIST");
-  environment.slurm_slots = is_set("SLURM_TASKS_PER_NODE") ? text_of("SLURM_TASKS_PER_NODE") : text_of("SLURM_JOB_CPUS_PER_NODE");
+  environment.slurm_slots = is_variable_set("SLURM_TASKS_PER_NODE") ? text_of("SLURM_TASKS_PER_NODE") : text_of("SLURM_JOB_CPUS_PER_NODE");
   environment.slurm_restarts = number_of("SLURM_RESTART_COUNT").value_or(0);
   environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
   environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);
   environment.omp_threads = number_of("OMP_NUM_THREADS");
-  environment.spinning_is_limited = is_set(kSpinningVariable);
-  environment.spinning_is_chosen = !environment.spinning_is_limited && (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT"));
+  environment.spinning_is_limited = is_variable_set(kSpinningVariable);
+  environment.spinning_is_chosen = !environment.spinning_is_limited && (is_variable_set("OMP_WAIT_POLICY") || is_variable_set("GOMP_SPINCOUNT"));
   environment.temporary_directory = text_of(kTemporaryVariable);
-  environment.segments_are_placed = is_set(kSegmentsVariable);
-  environment.session_is_placed = std::any_of(kSessionPlaces.begin(), kSessionPlaces.end(), is_set);
+  environment.segments_are_placed = is_variable_set(kSegmentsVariable);
+  environment.session_is_placed = std::any_of(kSessionPlaces.begin(), kSessionPlaces.end(), is_variable_set);
   environment.search_path = text_of("PATH").value_or(environment.search_path);
   return environment;
 }

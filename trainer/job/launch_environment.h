@@ -3,6 +3,8 @@
 // values from this struct.
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string>
 
@@ -68,6 +70,12 @@ struct LaunchEnvironment {
   /// True in a rank started by launch().
   bool is_rank_of_launch() const { return is_rank() && launch_output.has_value(); }
 };
+
+/// The first executable file with one of these names in the directories of PATH; within a directory the names count in order.
+std::optional<std::filesystem::path> find_program(const LaunchEnvironment& environment, std::initializer_list<const char*> names);
+
+/// True if this process has an environment variable of this name, whoever has set it.
+bool is_variable_set(const char* name);
 
 /// Reads the environment. Call once per process, before launch() adds variables for the ranks.
 LaunchEnvironment read_launch_environment();

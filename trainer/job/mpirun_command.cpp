@@ -51,13 +51,7 @@ MpirunKind mpirun_kind() {
 
 fs::path find_mpirun(const LaunchEnvironment& environment, MpirunKind kind) {
   const bool hydra = kind == MpirunKind::kHydra;
-  std::istringstream directories(environment.search_path);
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    for (const char* name : {hydra ? "mpirun.mpich" : "mpirun.openmpi", "mpirun"}) {
-      const fs::path candidate = fs::path(directory.empty() ? "." : directory) / name;
-      if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-    }
-  }
+  if (const auto found = find_program(environment, {hydra ? "mpirun.mpich" : "mpirun.openmpi", "mpirun"})) return *found;
   throw ConfigError(concat("mpirun was not found, and this layout needs more than one rank: install ",
                            hydra ? "MPICH (Debian, Ubuntu: apt install mpich)" : "Open MPI (Debian, Ubuntu: apt install openmpi-bin)",
                            ", or start under srun"));
@@ -81,9 +75,7 @@ int count_hosts(const std::string& hosts_file) { return static_cast<int>(parse_h
 
 /// Does not override a value that the user has set.
 void LaunchVariables::set_default(const char* name, const std::string& value) {
-  const auto is_it = [&](std::string_view entry) { return entry.starts_with(name) && entry.substr(std::string_view(name).size()).starts_with('='); };
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    if (is_it(*entry)) return;
+  if (is_variable_set(name)) return;
   ::setenv(name, value.c_str(), 0);
   ours_.insert(name);
 }

@@ -65,8 +65,8 @@ failed_node() {
   } | sed 's/.* //; s/\..*//' | grep -m 1 -xF -f <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 }
 
-# The nodes that this job may not have, one a line.
-nodes_excluded_before() { scontrol show job -o "$id" | sed -n -E 's/.* ExcNodeList=([^ ]+).*/\1/p' | grep -v '^(null)$' | xargs -r scontrol show hostnames; }
+# The nodes that this job may not have, as Slurm abbreviates them; empty if there are none.
+excluded_before() { scontrol show job -o "$id" | sed -n -E 's/.* ExcNodeList=([^ ]+).*/\1/p' | grep -v '^(null)$'; }
 
 # Nodes with too many failures, separated by commas; none if the partition would have too few nodes of the kind in service without them.
 nodes_to_exclude() {
@@ -75,7 +75,7 @@ nodes_to_exclude() {
   [ -n "$bad" ] || return 0
   left=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,alloc,mix,comp --format='%N %G' |
     { if [ -n "${SLURM_GPUS_ON_NODE:-}" ]; then grep -F gpu; else cat; fi; } |
-    sed 's/ .*//' | sort -u | grep -vxF "$bad" | grep -cvxF -e '' -f <(nodes_excluded_before))
+    sed 's/ .*//' | sort -u | grep -vxF "$bad" | grep -cvxF -e '' -f <(excluded_before | xargs -r scontrol show hostnames))
   if [ "$left" -ge "$SLURM_JOB_NUM_NODES" ]; then
     paste -sd , <<< "$bad"
   else
@@ -86,9 +86,9 @@ nodes_to_exclude() {
 # A pending job can be changed; the job is pending from the moment that Slurm requeues it.
 exclude_nodes() { # NODES
   local before
-  before=$(scontrol show job -o "$id" | sed -n -E 's/.* ExcNodeList=([^ ]+).*/\1/p')
   [ -n "$1" ] || return 0
-  [ "$before" = "(null)" ] || set -- "$before,$1"
+  before=$(excluded_before)
+  [ -z "$before" ] || set -- "$before,$1"
   echo "excluded from now on: $1" >&2
   scontrol update JobId="$id" ExcNodeList="$1"
 }

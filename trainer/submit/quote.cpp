@@ -14,12 +14,15 @@ bool has_only(std::string_view text, const std::string& allowed) { return text.f
 
 }  // namespace
 
-std::string shell_word(std::string_view text) {
-  static const std::string harmless = std::string(kLettersAndDigits) + "._/=:,+@%-";
-  if (!text.empty() && has_only(text, harmless)) return std::string(text);
+std::string quoted_word(std::string_view text) {
   std::string word = "'";
   for (const char c : text) c == '\'' ? word += "'\\''" : word += c;
   return word + "'";
+}
+
+std::string shell_word(std::string_view text) {
+  static const std::string harmless = std::string(kLettersAndDigits) + "._/=:,+@%-";
+  return !text.empty() && has_only(text, harmless) ? std::string(text) : quoted_word(text);
 }
 
 std::string shell_word_of_element(std::string_view text) {

@@ -6,7 +6,9 @@
 
 namespace trireme::submit {
 
-/// One word of a shell command; in single quotes unless all of its characters are harmless.
+/// One word of a shell command, in single quotes.
+std::string quoted_word(std::string_view text);
+/// The same, without quotes if all of its characters are harmless.
 std::string shell_word(std::string_view text);
 
 /// In a text that differs between the elements of a job array, the place of the element's number.

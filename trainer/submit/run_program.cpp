@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,8 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/descriptor.h"
-
-extern char** environ;
+#include "trainer/job/spawn.h"
 
 namespace trireme::submit {
 namespace {
@@ -31,33 +29,6 @@ std::array<int, 2> new_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw IoError(concat("cannot create a pipe: ", std::strerror(errno)));
   return ends;
-}
-
-/// Starts the program with the default action of every signal: this process blocks most of them, for its signal thread. 0: there is no such program.
-pid_t spawn(const std::vector<std::string>& command, int out, int err) {
-  std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, words[0], &files, &attributes, words.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
-  if (error == ENOENT) return 0;
-  if (error != 0) throw IoError(concat("cannot start ", command[0], ": ", std::strerror(error)));
-  return child;
 }
 
 /// Reads both streams to their ends. False if that lasts beyond `deadline`, or there is too much.
@@ -83,7 +54,7 @@ bool read_streams(const OutputPipe& out, const OutputPipe& err, Clock::time_poin
 
 std::optional<ProgramResult> run_program(const std::vector<std::string>& command, std::chrono::seconds timeout) {
   OutputPipe out(new_pipe()), err(new_pipe());
-  const pid_t child = spawn(command, out.write, err.write);
+  const pid_t child = spawn(command, {.output = out.write, .errors = err.write});
   ::close(out.write);
   ::close(err.write);
   if (child == 0) return std::nullopt;

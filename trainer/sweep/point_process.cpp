@@ -15,6 +15,7 @@
 #include "kernels/core/check.h"
 #include "trainer/files/descriptor.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/job/spawn.h"
 #include "trainer/sweep/state.h"
 
 namespace fs = std::filesystem;
@@ -23,23 +24,6 @@ namespace trireme::sweep {
 namespace {
 
 constexpr const char* kThreadsVariable = "OMP_NUM_THREADS";
-
-/// The environment of this process, with OMP_NUM_THREADS replaced.
-std::vector<std::string> environment_with(std::optional<int64_t> threads) {
-  const std::string name = concat(kThreadsVariable, "=");
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    if (!threads || !std::string_view(*entry).starts_with(name)) variables.emplace_back(*entry);
-  if (threads) variables.push_back(name + std::to_string(*threads));
-  return variables;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> list;
-  for (std::string& word : words) list.push_back(word.data());
-  list.push_back(nullptr);
-  return list;
-}
 
 int open_log(const fs::path& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
@@ -72,15 +56,16 @@ PointProcess::PointProcess(const std::string& sweep_directory, const PointRun& r
       until_(until),
       lock_(job_directory(sweep_directory, run.point.index), {}, {"point", "another process is running it"}),
       messages_(job_directory(sweep_directory, run.point.index) / "messages.log") {
-  std::vector<std::string> words{"trireme", "train", freeze_config(sweep_directory, run).string(), "--max-steps", std::to_string(until)};
-  std::vector<std::string> variables = environment_with(threads);
-  const std::vector<char*> command = pointers(words), environment = pointers(variables);
+  const std::vector<std::string> words{"trireme", "train", freeze_config(sweep_directory, run).string(), "--max-steps", std::to_string(until)};
+  const std::vector<std::string> variables = threads ? environment_with(kThreadsVariable, std::to_string(*threads)) : std::vector<std::string>();
+  const std::vector<char*> command = exec_words(words), replaced = exec_words(variables);
+  char* const* const environment = threads ? replaced.data() : environ;
   const Descriptor output(open_log(messages_.parent_path() / "output.log")), messages(open_log(messages_));
   messages_before_ = static_cast<int64_t>(fs::file_size(messages_));
   const pid_t self = ::getpid();
   record_start(directory_, run.point.index, until, self);
   process_ = ::fork();
-  if (process_ == 0) become(command.data(), environment.data(), output, messages, self);
+  if (process_ == 0) become(command.data(), environment, output, messages, self);
   if (process_ < 0) throw IoError(concat("cannot start a process: ", std::strerror(errno)));
   ::setpgid(process_, process_);  // parent and child both call it; the first one wins
 }

@@ -1,4 +1,5 @@
 #include "trainer/sweep/slurm_script.h"
+#include "trainer/submit/quote.h"
 
 #include <unistd.h>
 
@@ -28,17 +29,9 @@ std::string ranges_text(std::vector<size_t> indices) {
 }  // namespace
 
 void require_sbatch(const LaunchEnvironment& environment, const SweepFile& file) {
-  std::istringstream directories(environment.search_path);
-  for (std::string directory; std::getline(directories, directory, ':');)
-    if (::access((std::filesystem::path(directory.empty() ? "." : directory) / "sbatch").c_str(), X_OK) == 0) return;
+  if (find_program(environment, {"sbatch"})) return;
   throw ConfigError(concat(file.sources.name_of(file.sources.locate("where.place")),
                            " where.place=slurm: sbatch was not found in PATH, so this host is not one of a Slurm cluster; allowed local"));
-}
-
-std::string shell_word(const std::string& text) {
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
 }
 
 std::string array_script(const Results& results, int64_t at_once, const std::string& program) {
@@ -54,8 +47,8 @@ std::string array_script(const Results& results, int64_t at_once, const std::str
       "ran.\n",
       "#SBATCH --array=", ranges_text(open), "%", at_once, "\n#SBATCH --nodes=1\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=", ranks,
       "\n#SBATCH --signal=B:USR1@120\n#SBATCH --requeue\n#SBATCH --open-mode=append\nset -u\n",
-      "unset SLURM_NTASKS SLURM_NTASKS_PER_NODE  # the task starts the ranks of its point itself\n", shell_word(program), " sweep ",
-      shell_word(results.file->path), " --point \"$SLURM_ARRAY_TASK_ID\" &\n", "child=$!\ntrap 'kill -USR1 \"$child\"' USR1 TERM\n",
+      "unset SLURM_NTASKS SLURM_NTASKS_PER_NODE  # the task starts the ranks of its point itself\n", submit::quoted_word(program), " sweep ",
+      submit::quoted_word(results.file->path), " --point \"$SLURM_ARRAY_TASK_ID\" &\n", "child=$!\ntrap 'kill -USR1 \"$child\"' USR1 TERM\n",
       "while :; do\n  wait \"$child\"\n  code=$?\n  kill -0 \"$child\" 2>/dev/null || break\ndone\n",
       "# After scancel the task ends. A task that has been requeued twenty times does, too: its time may be too short for a step.\n",
       "if [ \"$code\" -eq 75 ] && [ \"${SLURM_RESTART_COUNT:-0}\" -lt 20 ]; then\n  id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n",
