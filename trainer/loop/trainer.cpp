@@ -4,9 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
-#include <span>
 #include <thread>
 #include <utility>
 
