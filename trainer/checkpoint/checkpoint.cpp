@@ -1,30 +1,22 @@
 #include "trainer/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 
 #include "parallel/crypto/sodium.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/checkpoint/non_finite.h"
-#include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
-#include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/files/sha256_file.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
-
-std::string rank_name(int rank) { return "rank-" + padded(rank, 5); }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -37,31 +29,6 @@ std::string reason_of(const std::exception_ptr& failure) {
     return error.what();
   } catch (...) {
     return "unknown error";
-  }
-}
-
-/// Verifies a file before it is published. Reads with pread, not through a mapping, because an I/O error in a mapping raises SIGBUS.
-/// Errors: IoError, DataError naming the tensor.
-void read_back(const fs::path& path, const std::vector<SafetensorsSource>& sources, const SafetensorsSummary& written) {
-  std::map<std::string, std::string> digests;
-  for (size_t i = 0; i < sources.size(); ++i) digests[sources[i].name] = written.digests[i];
-  if (SafetensorsFile(path).digest(digests) != written.digest) throw DataError(concat(path.string(), ": header differs from what was written"));
-  struct Opened {
-    ~Opened() { ::close(file); }
-    int file;
-  } const opened{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-  std::vector<std::byte> piece(128 << 10);  // fits in the cache
-  for (size_t i = 0; i < sources.size(); ++i) {
-    Digest digest;
-    for (int64_t at = written.entries[i].begin; at < written.entries[i].end;) {
-      const auto wanted = std::min(static_cast<int64_t>(piece.size()), written.entries[i].end - at);
-      const ssize_t count = ::pread(opened.file, piece.data(), static_cast<size_t>(wanted), at);
-      if (count <= 0) throw IoError(concat("cannot read back ", path.string(), ": ", count == 0 ? "file was truncated" : std::strerror(errno)));
-      digest.update(piece.data(), static_cast<size_t>(count));
-      at += count;
-    }
-    if (digest.str() != written.digests[i])
-      throw DataError(concat(path.string(), ": tensor \"", sources[i].name, "\" differs from what was written"));
   }
 }
 
@@ -120,7 +87,7 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
     const std::lock_guard lock(mutex_);
     reports_.reserve(reports_.size() + 1);  // so that even a save that runs out of memory can be reported
   }
-  if (options_.asynchronous && copy_state(*part)) {
+  if (options_.asynchronous && snapshot_.take(part->tensors)) {
     part->stall_seconds += seconds_since(begin);
     try {
       thread_ = std::thread([this, part] { write(*part, false); });
@@ -131,37 +98,12 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
   write(*part, true);
 }
 
-/// Copies the tensors to snapshot_ and points them to the copy. Returns false if there is not enough memory.
-bool Checkpointer::copy_state(Part& part) {
-  const auto bytes_of = [](const StateTensor& tensor) {
-    return tensor.storage.defined() ? size_t{0} : static_cast<size_t>(tensor.box.numel() * size_of(tensor.dtype));
-  };
-  size_t total = 0;
-  for (const StateTensor& tensor : part.tensors) total += bytes_of(tensor);
-  if (snapshot_bytes_ < total) {
-    snapshot_.reset();
-    snapshot_bytes_ = 0;
-    snapshot_.reset(new (std::nothrow) std::byte[total]);
-    if (!snapshot_) return false;
-    snapshot_bytes_ = total;
-  }
-  std::byte* next = snapshot_.get();
-  for (StateTensor& tensor : part.tensors) {
-    const size_t bytes = bytes_of(tensor);
-    if (bytes == 0) continue;
-    std::memcpy(next, tensor.data, bytes);
-    tensor.data = next;
-    next += bytes;
-  }
-  return true;
-}
-
 void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
   const auto begin = std::chrono::steady_clock::now();
   SaveReport report{part.description.step, 0, part.stall_seconds, 0, std::nullopt};
   try {
     discard_failed();
-    report.bytes = write_part(part);
+    report.bytes = write_part(part.directory, options_.rank, part.tensors, {.sha256 = options_.audited});
     if (options_.rank == 0) report.bytes = publish(part);
     report.write_seconds = seconds_since(begin);
     if (options_.rank == 0) tidy_up(part);
@@ -180,36 +122,6 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
   reports_.push_back(std::move(report));
 }
 
-int64_t Checkpointer::write_part(const Part& part) const {
-  const std::string name = rank_name(options_.rank);
-  const std::string file = name + ".safetensors";
-  fs::create_directories(part.directory);
-  std::vector<SafetensorsSource> sources;
-  for (const StateTensor& tensor : part.tensors) {
-    std::vector<int64_t> shape(tensor.box.extent.begin(), tensor.box.extent.begin() + tensor.dims);
-    sources.push_back({entry_name(tensor.name, tensor.box), tensor.dtype, std::move(shape), tensor.data});
-  }
-  SafetensorsSummary written;
-  Contents contents;
-  if (!sources.empty()) {  // a rank that saves no box writes no safetensors file
-    written = write_safetensors(part.directory / file, sources, {{"format", "trireme"}});
-    read_back(part.directory / file, sources, written);
-    contents.files[file] = {written.bytes, written.digest, options_.audited ? sha256_of_file(part.directory / file) : ""};
-  }
-  for (size_t i = 0; i < part.tensors.size(); ++i) {
-    const StateTensor& tensor = part.tensors[i];
-    StoredTensor& stored = contents.tensors[tensor.name];
-    stored.dtype = tensor.dtype;
-    stored.dims = tensor.dims;
-    stored.shape = tensor.global_shape;
-    const int64_t non_finite = count_non_finite(tensor.dtype, tensor.data, tensor.box.numel());
-    stored.boxes.push_back({tensor.box, file, written.entries[i].begin, written.entries[i].end, written.digests[i], non_finite});
-  }
-  sync_directory(part.directory);
-  write_durably(part.directory / (name + ".json"), contents_text(contents));
-  return written.bytes;
-}
-
 /// Called after a failure. Other ranks may still be writing there: their files are removed before the next save, or by the destructor.
 void Checkpointer::clean_up(const Part& part, const std::string& reason) {
   failed_ = part.number;
@@ -218,7 +130,7 @@ void Checkpointer::clean_up(const Part& part, const std::string& reason) {
     fs::remove_all(part.directory, ignored);
     return;
   }
-  const std::string name = rank_name(options_.rank);
+  const std::string name = part_name(options_.rank);
   fs::remove(part.directory / (name + ".safetensors"), ignored);
   fs::remove(part.directory / (name + ".json"), ignored);
   // The link tells rank 0 to stop waiting before its timeout. Creating a link is atomic and needs no descriptor and usually no disk space. If even
@@ -243,8 +155,8 @@ Contents Checkpointer::gather_parts(const Part& part) const {
   const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
   Contents whole;
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    const fs::path index = part.directory / (rank_name(rank) + ".json");
-    const fs::path failed = part.directory / (rank_name(rank) + ".failed");
+    const fs::path index = part.directory / (part_name(rank) + ".json");
+    const fs::path failed = part.directory / (part_name(rank) + ".failed");
     auto pause = std::chrono::milliseconds(2);
     while (!fs::exists(index)) {
       if (fs::is_symlink(failed)) throw IoError(concat("rank ", rank, ": ", fs::read_symlink(failed).string()));
@@ -264,7 +176,7 @@ Contents Checkpointer::gather_parts(const Part& part) const {
 int64_t Checkpointer::publish(const Part& part) const {
   Manifest manifest{part.description, gather_parts(part)};
   check_tiling(manifest.contents.tensors, part.directory.string());
-  for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (rank_name(rank) + ".json"));
+  for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (part_name(rank) + ".json"));
   write_tokenizer(options_.tokenizer, part.directory, manifest.contents);
   if (options_.audited)
     for (const auto& [name, text] : options_.tokenizer) manifest.contents.files.at(name).sha256 = crypto::hex(crypto::sha256(text));

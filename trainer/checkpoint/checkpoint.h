@@ -20,19 +20,9 @@
 #include <vector>
 
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/rank_part.h"
 
 namespace trireme {
-
-/// A box of a global tensor that this rank saves. Over all ranks the boxes of one name tile the tensor exactly once; replicas are excluded.
-struct StateTensor {
-  std::string name;  ///< "weight/blocks.0.mlp.up.weight", "exp_avg/...", "exp_avg_sq/..."
-  DType dtype = DType::kF32;
-  std::array<int64_t, 2> global_shape{0, 1};
-  int dims = 2;
-  Box box;
-  const void* data = nullptr;  ///< in host memory: box.numel() elements, row-major
-  Tensor storage = {};         ///< owner of `data` if that is a host copy made for this save (state on a GPU)
-};
 
 /// Which checkpoints stay.
 struct Retention {
@@ -122,9 +112,7 @@ class Checkpointer {
 
  private:
   struct Part;
-  bool copy_state(Part& part);
   void write(const Part& part, bool caller_waits) noexcept;
-  int64_t write_part(const Part& part) const;
   int64_t publish(const Part& part) const;
   std::string given_up(int64_t number) const;
   void tidy_up(const Part& published) const;
@@ -135,8 +123,7 @@ class Checkpointer {
   CheckpointOptions options_;
   int64_t saves_ = 0;
   int64_t failed_ = 0;                     ///< number of the last failed save, whose leftovers may have to be removed again
-  std::unique_ptr<std::byte[]> snapshot_;  ///< reused between saves: page faults on new memory cost more than the copy
-  size_t snapshot_bytes_ = 0;
+  StateSnapshot snapshot_;
   double waited_ = 0;  ///< seconds spent waiting for the previous save, not yet reported
   std::thread thread_;
   std::atomic<bool> abandoned_ = false;

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace trireme {
 
-CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(directory.has_filename() ? directory : directory.parent_path()) {
+CheckpointReader::CheckpointReader(const fs::path& directory, Absent absent) : directory_(directory.has_filename() ? directory : directory.parent_path()) {
   constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
   std::error_code error;
   // `latest` may be replaced during the read, so the link is followed once.
@@ -29,7 +29,9 @@ CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(direc
   for (const auto& [name, expected] : files()) {
     const std::string shard = (directory_ / name).string();
     struct stat status {};
-    if (::lstat(shard.c_str(), &status) != 0) throw DataError(concat(shard, ": cannot be read: ", std::generic_category().message(errno)));
+    const bool exists = ::lstat(shard.c_str(), &status) == 0;
+    if (!exists && errno == ENOENT && absent == Absent::kAllowed) continue;
+    if (!exists) throw DataError(concat(shard, ": cannot be read: ", std::generic_category().message(errno)));
     if (!S_ISREG(status.st_mode)) throw DataError(concat(shard, ": not a regular file"));
     if (status.st_size != expected.bytes) throw DataError(concat(shard, ": has ", status.st_size, " bytes, the manifest says ", expected.bytes));
   }
@@ -113,15 +115,33 @@ void CheckpointReader::read(const std::string& name, const Box& box, DType dtype
   if (!lies_in(box, stored.shape))
     throw DataError(concat(where, ": has shape [", stored.shape[0], ", ", stored.shape[1], "]; requested [", box.extent[0], ", ", box.extent[1],
                            "] from [", box.start[0], ", ", box.start[1], "]"));
+  if (absent_ != nullptr) std::memset(out, 0, static_cast<size_t>(box.numel() * size_of(dtype)));
   for (const StoredBox& piece : stored.boxes) {
     const Box common = intersection(piece.box, box);
     if (common.extent[0] <= 0 || common.extent[1] <= 0) continue;
+    if (absent_ != nullptr) {
+      if (!fs::exists(directory_ / piece.file)) absent_->insert(piece.file);
+      continue;
+    }
     const StoredMatrix matrix{data(name, piece).data(), stored.dtype, piece.box.extent[1], 1, piece.box.start};
     const auto [begin, end] = matrix.bytes_of(common);
     file(piece.file).load(piece.begin + begin, piece.begin + end);
     copy_box(matrix, common, box, dtype, static_cast<std::byte*>(out));
     file(piece.file).drop(piece.begin + begin, piece.begin + end);
   }
+}
+
+std::set<std::string> CheckpointReader::absent_files_of(const std::function<void()>& reads) {
+  std::set<std::string> absent;
+  absent_ = &absent;
+  try {
+    reads();
+  } catch (...) {
+    absent_ = nullptr;
+    throw;
+  }
+  absent_ = nullptr;
+  return absent;
 }
 
 NonFinite CheckpointReader::verify_digests(const std::function<void(int64_t bytes)>& progress) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -16,14 +17,17 @@
 
 namespace trireme {
 
+/// Whether files of a checkpoint may be missing when it is opened.
+enum class Absent : uint8_t { kRefused, kAllowed };
+
 /// A complete checkpoint. Nothing is used unchecked: the manifest's digest is verified when the checkpoint is opened, a file's header at first use of
 /// the file, a box's data at first read. Files must be regular files in the directory, not links; the directory itself may be given as a link
 /// (`latest`), which is followed once. Not thread-safe: one per rank.
 class CheckpointReader {
  public:
-  /// Reads and checks the manifest, and checks that every file exists and has its recorded size.
-  /// Errors: MissingFileError (no such directory), DataError naming the file or tensor that is wrong.
-  explicit CheckpointReader(const std::filesystem::path& directory);
+  /// Reads and checks the manifest, and checks that every file exists and has its recorded size; with Absent::kAllowed a file may come later, before a box
+  /// of it is read.   Errors: MissingFileError (no such directory), DataError naming the file or tensor that is wrong.
+  explicit CheckpointReader(const std::filesystem::path& directory, Absent absent = Absent::kRefused);
 
   const std::filesystem::path& directory() const { return directory_; }  ///< never a link
   const CheckpointDescription& description() const { return manifest_.description; }
@@ -40,6 +44,8 @@ class CheckpointReader {
   /// Writes the elements of `box` to `out` (row-major, box.numel() elements of `dtype`), converting between floating-point dtypes. Drops the pages it
   /// read. Errors: DataError naming the file and the tensor: missing tensor, box out of range, incompatible dtype, damaged file.
   void read(const std::string& name, const Box& box, DType dtype, void* out);
+  /// The files that the calls of read() in `reads` need and that are absent. Meanwhile read() reads nothing and writes zeros.
+  std::set<std::string> absent_files_of(const std::function<void()>& reads);
   /// Reads and verifies everything; calls `progress` with the number of bytes verified since the last call. Returns the non-finite element count of
   /// each tensor that has any. Errors: DataError naming the first damaged file, and the tensor if its data are damaged.
   NonFinite verify_digests(const std::function<void(int64_t bytes)>& progress = [](int64_t) {});
@@ -66,6 +72,7 @@ class CheckpointReader {
   std::map<std::string, std::map<std::string, Piece>> pieces_;     ///< by file and name in the file
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  ///< opened at first use
   std::unordered_set<const StoredBox*> checked_;                   ///< boxes whose digest has been verified
+  std::set<std::string>* absent_ = nullptr;                        ///< during absent_files_of(): its result
 };
 
 /// The checkpoint that `directory` refers to: itself, or the newest of a run, even if that is damaged, so that damage is never skipped silently.

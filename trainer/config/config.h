@@ -302,6 +302,9 @@ struct ResilienceConfig {
   int64_t host_wait_seconds = 600;   ///< how long the launcher waits for hosts
   std::vector<std::string> reroute;  ///< relieved ranks, each "data rank/pipeline rank": trainer/layout/rerouting.h
   int64_t reroute_from = 0;          ///< the first micro-batch that they do not begin
+  int64_t peer_copies = 0;           ///< ranks that hold a copy of each rank's state in memory
+  int64_t peer_every = 50;           ///< steps between two copies
+  std::string peer_directory = "/dev/shm";
   bool operator==(const ResilienceConfig&) const = default;
 };
 

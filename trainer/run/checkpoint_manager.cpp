@@ -64,30 +64,34 @@ void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_ste
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
   last_saved_ = step;
   in_flight_ = reports();
+  checkpointer_.save(describe(step, padding, rejected_steps, early_stopping, anomaly_window, privacy), state_tensors(trainer_));
+}
+
+CheckpointDescription CheckpointManager::describe(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
+                                                  const std::vector<StepFigures>& anomaly_window, const privacy::History& privacy) const {
   const std::vector<int64_t> rejections = island_numbers(trainer_, rejected_steps);
   const int64_t most_rejected = rejections.empty() ? rejected_steps : std::ranges::max(rejections);
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
-  checkpointer_.save({step,
-                      history_.tokens + samples * config_.training.sequence_length - padding,
-                      trainer_.accepted_steps(),
-                      to_yaml(config_),
-                      describe_model(config_.model),
-                      tokenizer_,
-                      training_data_,
-                      config_.run.seed,
-                      history_.samples + samples,
-                      describe_layout(trainer_.mesh().shape),
-                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
-                      most_rejected,
-                      history_.branch,
-                      early_stopping,
-                      anomaly_window,
-                      history_.product_algorithms,
-                      config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.micro_batches(),
-                      island_numbers(trainer_, trainer_.accepted_steps()),
-                      rejections,
-                      privacy},
-                     state_tensors(trainer_));
+  return {step,
+          history_.tokens + samples * config_.training.sequence_length - padding,
+          trainer_.accepted_steps(),
+          to_yaml(config_),
+          describe_model(config_.model),
+          tokenizer_,
+          training_data_,
+          config_.run.seed,
+          history_.samples + samples,
+          describe_layout(trainer_.mesh().shape),
+          scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
+          most_rejected,
+          history_.branch,
+          early_stopping,
+          anomaly_window,
+          history_.product_algorithms,
+          config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.micro_batches(),
+          island_numbers(trainer_, trainer_.accepted_steps()),
+          rejections,
+          privacy};
 }
 
 void CheckpointManager::poll() {

@@ -32,6 +32,9 @@ class CheckpointManager {
   /// Collective. Errors, on all ranks: IoError if this job has lost the lock on the run directory.
   void save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping = {},
             const std::vector<StepFigures>& anomaly_window = {}, const privacy::History& privacy = {});
+  /// What save() says of the state. Collective.
+  CheckpointDescription describe(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
+                                 const std::vector<StepFigures>& anomaly_window, const privacy::History& privacy) const;
   /// Step of the last save of this job, or of the checkpoint that it resumed from.
   int64_t last_saved() const { return last_saved_; }
   /// With checkpoint.keep_best: adds the validation loss after `step` to its checkpoint, if this job saved it or resumed from it, once it is published.

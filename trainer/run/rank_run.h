@@ -1,6 +1,6 @@
 #pragma once
 // Private to run.cpp, run_setup.cpp, run_evaluation.cpp, run_samples.cpp, run_anomalies.cpp, run_rebalance.cpp,
-// run_asynchronous.cpp, run_privacy.cpp, run_audit.cpp, run_member.cpp, run_coordinate.cpp and run_jobs.cpp.
+// run_asynchronous.cpp, run_peers.cpp, run_privacy.cpp, run_audit.cpp, run_member.cpp, run_coordinate.cpp and run_jobs.cpp.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -24,6 +24,7 @@
 #include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/early_stopping.h"
 #include "trainer/run/metrics_sink.h"
+#include "trainer/run/peer_copies.h"
 #include "trainer/run/private_training.h"
 #include "trainer/run/rank_figures.h"
 #include "trainer/run/rebalancer.h"
@@ -126,6 +127,11 @@ class Run {
   void report_attention(int64_t step);
   void check_replicas(int64_t step);
   void save(int64_t step);
+  std::unique_ptr<PeerState> find_peer_state(const std::vector<std::string>& checkpoints);
+  void begin_peer_copies();
+  bool copies_to_peers(int64_t step) const;
+  void copy_to_peers(int64_t step);
+  void report_peer_copy(const std::optional<PeerReport>& report);
   void record(const char* event, const nlohmann::ordered_json& fields);
   void record_start(const Resumed& resumed, const MetricsSink::Discarded& discarded);
   void begin_intervals();
@@ -183,6 +189,8 @@ class Run {
   std::optional<SaveInterval> save_interval_;  ///< rank 0, with checkpoint.every auto, from the first step on
   int64_t reported_interval_ = 0;              ///< with it: the last one in a message
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
+  std::unique_ptr<PeerCopies> peers_;               ///< with resilience.peer_copies
+  std::optional<PeerGeneration> resumed_peers_;     ///< those that this job has continued from
   std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
   std::string samples_digest_, weights_digest_;     ///< with it: PrivacyStart::data and initial_weights; empty until they are computed
   int64_t announced_ = 0;                           ///< with it: the last step in privacy.json

@@ -175,14 +175,38 @@ static Resumed resumed_from(const std::string& checkpoint, const CheckpointDescr
                   about.early_stopping,
                   about.anomaly_window,
                   about.micro_batches,
+                  {},
                   !change.changes.empty()};
   if (resumed.changed) resumed.history.branch.push_back(change);
   return resumed;
 }
 
+/// A state that a run may continue from: a checkpoint, or the copies of peers.
+struct Candidate {
+  std::string name;
+  PeerState* peers = nullptr;
+};
+
+/// Opens the candidate on all ranks. Errors: those that damage_in() returns.
+static std::unique_ptr<CheckpointReader> open_candidate(const Candidate& candidate, Communicator& world) {
+  if (candidate.peers != nullptr) return candidate.peers->open();
+  std::unique_ptr<CheckpointReader> reader;
+  collectively(world, [&] { reader = open_checkpoint(candidate.name); });
+  return reader;
+}
+
+/// The first load from peers only finds out which files this rank needs.
+static std::string load_candidate(Trainer& trainer, const Candidate& candidate, CheckpointReader& reader, bool new_loss_scale) {
+  if (candidate.peers != nullptr) candidate.peers->fetch(reader.absent_files_of([&] { load_state(trainer, reader, new_loss_scale); }));
+  return load_state(trainer, reader, new_loss_scale);
+}
+
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
-                    bool automatic, const std::set<std::string>& named) {
-  if (checkpoints.empty()) {
+                    bool automatic, const std::set<std::string>& named, PeerState* peers) {
+  std::vector<Candidate> candidates;
+  if (peers != nullptr) candidates.push_back({peers->name(), peers});
+  for (const std::string& checkpoint : checkpoints) candidates.push_back({checkpoint});
+  if (candidates.empty()) {
     collectively(trainer.mesh().world, [&] {
       if (!named.empty()) throw ConfigError(concat("--change: run.directory=", config.run.directory, " contains no checkpoint to resume from"));
     });
@@ -191,26 +215,29 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
   }
   Communicator& world = trainer.mesh().world;
   std::optional<AgreedError> damage;
-  for (const std::string& checkpoint : checkpoints) {
+  for (const Candidate& candidate : candidates) {
+    const std::string& name = candidate.name;
     std::unique_ptr<CheckpointReader> reader;
     ConfigChange change;
-    damage = damage_in([&] { collectively(world, [&] { reader = open_checkpoint(checkpoint); }); });
+    damage = damage_in([&] { reader = open_candidate(candidate, world); });
     if (!damage) {
-      collectively(world, [&] { change = check_resumable(*reader, checkpoint, config, training_data, named); });
+      collectively(world, [&] { change = check_resumable(*reader, name, config, training_data, named); });
       damage = damage_in([&] {
-        const std::string note = load_state(trainer, *reader, restarts_loss_scale(change));
+        const std::string note = load_candidate(trainer, candidate, *reader, restarts_loss_scale(change));
         if (!note.empty() && world.rank() == 0) std::cerr << concat("note: ", note, "\n");
       });
     }
     if (!damage) {
-      if (world.rank() == 0) note_average(*reader, checkpoint, config);
-      Resumed resumed = resumed_from(checkpoint, reader->description(), change, trainer.mesh().at.island);
+      if (world.rank() == 0) note_average(*reader, name, config);
+      Resumed resumed = resumed_from(name, reader->description(), change, trainer.mesh().at.island);
+      if (candidate.peers != nullptr) resumed.peers = candidate.peers->generation();
       trainer.set_data_start(data_start(resumed.history.branch));
       return resumed;
     }
-    if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", checkpoint, ": ", printable(damage->what()), "\n");
+    if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", name, ": ", printable(damage->what()), "\n");
   }
   if (!automatic) throw *damage;
+  if (checkpoints.empty()) return load_newest(trainer, checkpoints, config, training_data, automatic, named);  // the copies were the only state
   // Starting over could destroy recoverable data.
   throw AgreedError(
       ExitCode::kData,

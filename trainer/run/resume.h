@@ -7,6 +7,7 @@
 #include "trainer/huggingface/weight_source.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/run/change.h"
+#include "trainer/run/peer_state.h"
 
 namespace trireme {
 
@@ -32,7 +33,7 @@ ConfigChange check_resumable(const CheckpointReader& reader, const std::string& 
 /// tokenizer differs.
 void check_initial_weights(const WeightSource& source, const Config& config);
 
-/// The checkpoint that a run resumes from, its step, and the number of consecutive rejected steps up to it, of this rank's island; empty and 0 for a new
+/// The checkpoint that a run resumes from, or PeerState::name(), its step, and the number of consecutive rejected steps up to it, of this rank's island; empty and 0 for a new
 /// run.
 struct Resumed {
   std::string checkpoint;
@@ -42,14 +43,16 @@ struct Resumed {
   StopState early_stopping = {};
   std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
   std::vector<int> micro_batches = {};           ///< CheckpointDescription::micro_batches
+  std::optional<PeerGeneration> peers = {};      ///< the peer copies that `checkpoint` names
   bool changed = false;                          ///< the last entry of history.branch is a change made by this resume
 };
-/// Loads the first valid one of `checkpoints` into `trainer`; without checkpoints, initialises it from training.initial_weights or the seed.
+/// Loads `peers`, if given, or else the first valid one of `checkpoints` into `trainer`; without any, initialises it from training.initial_weights or the
+/// seed.
 /// Incomplete and damaged checkpoints are skipped with a warning if `automatic`, i.e. if the user named no checkpoint.
 /// `named`: the keys that may change (changeable_keys). Collective.
 /// Errors, on all ranks: those of check_resumable for a valid checkpoint, since they apply to all of the run; DataError if none is valid; ConfigError
 /// if keys may change, but there is no checkpoint.
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
-                    bool automatic, const std::set<std::string>& named);
+                    bool automatic, const std::set<std::string>& named, PeerState* peers = nullptr);
 
 }  // namespace trireme

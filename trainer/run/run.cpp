@@ -345,10 +345,12 @@ bool Run::train_steps() {
     const bool saves =
         step == last ? !is_member() : rounds().is_due(step, interval) || saves_anyway(step) || news == kStop || news == kSave || news == kSaveDue;
     const bool checks = rounds().is_due(step, check);
-    if (checks || saves || samples_at(step) || evaluates_at(step)) finish_step();
+    const bool copies = copies_to_peers(step);
+    if (checks || saves || copies || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
     if (checks && !saves) check_replicas(step);
     if (saves) save(step);
+    if (copies) copy_to_peers(step);
     checkpoints_->poll();
     if (const SaveReport* const saved = checkpoints_->outcome(); saved != nullptr && save_interval_)
       save_interval_->written(saved->error ? std::nullopt : std::optional(saved->write_seconds));
@@ -356,8 +358,8 @@ bool Run::train_steps() {
     if (samples_at(step) && !stopped) sample(step);
     if (evaluates_at(step) && !evaluate(step)) stopped = true;
     if (!saves && (stopped || stopper_.reached()) && (step < last || !is_member())) save(step);
-    if (checks || saves || samples_at(step) || evaluates_at(step)) continue_training();
-    if (checks || saves || samples_at(step)) set_timeout();
+    if (checks || saves || copies || samples_at(step) || evaluates_at(step)) continue_training();
+    if (checks || saves || copies || samples_at(step)) set_timeout();
   }
   if (!is_member()) return stopped;
   if (has_ended_) save(done_ = last);
@@ -376,6 +378,7 @@ ExitCode Run::end_training(bool stopped) {
   const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   checkpoints_->remove_old();
+  if (peers_) peers_->remove();
   collectively(world_, [&] {
     if (const std::string error = reporter_.write_error(); !error.empty()) throw IoError(error + "; its last lines are lost");
   });

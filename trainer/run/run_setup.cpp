@@ -75,6 +75,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   if (reports() && groups.size() > 1)
     blend_.emplace(static_cast<uint64_t>(config_.run.seed), groups, config_.training.global_batch_size, data_start(history_.branch));
   if (recalled_loss_) checkpoints_->evaluated(done_, *recalled_loss_);
+  begin_peer_copies();
 }
 
 void Run::make_trainer() {
@@ -136,11 +137,13 @@ void Run::resume() {
   std::vector<std::string> checkpoints = candidates();
   for (bool locked = false;;) {
     const auto begin = std::chrono::steady_clock::now();
-    const Resumed resumed =
-        load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto" || is_run_directory(options_.resume), options_.change);
+    const std::unique_ptr<PeerState> peers = find_peer_state(checkpoints);
+    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_,
+                                        options_.resume == "auto" || is_run_directory(options_.resume), options_.change, peers.get());
     load_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     done_ = resumed.step;
     history_ = resumed.history;
+    resumed_peers_ = resumed.peers;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     open_privacy(resumed);
     recall_evaluation(resumed);
@@ -250,6 +253,7 @@ void Run::open_directory(const Resumed& resumed) {
   if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
     point_latest(checkpoints, checkpoint_name(done_), session_);
   write_durably(directory() / "config.yaml", to_yaml(config_));
+  if (config_.resilience.peer_copies > 0 || fs::exists(directory() / kPeerRecordName)) write_peer_record(directory(), {session_, resumed.peers});
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
   const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(directory() / "metrics.jsonl") : fs::path();

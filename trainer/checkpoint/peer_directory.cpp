@@ -1,0 +1,172 @@
+#include "trainer/checkpoint/peer_directory.h"
+
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/files/digest.h"
+#include "trainer/files/durable_file.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr const char* kHolder = "holder-";
+
+std::string name_of_generation(const PeerGeneration& generation) {
+  return concat(checkpoint_name(generation.step), ".", generation.session, ".", generation.ranks);
+}
+
+template <class T>
+bool read_number(std::string_view text, T& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number >= 0;
+}
+
+std::optional<PeerGeneration> parse_generation(const std::string& name) {
+  const size_t first = name.find('.'), last = name.rfind('.');
+  PeerGeneration generation;
+  if (first == name.npos || first == last || !name.starts_with("step-")) return std::nullopt;
+  generation.session = name.substr(first + 1, last - first - 1);
+  if (!read_number(std::string_view(name).substr(5, first - 5), generation.step) || !read_number(name.substr(last + 1), generation.ranks)) return std::nullopt;
+  return name_of_generation(generation) == name ? std::optional(generation) : std::nullopt;
+}
+
+/// The number of "PREFIX00003SUFFIX".
+std::optional<int> numbered(const std::string& name, const std::string& prefix, const std::string& suffix) {
+  int number = 0;
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size()) return std::nullopt;
+  if (!read_number(std::string_view(name).substr(prefix.size(), name.size() - prefix.size() - suffix.size()), number)) return std::nullopt;
+  return number;
+}
+
+std::vector<fs::path> entries_of(const fs::path& directory) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator item(directory, error), end; !error && item != end; item.increment(error)) found.push_back(item->path());
+  return found;
+}
+
+nlohmann::ordered_json to_json(const PeerGeneration& generation) {
+  return {{"step", generation.step}, {"session", generation.session}, {"ranks", generation.ranks}};
+}
+
+}  // namespace
+
+PeerDirectory::PeerDirectory(const fs::path& place, const fs::path& run_directory) : place_(place) {
+  std::error_code error;
+  const fs::path run = fs::weakly_canonical(fs::absolute(run_directory), error);
+  const std::string digest = digest_of((error ? fs::absolute(run_directory) : run).string());
+  path_ = place_ / concat("trireme-", ::geteuid(), "-", digest.substr(digest.find(':') + 1, 16));
+}
+
+fs::path PeerDirectory::of(int holder, const PeerGeneration& generation) const {
+  return path_ / (kHolder + padded(holder, 5)) / name_of_generation(generation);
+}
+
+/// Any user can create files with this name in a shared directory.
+bool PeerDirectory::is_own() const {
+  struct stat status {};
+  return ::lstat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+}
+
+void PeerDirectory::create() const {
+  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
+    throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " cannot be created: ", std::strerror(errno),
+                             "; allowed a directory in memory that every host has, such as /dev/shm"));
+  if (!is_own())
+    throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
+}
+
+std::vector<PeerPart> PeerDirectory::parts() const {
+  std::vector<PeerPart> found;
+  if (!is_own()) return found;
+  for (const fs::path& of_holder : entries_of(path_)) {
+    const std::optional<int> holder = numbered(of_holder.filename().string(), kHolder, "");
+    if (!holder) continue;
+    for (const fs::path& of_state : entries_of(of_holder)) {
+      const std::optional<PeerGeneration> generation = parse_generation(of_state.filename().string());
+      std::error_code error;
+      if (!generation || !fs::is_regular_file(of_state / kPeerAboutName, error)) continue;
+      for (const fs::path& file : entries_of(of_state))
+        if (const std::optional<int> source = numbered(file.filename().string(), "rank-", ".json")) found.push_back({*generation, *source, *holder});
+    }
+  }
+  return found;
+}
+
+void PeerDirectory::keep_only(int holder, const std::function<bool(const PeerGeneration&)>& keeps) const {
+  if (!is_own()) return;
+  std::error_code ignored;
+  for (const fs::path& of_holder : entries_of(path_)) {
+    const std::optional<int> owner = numbered(of_holder.filename().string(), kHolder, "");
+    if (holder >= 0 && owner != holder) continue;
+    if (!owner) fs::remove_all(of_holder, ignored);  // left by a job that ended while it loaded
+    if (!owner) continue;
+    for (const fs::path& of_state : entries_of(of_holder)) {
+      const std::optional<PeerGeneration> generation = parse_generation(of_state.filename().string());
+      if (!generation || !keeps(*generation)) fs::remove_all(of_state, ignored);
+    }
+  }
+}
+
+void PeerDirectory::remove() const {
+  std::error_code ignored;
+  if (is_own()) fs::remove_all(path_, ignored);
+}
+
+int64_t PeerDirectory::bytes() const {
+  int64_t sum = 0;
+  std::error_code error;
+  if (!is_own()) return 0;
+  for (fs::recursive_directory_iterator item(path_, error), end; !error && item != end; item.increment(error)) {
+    std::error_code gone;
+    if (item->is_regular_file(gone)) sum += static_cast<int64_t>(item->file_size(gone));
+  }
+  return sum;
+}
+
+std::string PeerDirectory::host() const {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  ::gethostname(name.data(), HOST_NAME_MAX);
+  struct stat status {};
+  ::stat(place_.c_str(), &status);
+  return concat(name.data(), " ", status.st_dev, ":", status.st_ino);
+}
+
+std::optional<PeerRecord> read_peer_record(const fs::path& run_directory) {
+  const fs::path path = run_directory / kPeerRecordName;
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  try {
+    const nlohmann::json object = nlohmann::json::parse(read_text(path));
+    PeerRecord record{object.at("session").get<std::string>()};
+    if (object.contains("before")) {
+      const nlohmann::json& before = object.at("before");
+      record.before = {before.at("step").get<int64_t>(), before.at("session").get<std::string>(), before.at("ranks").get<int>()};
+    }
+    return record;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+void write_peer_record(const fs::path& run_directory, const PeerRecord& record) {
+  nlohmann::ordered_json object = {{"session", record.session}};
+  if (record.before) object["before"] = to_json(*record.before);
+  write_durably(run_directory / kPeerRecordName, object.dump() + "\n");
+}
+
+}  // namespace trireme

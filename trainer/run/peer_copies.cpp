@@ -1,0 +1,265 @@
+#include "trainer/run/peer_copies.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "kernels/core/counted.h"
+#include "trainer/checkpoint/peer_placement.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/random_access_file.h"
+#include "trainer/loop/collectively.h"
+#include "trainer/loop/state.h"
+#include "trainer/plan/text.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kPieceBytes = 1 << 20;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+/// What the sender of a part says first. The bytes of the two files follow, and the receiver answers with one byte: 0 if it has kept them.
+struct PartHeader {
+  int64_t step = 0;
+  int64_t tensor_bytes = 0;  ///< of the safetensors file; 0: the rank has no tensors
+  int64_t index_bytes = 0;   ///< of its Contents
+};
+
+template <class T>
+std::span<const std::byte> bytes_of_value(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+void send_file(const Link& link, const fs::path& path, int64_t bytes, std::vector<std::byte>& piece) {
+  if (bytes == 0) return;
+  const RandomAccessFile file(path.string());
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    const int64_t count = std::min(kPieceBytes, bytes - at);
+    file.read(at, count, piece.data());
+    link.send({piece.data(), static_cast<size_t>(count)});
+  }
+}
+
+int64_t size_of_file(const fs::path& path) {
+  std::error_code missing;
+  const auto size = fs::file_size(path, missing);
+  return missing ? 0 : static_cast<int64_t>(size);
+}
+
+}  // namespace
+
+PeerCopies::PeerCopies(Trainer& trainer, const Config& config, const std::string& session, std::optional<PeerGeneration> before)
+    : trainer_(trainer),
+      world_(trainer.mesh().world),
+      copies_(static_cast<int>(config.resilience.peer_copies)),
+      every_(config.resilience.peer_every),
+      place_(config.resilience.peer_directory),
+      session_(session),
+      before_(std::move(before)),
+      directory_(place_, config.run.directory) {
+  hosts_ = all_gather_strings(world_, directory_.host());
+  domains_ = failure_domains(hosts_);
+  collectively(world_, [&] {
+    const bool one_host = domains_.size() == hosts_.size();
+    if (static_cast<size_t>(copies_) >= domains_.size())
+      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the job runs on ", counted(static_cast<int64_t>(domains_.size()), one_host ? "rank" : "host"),
+                               ", and each copy of a state is on another one; allowed 0 to ", domains_.size() - 1));
+    directory_.create();
+  });
+  const std::vector<std::vector<int>> holders = peer_holders(domains_, copies_);
+  const std::vector<int> groups = peer_groups(domains_, copies_);
+  const auto own = static_cast<size_t>(world_.rank());
+  holders_ = holders[own];
+  for (size_t rank = 0; rank < holders.size(); ++rank) {
+    if (std::ranges::find(holders[rank], world_.rank()) != holders[rank].end()) sources_.push_back(static_cast<int>(rank));
+    if (groups[rank] == groups[own]) members_.push_back(static_cast<int>(rank));
+  }
+  check_memory();
+  group_ = world_.host_group(members_, "peers");
+  collectively(world_, [&] { links_ = std::make_unique<RankLinks>(*group_, is_encrypted(config.security)); });
+  for (const int source : sources_) servers_.emplace_back([this, source] { serve(source); });
+}
+
+PeerCopies::~PeerCopies() {
+  if (links_) links_->shut_down();
+  if (thread_.joinable()) thread_.join();
+  for (std::thread& server : servers_) server.join();
+}
+
+/// Two copies of the own part and of each held one are on the host at a time.
+void PeerCopies::check_memory() {
+  collectively(world_, [&] { part_bytes_ = bytes_of(state_tensors(trainer_)); });
+  const std::vector<std::string> parts = all_gather_strings(world_, std::to_string(part_bytes_));
+  int64_t mine = part_bytes_;
+  for (const int source : sources_) mine += std::stoll(parts[static_cast<size_t>(source)]);
+  const std::vector<std::string> all = all_gather_strings(world_, std::to_string(2 * mine));
+  const std::string& host = hosts_[static_cast<size_t>(world_.rank())];
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (hosts_[rank] == host) host_bytes_ += std::stoll(all[rank]);
+  collectively(world_, [&] {
+    struct statvfs status {};
+    if (::statvfs(place_.c_str(), &status) != 0) throw ConfigError(concat("resilience.peer_directory=", place_, ": cannot be read"));
+    const int64_t free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize) + directory_.bytes();
+    if (free < host_bytes_)
+      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the copies on host ", host.substr(0, host.find(' ')), " take ", bytes_text(static_cast<double>(host_bytes_)),
+                               ", and ", place_, " has room for ", bytes_text(static_cast<double>(free)),
+                               "; allowed fewer copies, or a resilience.peer_directory with more room (a container's /dev/shm is often small)"));
+  });
+}
+
+std::string PeerCopies::text() const {
+  const bool one_host = std::ranges::all_of(hosts_, [&](const std::string& host) { return host == hosts_.front(); });
+  return concat("peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
+                one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts", "; they take ",
+                bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
+}
+
+void PeerCopies::fail(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = reason.empty() ? "unknown error" : reason;
+}
+
+std::optional<PeerReport> PeerCopies::save(const CheckpointDescription& description) {
+  const auto begin = Clock::now();
+  const std::optional<PeerReport> ended = finish();
+  writing_ = {description.step, session_, world_.size()};
+  forget_older();
+  CheckpointDescription about = description;
+  about.tokenizer.files.clear();  // copies contain no files of the tokenizer
+  in_flight_ = PeerReport{description.step};
+  std::vector<StateTensor> tensors = state_tensors(trainer_);
+  const std::string text = manifest_text({std::move(about), {}});
+  if (snapshot_.take(tensors)) {
+    try {
+      thread_ = std::thread([this, text, tensors] { copy(writing_, text, tensors); });
+    } catch (const std::system_error& error) {
+      fail(concat("cannot start a thread: ", error.what()));
+    }
+  } else {
+    fail("no memory for a copy of the state");
+  }
+  in_flight_->stall_seconds = seconds_since(begin);
+  return ended;
+}
+
+/// Waits for the copy in flight, on all ranks.
+std::optional<PeerReport> PeerCopies::finish() {
+  if (!in_flight_) return std::nullopt;
+  const auto begin = Clock::now();
+  if (thread_.joinable()) thread_.join();
+  std::string failure;
+  {
+    const std::lock_guard lock(mutex_);
+    failure = std::exchange(failure_, {});
+  }
+  const std::vector<std::string> failures = all_gather_strings(world_, failure);
+  PeerReport report = *std::exchange(in_flight_, std::nullopt);
+  report.stall_seconds += seconds_since(begin);
+  const auto first = std::ranges::find_if(failures, [](const std::string& each) { return !each.empty(); });
+  if (first != failures.end())
+    report.error = concat("rank ", first - failures.begin(), ": ", *first);
+  else
+    complete_ = writing_;
+  return report;
+}
+
+/// Removes what is neither complete nor about to be written. The first rank of a host also removes what is left of ranks that the job does not have any more.
+void PeerCopies::forget_older() {
+  directory_.keep_only(world_.rank(), [&](const PeerGeneration& generation) {
+    return complete_ ? generation == complete_ || generation == writing_ : generation.session == session_ || generation == before_;
+  });
+  if (!complete_ || !before_ || !is_first_of_host()) return;
+  before_.reset();
+  directory_.keep_only(-1, [&](const PeerGeneration& generation) { return generation.session == session_; });
+}
+
+bool PeerCopies::is_first_of_host() const {
+  return std::ranges::find(hosts_, hosts_[static_cast<size_t>(world_.rank())]) - hosts_.begin() == world_.rank();
+}
+
+void PeerCopies::copy(const PeerGeneration& generation, const std::string& about, const std::vector<StateTensor>& tensors) noexcept {
+  const auto begin = Clock::now();
+  try {
+    const fs::path directory = directory_.of(world_.rank(), generation);
+    fs::create_directories(directory);
+    write_durably(directory / kPeerAboutName, about);
+    write_part(directory, world_.rank(), tensors, {.read_back = false});
+    for (const int holder : holders_) send(generation, holder);
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  in_flight_->copy_seconds = seconds_since(begin);
+}
+
+void PeerCopies::send(const PeerGeneration& generation, int holder) {
+  const fs::path part = directory_.of(world_.rank(), generation) / part_name(world_.rank());
+  const fs::path tensors = part.string() + ".safetensors", index = part.string() + ".json";
+  const PartHeader header{generation.step, size_of_file(tensors), size_of_file(index)};
+  const Link& link = links_->to_server(static_cast<int>(std::ranges::find(members_, holder) - members_.begin()));
+  std::vector<std::byte> piece(static_cast<size_t>(kPieceBytes));
+  link.send(bytes_of_value(header));
+  send_file(link, tensors, header.tensor_bytes, piece);
+  send_file(link, index, header.index_bytes, piece);
+  std::byte answer{};
+  if (!link.receive({&answer, 1})) throw IoError(concat("rank ", holder, " has closed its connection"));
+  if (answer != std::byte{0}) throw IoError(concat("rank ", holder, " could not keep its copy"));
+  in_flight_->sent_bytes += header.tensor_bytes + header.index_bytes;
+}
+
+/// Receives the parts of one rank until its connection ends.
+void PeerCopies::serve(int source) {
+  const Link& link = links_->from_client(static_cast<int>(std::ranges::find(members_, source) - members_.begin()));
+  try {
+    for (;;) receive(source, link);
+  } catch (const std::exception&) {  // the connection has ended, as the job does
+  }
+}
+
+void PeerCopies::receive(int source, const Link& link) {
+  PartHeader header;
+  if (!link.receive(std::as_writable_bytes(std::span(&header, 1)))) throw IoError("closed");
+  const fs::path directory = directory_.of(world_.rank(), {header.step, session_, world_.size()});
+  std::vector<std::byte> piece(static_cast<size_t>(kPieceBytes));
+  std::string failure;
+  const auto guarded = [&](const auto& body) {  // what cannot be kept is still received, so that the next part is found
+    if (!failure.empty()) return;
+    try {
+      body();
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+  };
+  guarded([&] { fs::create_directories(directory); });
+  const std::array<std::pair<const char*, int64_t>, 2> files{{{".safetensors", header.tensor_bytes}, {".json", header.index_bytes}}};
+  for (const auto& [suffix, bytes] : files) {
+    if (bytes == 0) continue;
+    std::unique_ptr<DurableFile> file;
+    guarded([&, suffix = suffix] { file = std::make_unique<DurableFile>(directory / (part_name(source) + suffix)); });
+    for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+      const auto count = static_cast<size_t>(std::min(kPieceBytes, bytes - at));
+      if (!link.receive({piece.data(), count})) throw IoError("closed");
+      guarded([&] { file->write(piece.data(), count); });
+    }
+    guarded([&] { file->commit(); });
+  }
+  if (!failure.empty()) fail(failure);
+  const std::byte answer{failure.empty() ? uint8_t{0} : uint8_t{1}};
+  link.send({&answer, 1});
+}
+
+void PeerCopies::remove() {
+  finish();
+  world_.barrier();  // no rank sends any more
+  if (is_first_of_host()) directory_.remove();
+}
+
+}  // namespace trireme
