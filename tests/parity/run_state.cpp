@@ -64,9 +64,7 @@ std::vector<double> gathered_gradient(Trainer& trainer) {
   return gradient;
 }
 
-void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {
-  Communicator& world = trainer.mesh().world;
-  Checkpointer checkpointer({directory, "session", world.rank(), world.size(), 0, false, std::chrono::seconds(60)});
+CheckpointDescription description_of_step(Trainer& trainer, int64_t step) {
   CheckpointDescription about;
   about.step = step;
   about.optimizer_steps = trainer.accepted_steps();
@@ -78,6 +76,13 @@ void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step
   about.config = to_yaml(config);
   about.model = nlohmann::json::object();
   about.layout = describe_layout(trainer.mesh().shape);
+  return about;
+}
+
+void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {
+  Communicator& world = trainer.mesh().world;
+  Checkpointer checkpointer({directory, "session", world.rank(), world.size(), 0, false, std::chrono::seconds(60)});
+  const CheckpointDescription about = description_of_step(trainer, step);
   std::vector<StateTensor> tensors = state_tensors(trainer);
   change(tensors);
   checkpointer.save(about, tensors);

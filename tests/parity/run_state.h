@@ -44,6 +44,9 @@ std::vector<double> flattened(const GlobalTensors& tensors);
 /// The gradient of the last step of all ranks, likewise. Collective. Throws if copies of it differ.
 std::vector<double> gathered_gradient(Trainer& trainer);
 
+/// What a checkpoint after `step` steps says of the state. Collective.
+CheckpointDescription description_of_step(Trainer& trainer, int64_t step);
+
 /// Saves a checkpoint of step `step` in `directory` from all ranks, after applying `change` to the tensors this rank writes. Collective.
 void save(
     Trainer& trainer, const std::filesystem::path& directory, int64_t step,

@@ -123,9 +123,15 @@ std::string PeerCopies::text() const {
                 bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
 }
 
-void PeerCopies::fail(const std::string& reason) {
+void PeerCopies::fail(int64_t step, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (failure_.empty()) failure_ = reason.empty() ? "unknown error" : reason;
+  if (failure_.first != step) failure_ = {step, reason.empty() ? "unknown error" : reason};
+}
+
+/// Why the copy of a step failed on this rank; empty if it did not. What this rank could not receive may come later: then its sender knows.
+std::string PeerCopies::failure_of(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  return failure_.first == step ? failure_.second : "";
 }
 
 std::optional<PeerReport> PeerCopies::save(const CheckpointDescription& description) {
@@ -142,10 +148,10 @@ std::optional<PeerReport> PeerCopies::save(const CheckpointDescription& descript
     try {
       thread_ = std::thread([this, text, tensors] { copy(writing_, text, tensors); });
     } catch (const std::system_error& error) {
-      fail(concat("cannot start a thread: ", error.what()));
+      fail(description.step, concat("cannot start a thread: ", error.what()));
     }
   } else {
-    fail("no memory for a copy of the state");
+    fail(description.step, "no memory for a copy of the state");
   }
   in_flight_->stall_seconds = seconds_since(begin);
   return ended;
@@ -156,12 +162,7 @@ std::optional<PeerReport> PeerCopies::finish() {
   if (!in_flight_) return std::nullopt;
   const auto begin = Clock::now();
   if (thread_.joinable()) thread_.join();
-  std::string failure;
-  {
-    const std::lock_guard lock(mutex_);
-    failure = std::exchange(failure_, {});
-  }
-  const std::vector<std::string> failures = all_gather_strings(world_, failure);
+  const std::vector<std::string> failures = all_gather_strings(world_, failure_of(in_flight_->step));
   PeerReport report = *std::exchange(in_flight_, std::nullopt);
   report.stall_seconds += seconds_since(begin);
   const auto first = std::ranges::find_if(failures, [](const std::string& each) { return !each.empty(); });
@@ -195,7 +196,7 @@ void PeerCopies::copy(const PeerGeneration& generation, const std::string& about
     write_part(directory, world_.rank(), tensors, {.read_back = false});
     for (const int holder : holders_) send(generation, holder);
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(generation.step, error.what());
   }
   in_flight_->copy_seconds = seconds_since(begin);
 }
@@ -251,7 +252,7 @@ void PeerCopies::receive(int source, const Link& link) {
     }
     guarded([&] { file->commit(); });
   }
-  if (!failure.empty()) fail(failure);
+  if (!failure.empty()) fail(header.step, failure);
   const std::byte answer{failure.empty() ? uint8_t{0} : uint8_t{1}};
   link.send({&answer, 1});
 }

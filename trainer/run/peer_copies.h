@@ -41,6 +41,8 @@ class PeerCopies {
   /// Waits for the copy before, and begins that of the current state; a thread continues it after the return. Returns how the copy before has ended, if there
   /// was one. Collective.
   std::optional<PeerReport> save(const CheckpointDescription& description);
+  /// Waits for the copy in progress; returns how it has ended, if there was one. Collective.
+  std::optional<PeerReport> finish();
   /// Waits for the copy in progress and removes all copies of the run: its last state is in a checkpoint. Collective.
   void remove();
   /// Where the copies are and what they cost, for the user.
@@ -52,10 +54,10 @@ class PeerCopies {
   void send(const PeerGeneration& generation, int holder);
   void serve(int source);
   void receive(int source, const Link& link);
-  std::optional<PeerReport> finish();
   void forget_older();
   bool is_first_of_host() const;
-  void fail(const std::string& reason);
+  void fail(int64_t step, const std::string& reason);
+  std::string failure_of(int64_t step);
 
   Trainer& trainer_;
   Communicator& world_;
@@ -78,7 +80,7 @@ class PeerCopies {
   std::thread thread_;
   std::vector<std::thread> servers_;
   std::mutex mutex_;
-  std::string failure_;                        ///< of this rank in the copy in flight
+  std::pair<int64_t, std::string> failure_;    ///< step and reason of the last copy that failed on this rank
 };
 
 }  // namespace trireme
