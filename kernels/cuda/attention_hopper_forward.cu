@@ -15,8 +15,8 @@
 namespace trireme::cuda {
 namespace {
 
-constexpr int kKeys = 128;      // of a tile
-constexpr int kItemSlots = 4;   // of the ring of items that a block has taken
+constexpr int kKeys = 128;     // of a tile
+constexpr int kItemSlots = 4;  // of the ring of items that a block has taken
 
 /// Roles and sizes of a block. There are as many computing warpgroups as leave each thread the registers for its sums, scores and probabilities.
 template <int H>
