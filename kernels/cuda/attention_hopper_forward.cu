@@ -68,7 +68,7 @@ struct Tiles {
     end_key = first_row + Block<H>::kRows < layout.sequence ? first_row + Block<H>::kRows : layout.sequence;
     key = first_key;
   }
-  /// All lanes of a warp must call. By the shuffle the compiler knows that they go on alike.
+  /// All lanes of a warp must call. By the shuffle the compiler knows that all of them get one item.
   __device__ void next_item() {
     ++round;
     begin(__shfl_sync(~0u, items[round % kItemSlots], 0));
