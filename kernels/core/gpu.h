@@ -62,6 +62,8 @@ class Gpu {
   int64_t free_bytes() const;
   /// Scratch memory of one operation: the next one queued on the compute stream may overwrite it. At most kScratchBytes.
   void* scratch(int64_t bytes) const;
+  /// A counter on the device for one operation at a time. It is zero before each kernel, and a kernel that counts with it leaves zero behind.
+  uint32_t* ticket() const;
 
   void fill_bytes(void* memory, int value, int64_t bytes);
   void copy(const void* from, void* to, int64_t bytes);  ///< within the device

@@ -3,9 +3,11 @@
 // the others. Each of these computes 64 queries of one head, and all share the tiles of keys and values. The scores of the next tile and the product
 // with the values of this one run together. Scores, probabilities and sums stay in registers.
 //
-// A block works through one item, which is kRows queries of one head, or through several. Its steps are numbered through all items, and so are the
-// tiles of keys and values. Step t multiplies the keys of tile t + 1 and the values of tile t; the keys of tile 0 are multiplied before step 0.
-// Therefore the last step of an item computes the first scores of the next one, whose queries and first keys have been loaded by then.
+// An item is kRows queries of one head. There are no more blocks than multiprocessors. The first item of a block is that of its index, and it takes
+// each further one by a ticket, because items differ in length: a block that has had short ones takes more of them. Steps of a block are numbered
+// through all its items, and so are the tiles of keys and values. Step t multiplies the keys of tile t + 1 and the values of tile t; the keys of tile 0
+// are multiplied before step 0. Therefore the last step of an item computes the first scores of the next one, whose queries and first keys have been
+// loaded by then.
 #include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_panels.cuh"
@@ -13,7 +15,8 @@
 namespace trireme::cuda {
 namespace {
 
-constexpr int kKeys = 128;  // of a tile
+constexpr int kKeys = 128;     // of a tile
+constexpr int kItemSlots = 4;  // of the ring of items that a block has taken
 
 /// Roles and sizes of a block. There are as many computing warpgroups as leave each thread the registers for its sums, scores and probabilities.
 template <int H>
@@ -27,6 +30,7 @@ struct Block {
   // Named barriers. Those of step t are of slot t % 2, which contains the values of the step; its keys are in the other slot.
   static constexpr int kRead = 1;    // + slot: the computing warpgroups arrive when they have read a step's tiles, and the loading one waits
   static constexpr int kLoaded = 3;  // + slot + 2 * group: the loading warpgroup arrives with a step's tiles, and the computing one `group` waits
+  static constexpr int kTaken = kLoaded + 2 * kGroups;  // the loading warpgroup meets when its first thread has taken the second item
 };
 
 template <int H>
@@ -35,6 +39,7 @@ struct ForwardMemory {
   using KeyTile = Panels<H, kKeys>;
   alignas(1024) unsigned char queries[2][QueryTile::kBytes];  // of this item and the next
   unsigned char keys[2][KeyTile::kBytes], values[2][KeyTile::kBytes];
+  int items[kItemSlots];  // of round r in slot r % kItemSlots
 };
 
 /// Walks over the tiles of keys of a block's items.
@@ -42,18 +47,19 @@ template <int H, bool kBounded>
 struct Tiles {
   const AttentionLayout& layout;
   const BlockOrder& order;
+  const int (&items)[kItemSlots];
   int round = 0;           // the number of the item among those of the block
   int head, first_row;     // of the item
   int first_key, end_key;  // the keys that its queries attend to
   int key;                 // the first one of the tile
   bool more = true;
 
-  __device__ Tiles(const AttentionLayout& of_layout, const BlockOrder& of_order) : layout(of_layout), order(of_order) { begin(); }
-  /// Every other round is taken in reverse, so that no block gets the longest item of each.
-  __device__ void begin() {
-    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    const int index = round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
-    more = index < order.items * order.tiles;
+  __device__ Tiles(const AttentionLayout& of_layout, const BlockOrder& of_order, const int (&of_items)[kItemSlots])
+      : layout(of_layout), order(of_order), items(of_items) {
+    begin(static_cast<int>(blockIdx.x));
+  }
+  __device__ void begin(int index) {
+    more = index < order.blocks();
     if (!more) return;
     const auto [item, place] = order.place(index);
     head = item;
@@ -62,36 +68,50 @@ struct Tiles {
     end_key = first_row + Block<H>::kRows < layout.sequence ? first_row + Block<H>::kRows : layout.sequence;
     key = first_key;
   }
+  /// All lanes of a warp must call. By the shuffle the compiler knows that all of them get one item.
   __device__ void next_item() {
     ++round;
-    begin();
+    begin(__shfl_sync(~0u, items[round % kItemSlots], 0));
   }
   __device__ void advance() {
     key += kKeys;
     if (key >= end_key) next_item();
   }
+  __device__ bool begins_item() const { return more && key == first_key; }
 };
 
-/// The loading warpgroup.
+/// The loading warpgroup. In step t it loads the keys of tile t + 1, and `tile` goes from tile t to that one.
+///
+/// If tile t + 1 begins an item, of round r, then thread 0 takes the item of round r + 1 and writes it before it arrives at kLoaded of step t. The
+/// ticket's latency is thus hidden behind loads. The others read that item no earlier than in step t + 1, where tile t + 2 may begin it:
+///  - Loading threads read it behind the barrier kRead of step t + 1, to which thread 0 also goes. Before step 1 there is no kRead, but kTaken.
+///  - Computing warpgroups read it in the last step of round r, at the earliest t + 1, and have waited for kLoaded of step t before.
+/// The item of round r + 3 is taken in step t + 2 at the earliest, where the loading warpgroup waits until the computing ones have finished step t. They
+/// read the item of round r in their step t, the last one of round r - 1. Therefore three slots are enough, even if each item has one tile. A fourth
+/// one makes the index a mask.
 template <class T, int H, bool kBounded>
-__device__ inline void load_tiles(ForwardMemory<H>& memory, const Tiles<H, kBounded>& tiles, const T* qkv, int thread) {
+__device__ inline void load_tiles(ForwardMemory<H>& memory, Tiles<H, kBounded> tile, const T* qkv, uint32_t* ticket, int thread) {
   using B = Block<H>;
-  const AttentionLayout& layout = tiles.layout;
-  Tiles<H, kBounded> keys = tiles, values = tiles;
+  const AttentionLayout& layout = tile.layout;
+  uint32_t taken = 0;  // by thread 0
   const auto load_keys = [&](int slot) {
-    if (!keys.more) return;
-    if (keys.key == keys.first_key) {
-      const T* const queries = qkv + layout.query(keys.head) + keys.first_row * layout.columns;
-      load_panels<H, B::kRows, B::kLoading>(memory.queries[keys.round % 2], queries, layout.columns, layout.sequence - keys.first_row, thread);
+    if (!tile.more) return;
+    if (tile.begins_item()) {
+      // Each block takes tickets up to the first one beyond the last item. The blocks take `blocks` tickets together, so the last one wraps the counter
+      // to zero, where the next launch needs it.
+      if (thread == 0) taken = atomicInc(ticket, static_cast<uint32_t>(tile.order.blocks() - 1));
+      const T* const queries = qkv + layout.query(tile.head) + tile.first_row * layout.columns;
+      load_panels<H, B::kRows, B::kLoading>(memory.queries[tile.round % 2], queries, layout.columns, layout.sequence - tile.first_row, thread);
     }
-    const T* const from = qkv + layout.key(keys.head / layout.group) + keys.key * layout.columns;
-    load_panels<H, kKeys, B::kLoading>(memory.keys[slot], from, layout.columns, keys.end_key - keys.key, thread);
-    keys.advance();
+    const T* const from = qkv + layout.key(tile.head / layout.group) + tile.key * layout.columns;
+    load_panels<H, kKeys, B::kLoading>(memory.keys[slot], from, layout.columns, tile.end_key - tile.key, thread);
   };
   const auto load_values = [&](int slot) {
-    const T* const from = qkv + layout.value(values.head / layout.group) + values.key * layout.columns;
-    load_panels<H, kKeys, B::kLoading>(memory.values[slot], from, layout.columns, values.end_key - values.key, thread);
-    values.advance();
+    const T* const from = qkv + layout.value(tile.head / layout.group) + tile.key * layout.columns;
+    load_panels<H, kKeys, B::kLoading>(memory.values[slot], from, layout.columns, tile.end_key - tile.key, thread);
+  };
+  const auto hand_on = [&] {  // what was taken with the keys of this tile
+    if (thread == 0 && tile.begins_item()) memory.items[(tile.round + 1) % kItemSlots] = static_cast<int>(gridDim.x + taken);
   };
   const auto loaded = [&](int slot) {
     fence_proxy_async();
@@ -101,19 +121,25 @@ __device__ inline void load_tiles(ForwardMemory<H>& memory, const Tiles<H, kBoun
   load_keys(0);
   cp_async_commit();
   load_values(0);
+  hand_on();
+  barrier_sync(B::kTaken, B::kLoading);
+  tile.advance();
   load_keys(1);
   cp_async_commit();
   cp_async_wait<1>();
   loaded(1);
   cp_async_wait<0>();
+  hand_on();
   loaded(0);
   // A step's tiles replace those of two steps before. The queries of an item replace those of two items before, which were read no later.
-  for (int slot = 1; values.more; slot ^= 1) {
+  for (int slot = 1; tile.more; slot ^= 1) {
     barrier_sync(B::kRead + slot, B::kThreads);
     load_values(slot);
+    tile.advance();
     load_keys(slot ^ 1);
     cp_async_commit();
     cp_async_wait<0>();
+    hand_on();
     loaded(slot);
   }
 }
@@ -304,17 +330,18 @@ __device__ inline void compute(ForwardMemory<H>& memory, Tiles<H, kBounded> tile
 
 template <class T, int H, bool kBounded>
 __global__ void __launch_bounds__(Block<H>::kThreads, 1)
-    hopper_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order, T* __restrict__ out, float* __restrict__ lse) {
+    hopper_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order, uint32_t* __restrict__ ticket, T* __restrict__ out,
+                          float* __restrict__ lse) {
   using B = Block<H>;
   TRIREME_PANEL_SHARED(ForwardMemory<H>, memory);
-  const Tiles<H, kBounded> tiles(layout, order);
+  const Tiles<H, kBounded> tiles(layout, order, memory->items);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < B::kComputing) {
     raise_registers<B::kComputingRegisters>();
     compute(*memory, tiles, out, lse, thread);
   } else {
     lower_registers<B::kLoadingRegisters>();
-    load_tiles(*memory, tiles, qkv, thread - B::kComputing);
+    load_tiles(*memory, tiles, qkv, ticket, thread - B::kComputing);
   }
 }
 
@@ -322,12 +349,10 @@ template <class T, int H>
 void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, const AttentionLayout& layout, T* out, float* lse) {
   using B = Block<H>;
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, B::kRows), shape.sequence * H * 4 * shape.kv_heads / shape.heads);
-  // Blocks of several items hide the loads at their beginnings; blocks of one item are spread more evenly by the hardware. On an H100, 16384 tokens in
-  // sequences of 2048: head size 64 ran 336 against 310 TFLOP/s, head size 128 ran 367 against 409.
-  const unsigned most = static_cast<unsigned>(ctx.gpu->properties().multiprocessors);
-  const dim3 grid = H == 64 ? dim3(std::min(order.grid().x, most)) : order.grid();
+  const dim3 grid(std::min(order.grid().x, static_cast<unsigned>(ctx.gpu->properties().multiprocessors)));
   dispatch_bounded(layout, [&](auto bounded) {
-    launch(ctx, hopper_forward_kernel<T, H, bounded>, {grid, dim3(B::kThreads), sizeof(ForwardMemory<H>)}, qkv, layout, order, out, lse);
+    launch(ctx, hopper_forward_kernel<T, H, bounded>, {grid, dim3(B::kThreads), sizeof(ForwardMemory<H>)}, qkv, layout, order, ctx.gpu->ticket(), out,
+           lse);
   });
 }
 

@@ -81,7 +81,8 @@ struct BlockOrder {
         at_once(static_cast<int>(std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes_of_item, 1), 1, std::max<int64_t>(item_count, 1)))) {
     TRIREME_CHECK(item_count * tile_count <= INT32_MAX, "attention: a grid of ", item_count, " x ", tile_count, " blocks is too large");
   }
-  dim3 grid() const { return dim3(static_cast<unsigned>(items * tiles)); }
+  __host__ __device__ int blocks() const { return items * tiles; }
+  dim3 grid() const { return dim3(static_cast<unsigned>(blocks())); }
 
   struct Place {
     int item;

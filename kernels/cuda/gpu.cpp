@@ -111,6 +111,8 @@ void Gpu::State::open() {
   check(cudaDeviceGetStreamPriorityRange(&least, &urgent), "cudaDeviceGetStreamPriorityRange");
   check(cudaStreamCreateWithPriority(&compute, cudaStreamNonBlocking, least), "cudaStreamCreateWithPriority");
   scratch = allocate(kScratchBytes, "scratch");
+  ticket = static_cast<uint32_t*>(allocate(sizeof *ticket, "a counter"));
+  check(cudaMemsetAsync(ticket, 0, sizeof *ticket, compute), "cudaMemsetAsync");
   workspace_bytes = (properties.major >= 9 ? 32 : 4) * kMebibyte;  // the defaults of cuBLAS
   workspace = allocate(workspace_bytes, "matrix product workspace");
   uploads.emplace(compute);
@@ -132,6 +134,7 @@ Gpu::State::~State() {  // also runs if open() failed halfway; the failing call 
   for (Stream stream : further_streams) cudaStreamDestroy(stream);
   if (compute != nullptr) cudaStreamDestroy(compute);
   if (workspace != nullptr) cudaFree(workspace);
+  if (ticket != nullptr) cudaFree(ticket);
   if (scratch != nullptr) cudaFree(scratch);
 }
 
@@ -180,6 +183,8 @@ void* Gpu::scratch(int64_t bytes) const {
   TRIREME_CHECK(bytes <= kScratchBytes, bytes, " bytes of scratch exceed kScratchBytes");
   return state_->scratch;
 }
+
+uint32_t* Gpu::ticket() const { return state_->ticket; }
 
 void Gpu::fill_bytes(void* memory, int value, int64_t bytes) {
   if (bytes == 0) return;

@@ -37,6 +37,7 @@ struct Gpu::State {
   Stream compute = nullptr;
   int urgent = 0;  ///< highest stream priority
   void* scratch = nullptr;
+  uint32_t* ticket = nullptr;
   void* workspace = nullptr;  ///< for libraries, on the compute stream
   int64_t workspace_bytes = 0;
   int communications = 0;  ///< begun and not ended

@@ -34,6 +34,7 @@ void* Gpu::allocate_async(int64_t /*bytes*/) { refuse(); }
 void Gpu::release_async(void* /*memory*/) { refuse(); }
 int64_t Gpu::free_bytes() const { refuse(); }
 void* Gpu::scratch(int64_t /*bytes*/) const { refuse(); }
+uint32_t* Gpu::ticket() const { refuse(); }
 void Gpu::fill_bytes(void* /*memory*/, int /*value*/, int64_t /*bytes*/) { refuse(); }
 void Gpu::copy(const void* /*from*/, void* /*to*/, int64_t /*bytes*/) { refuse(); }
 void Gpu::upload(const void* /*host*/, void* /*device*/, int64_t /*bytes*/) { refuse(); }

@@ -165,6 +165,13 @@ inline unsigned atomicAdd(unsigned* address, unsigned value) {
   *address = old + value;
   return old;
 }
+/// Adds one, or sets zero if the value has reached `last`.
+inline unsigned atomicInc(unsigned* address, unsigned last) {
+  [[maybe_unused]] const device_calls::AtomicScope atomic;
+  const unsigned old = *address;
+  *address = old >= last ? 0 : old + 1;
+  return old;
+}
 
 template <class T>
 T __ldg(const T* address) {

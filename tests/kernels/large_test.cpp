@@ -339,7 +339,7 @@ TEST_CASE("few blocks: loss, optimizer, products and attention beyond 2^32 eleme
   check_few_blocks(loss(kVocabulary));
   check_few_blocks(adam(kHidden));
   check_few_blocks(plain_product(64, 32768));
-  check_few_blocks(attention_out(256, 2, 1, 128));
+  check_few_blocks(attention_out(256, 2, 1, 128), Samples::kItems);
   check_few_blocks(attention_gradients(128, 16, 128), Samples::kLaunches);
 }
 TEST_CASE("few blocks: rows at a wrong offset, rows left out and a written input are found") {

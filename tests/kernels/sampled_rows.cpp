@@ -198,8 +198,8 @@ std::vector<double> computed(const std::vector<double>& values, const Tensor& af
 double error_of_few_blocks(const LargeOperation& operation, int64_t units, Samples samples) {
   const OptionsScope scope([&](cuda_sim::Options& options) {
     options.memory = size_t{1} << 40;
-    options.multiprocessors = 132;
-    if (samples == Samples::kBlocks) options.sampled_blocks = 20;
+    options.multiprocessors = samples == Samples::kItems ? INT32_MAX : 132;
+    if (samples != Samples::kLaunches) options.sampled_blocks = 20;
     if (samples == Samples::kLaunches) options.sampled_launches = {0, units / 2, units - 1};
   });
   cuda::Gpu gpu(0, {});

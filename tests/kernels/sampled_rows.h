@@ -38,7 +38,8 @@ double sampled_error(const LargeOperation& operation, int64_t units, int64_t cou
 
 #ifndef TRIREME_REAL_GPU
 /// What the simulated machine runs: a few blocks of each large launch, or of an operation with a launch for each unit the first, middle and last one.
-enum class Samples { kBlocks, kLaunches };
+/// kItems: a few blocks of a kernel whose blocks share items, on a machine with a multiprocessor for each item.
+enum class Samples { kBlocks, kItems, kLaunches };
 
 /// The same on the simulated machine, which runs samples and holds only the pages that those write: tensors of any size in seconds. The compared units
 /// are those that were written. The error is infinite if these do not reach both ends of each result, or if an input was written.

@@ -37,6 +37,7 @@ constexpr Exception kExceptions[] = {
     {"flash_backward_kernel", Figure::kReloads, 1.48, "the same with queries, their gradients and the sums to which one block after another adds"},
     {"flash_backward_kernel", Figure::kRestores, 1.13, "the sums; blocks also take tickets"},
     {"hopper_forward_kernel", Figure::kReloads, 2.71, "as flash_forward_kernel"},
+    {"hopper_forward_kernel", Figure::kRestores, 1.0004, "tickets of all blocks from one counter"},
     {"hopper_backward_kernel", Figure::kReloads, 1.48, "as flash_backward_kernel"},
     {"hopper_backward_kernel", Figure::kRestores, 1.13, "as flash_backward_kernel"},
     {"plain_forward_kernel", Figure::kReloads, 3.5, "as the flash kernels"},
@@ -75,6 +76,7 @@ struct BytesException {
   const char* reason;
 };
 constexpr BytesException kBytesExceptions[] = {
+    {"attention_forward", 1, 1.0001, "on sm_90a also a counter of four bytes"},
     {"rmsnorm_backward_weight", 1.13, 1.27, "sums of slices of only eight rows; the record counts the gradient once, but it is read and written"},
     {"layernorm_backward_weight", 1.26, 1.52, "the same, with two gradients"},
     {"rmsnorm_backward", 1.06, 1.14, "as rmsnorm_backward_weight"},

@@ -270,7 +270,11 @@ std::vector<Case> operations() {
     for (const int64_t head_size : {64, 128}) add_attention(cases, {1, 320, 2, 1, head_size}, {DType::kBF16}, {100, 156, 50, 14}, capability);
     add_attention(cases, {2, 192, 2, 1, 64, 48}, {DType::kBF16}, {20, 172, 128, 64}, capability);  // with a window
   }
-  add_attention(cases, {1, 192, 12, 6, 64}, {DType::kBF16});  // a block of sm_90a computes three heads in turn
+  add_attention(cases, {1, 192, 12, 6, 64}, {DType::kBF16});  // a block of sm_90a computes several heads in turn, here of two tiles of keys
+  for (const AttentionShape& s : {AttentionShape{1, 192, 12, 6, 128}, AttentionShape{1, 128, 12, 6, 64}, AttentionShape{1, 128, 12, 6, 128}}) {
+    add_attention(cases, s, {DType::kBF16});
+    cases.pop_back();  // only the forward, of two tiles of keys and of one
+  }
   add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32});
   add_attention(cases, {1, 64, 2, 1, 64}, {DType::kF32}, {20, 44});
   return cases;
