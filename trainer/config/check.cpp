@@ -16,6 +16,7 @@
 #include "trainer/config/check_federation.h"
 #include "trainer/config/check_fields.h"
 #include "trainer/config/check_privacy.h"
+#include "trainer/config/check_peers.h"
 #include "trainer/config/check_reroute.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/rules.h"
@@ -449,6 +450,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_precision(rules, sound);
   check_communication(rules, sound);
   check_elastic(rules, sound);
+  check_peers(rules, sound);
   check_privacy(rules, sound);
   check_reroute(rules, sound);
   check_federation(rules, sound);
