@@ -27,9 +27,10 @@ nlohmann::ordered_json peer_cost_json(const PeerCost& cost) {
 std::string peer_cost_text(const Config& config, const PeerCost& cost) {
   const ResilienceConfig& keys = config.resilience;
   const auto needed = static_cast<int64_t>(std::ceil(static_cast<double>(keys.peer_every) * cost.send_seconds / cost.interval_seconds));
-  return concat("resilience.peer_copies: the state and ", counted(keys.peer_copies, "copy", "copies"), " of it, twice, take ", bytes_text(cost.node_bytes),
-                " of each node's memory; sending takes ", seconds_text(cost.send_seconds), " behind the ", seconds_text(cost.interval_seconds), " of ",
-                counted(keys.peer_every, "step"), cost.fits_interval() ? "" : concat(", which is too short; allowed peer_every from ", needed), "\n");
+  return concat("resilience.peer_copies: the state and ", counted(keys.peer_copies, "copy", "copies"), " of it, twice, take ",
+                bytes_text(cost.node_bytes), " of each node's memory; sending takes ", seconds_text(cost.send_seconds), " behind the ",
+                seconds_text(cost.interval_seconds), " of ", counted(keys.peer_every, "step"),
+                cost.fits_interval() ? "" : concat(", which is too short; allowed peer_every from ", needed), "\n");
 }
 
 }  // namespace trireme
