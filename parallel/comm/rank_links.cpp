@@ -146,11 +146,11 @@ class Callers {
   int listener_;
   std::string token_;
   std::list<Caller> callers_;  ///< the oldest first
-  RefusedConnections refused_{"a parameter server", "which did not identify themselves as ranks of this job"};
+  RefusedConnections refused_{"the connections between ranks", "which did not identify themselves as ranks of this job"};
 };
 
 /// Tries the addresses of an endpoint in turn.
-Link connect_to(const Endpoint& endpoint, int rank, int own_rank, LinkClock::time_point end) {
+Link connect_to(const Endpoint& endpoint, int rank, int own_rank, const std::string& group, LinkClock::time_point end) {
   for (const std::string& address : endpoint.addresses) {
     const int file = start_connecting(address);
     if (file < 0) continue;
@@ -167,7 +167,7 @@ Link connect_to(const Endpoint& endpoint, int rank, int own_rank, LinkClock::tim
     return link;
   }
   throw IoError(
-      concat("cannot connect to the parameter server of rank ", rank, " of the islands at ", text_of(endpoint).substr(endpoint.token.size())));
+      concat("cannot connect to rank ", rank, " of group '", group, "' at ", text_of(endpoint).substr(endpoint.token.size())));
 }
 
 using LinkSecret = std::array<uint8_t, 32>;
@@ -213,12 +213,12 @@ RankLinks::RankLinks(Communicator& group, bool encrypted) {
   from_clients_.resize(ranks);
   for (int rank = 0; rank < group.size(); ++rank)
     if (rank != group.rank())
-      to_servers_[static_cast<size_t>(rank)] = connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), end);
+      to_servers_[static_cast<size_t>(rank)] = connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), group.name(), end);
   Callers callers(listener, own.token);
   for (size_t left = ranks - 1; left > 0;) {
     std::optional<std::pair<int, Link>> caller = callers.next(end);
     if (!caller)
-      throw IoError(concat("no connection from ", left, " of the ", ranks - 1, " other islands within ", kLinkTimeout.count(), " seconds"));
+      throw IoError(concat("no connection from ", left, " of the ", ranks - 1, " other ranks of group '", group.name(), "' within ", kLinkTimeout.count(), " seconds"));
     auto& [client, link] = *caller;
     if (client < 0 || client >= group.size() || client == group.rank()) continue;
     if (from_clients_[static_cast<size_t>(client)].is_open()) continue;  // a second one that repeats a greeting

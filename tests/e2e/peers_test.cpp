@@ -178,6 +178,39 @@ TEST_CASE("peer copies: a launcher's restart continues from them, with fewer dat
   }
 }
 
+TEST_CASE("peer copies: a damaged part without any checkpoint ends the job, and silently changes nothing") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  LiveJob job(directory, "run", kShape + with_copies(directory));
+  kill_after_copies_of(job, 3);
+  const PeerDirectory memory = memory_of(directory, "run");
+  for (const PeerPart& part : memory.parts()) {
+    std::fstream file(memory.of(part) / "rank-00004.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-3, std::ios::end);
+    file.put('!');
+  }
+  const Arguments command = kTrain + kShape + in("run") + with_copies(directory) + until(8);
+  check_error(run(directory, command), 65, "there is no checkpoint; remove run/peer_copies.json to start over");
+  fs::remove(directory / "run" / "peer_copies.json");
+  must(directory, command);
+  must(directory, kTrain + kShape + in("whole") + until(8));
+  CHECK(fingerprint_of(directory / "run", 8) == fingerprint_of(directory / "whole", 8));
+}
+
+TEST_CASE("peer copies: a run that has stopped early, and dies before its last checkpoint, still gets one") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments command = kTrain + layout(1, 1, 2, 1) + in("run") + with_copies(directory) +
+                            sets({"checkpoint.every=1000000", "training.steps=1000000", "training.evaluate.every=3", "training.stop.patience=1",
+                                  "training.optimizer.learning_rate=0"});
+  // The weights do not change: the second evaluation, after step 6, is no improvement. A directory in its place makes the last checkpoint fail.
+  fs::create_directories(directory / "run");
+  write_file(directory / "run" / "checkpoints", "in the way");
+  const Outcome first = run(directory, command);
+  INFO(first.err);
+  CHECK(first.code != 0);
+}
+
 TEST_CASE("peer copies: what they cannot be is refused before the run starts") {
   TemporaryDirectory directory;
   prepare_run(directory);

@@ -72,7 +72,7 @@ void train_with_copies(const Hosts& hosts, const ParityLayout& layout, const std
   write_peer_record(hosts.run(), {session});
   on_ranks(parity_config(kModel, layout, "fp64"), [&](Trainer& trainer) {
     const Config config = hosts.of(host_of_rank[static_cast<size_t>(trainer.mesh().world.rank())], trainer.config().parallel);
-    PeerCopies peers(trainer, config, session, {});
+    PeerCopies peers(trainer, config, session);
     trainer.initialise();
     int done = 0;
     for (const int save : saves) {
@@ -207,7 +207,8 @@ TEST_CASE("peer copies: at most two are kept, and those that the job continued f
   write_peer_record(hosts.run(), {"2", before});
   on_ranks(parity_config(kModel, layout, "fp64"), [&](Trainer& trainer) {
     const int rank = trainer.mesh().world.rank();
-    PeerCopies peers(trainer, hosts.of(rank, trainer.config().parallel), "2", before);
+    PeerCopies peers(trainer, hosts.of(rank, trainer.config().parallel), "2");
+    peers.keep(before);
     trainer.initialise();
     const PeerDirectory directory(hosts.place(rank), hosts.run());
     const auto has = [&](const PeerGeneration& generation) { return fs::exists(directory.of(rank, generation)); };
@@ -216,6 +217,7 @@ TEST_CASE("peer copies: at most two are kept, and those that the job continued f
     peers.save(description_of_step(trainer, 6));
     trainer.mesh().world.barrier();
     TRIREME_CHECK(!has(before) && has({5, "2", 2}), "the job has its own");
+    peers.finish();
     peers.remove();
     trainer.mesh().world.barrier();
     TRIREME_CHECK(!fs::exists(directory.path()), "nothing remains");
@@ -250,7 +252,7 @@ TEST_CASE("peer copies: a copy that fails is reported on all ranks, and the one 
   write_peer_record(hosts.run(), {"1"});
   on_ranks(parity_config(kModel, layout, "fp64"), [&](Trainer& trainer) {
     const int rank = trainer.mesh().world.rank();
-    PeerCopies peers(trainer, hosts.of(rank, trainer.config().parallel), "1", {});
+    PeerCopies peers(trainer, hosts.of(rank, trainer.config().parallel), "1");
     trainer.initialise();
     const PeerDirectory directory(hosts.place(rank), hosts.run());
     peers.save(description_of_step(trainer, 1));
@@ -266,6 +268,39 @@ TEST_CASE("peer copies: a copy that fails is reported on all ranks, and the one 
     TRIREME_CHECK(fs::exists(directory.of(rank, {1, "1", 2})), "the first copy remains");
     const auto third = peers.finish();
     TRIREME_CHECK(!third->error, "the third is complete: ", third->error.value_or(""));
+  });
+}
+
+TEST_CASE("peer copies: copies that fail from the first one on do not pile up, and what earlier jobs left goes") {
+  const ParityLayout layout = layout_of(1, 1, 2, 1);
+  const Hosts hosts(parity_config(kModel, layout, "fp64"));
+  GatheredState state;
+  train_with_copies(hosts, layout_of(1, 1, 4, 1), {0, 1, 0, 1}, {1}, state, "0");  // a job of four ranks
+  write_peer_record(hosts.run(), {"1"});                                          // this one starts from a checkpoint
+  on_ranks(parity_config(kModel, layout, "fp64"), [&](Trainer& trainer) {
+    Communicator& world = trainer.mesh().world;
+    const int rank = world.rank();
+    PeerCopies peers(trainer, hosts.of(rank, trainer.config().parallel), "1");
+    trainer.initialise();
+    const PeerDirectory directory(hosts.place(rank), hosts.run());
+    const fs::path holder = directory.of(1, {}).parent_path();
+    if (rank == 1) {
+      fs::remove_all(holder);
+      std::ofstream(holder) << "in the way";
+    }
+    world.barrier();
+    peers.save(description_of_step(trainer, 1));
+    for (int step = 2; step < 6; ++step) TRIREME_CHECK(peers.save(description_of_step(trainer, step))->error, "a copy without a directory is complete");
+    TRIREME_CHECK(rank != 0 || hosts.generations(0, 0).size() <= 2, "copies pile up");
+    world.barrier();
+    if (rank == 1) fs::remove(holder);
+    world.barrier();
+    peers.save(description_of_step(trainer, 6));
+    TRIREME_CHECK(!peers.save(description_of_step(trainer, 7))->error, "the obstacle is gone");
+    peers.finish();
+    world.barrier();
+    for (const PeerPart& part : directory.parts())
+      TRIREME_CHECK(part.generation.session == "1", "a part of the earlier job, of holder ", part.holder);
   });
 }
 

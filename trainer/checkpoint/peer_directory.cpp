@@ -87,7 +87,15 @@ void PeerDirectory::create() const {
   if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
     throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " cannot be created: ", std::strerror(errno),
                              "; allowed a directory in memory that every host has, such as /dev/shm"));
-  if (!is_own()) throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
+  if (!is_own() || ::chmod(path_.c_str(), 0700) != 0)
+    throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
+}
+
+void PeerDirectory::create(int holder, const PeerGeneration& generation) const {
+  create();
+  std::error_code error;
+  fs::create_directories(of(holder, generation), error);
+  if (error) throw IoError(concat(of(holder, generation).string(), ": ", error.message()));
 }
 
 std::vector<PeerPart> PeerDirectory::parts() const {
@@ -99,9 +107,11 @@ std::vector<PeerPart> PeerDirectory::parts() const {
     for (const fs::path& of_state : entries_of(of_holder)) {
       const std::optional<PeerGeneration> generation = parse_generation(of_state.filename().string());
       std::error_code error;
-      if (!generation || !fs::is_regular_file(of_state / kPeerAboutName, error)) continue;
+      if (!generation) continue;
+      const bool has_description = fs::is_regular_file(of_state / kPeerAboutName, error);
       for (const fs::path& file : entries_of(of_state))
-        if (const std::optional<int> source = numbered(file.filename().string(), "rank-", ".json")) found.push_back({*generation, *source, *holder});
+        if (const std::optional<int> source = numbered(file.filename().string(), "rank-", ".json"); source && (*source > 0 || has_description))
+          found.push_back({*generation, *source, *holder});
     }
   }
   return found;
@@ -150,7 +160,7 @@ std::optional<PeerRecord> read_peer_record(const fs::path& run_directory) {
   const fs::path path = run_directory / kPeerRecordName;
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
-  try {
+  try {  // the copies are not worth an error
     const nlohmann::json object = nlohmann::json::parse(read_text(path));
     PeerRecord record{object.at("session").get<std::string>()};
     if (object.contains("before")) {
@@ -159,6 +169,8 @@ std::optional<PeerRecord> read_peer_record(const fs::path& run_directory) {
     }
     return record;
   } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  } catch (const Error&) {
     return std::nullopt;
   }
 }

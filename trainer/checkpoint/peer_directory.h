@@ -6,7 +6,7 @@
 //       step-00000100.<session>.8/                          of the state after step 100 of a job of 8 ranks
 //         rank-00003.safetensors, rank-00003.json           its own part (rank_part.h)
 //         rank-00001.safetensors, rank-00001.json           that of rank 1
-//         about.json                                        a manifest without tensors: the description of the state
+//         about.json                                        beside the part of rank 0: a manifest without tensors, the description of the state
 //
 // RUN/peer_copies.json says which of these states belong to the history of the run, because a lost host may come back with old ones.
 #include <compare>
@@ -47,8 +47,10 @@ class PeerDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path of(int holder, const PeerGeneration& generation) const;
   std::filesystem::path of(const PeerPart& part) const { return of(part.holder, part.generation); }
-  /// Creates the directory, readable by its owner alone. Errors: IoError; ConfigError naming resilience.peer_directory if it belongs to somebody else.
+  /// Creates the directory, readable by its owner alone, if it does not exist. Errors: IoError; ConfigError naming resilience.peer_directory if it belongs to somebody else.
   void create() const;
+  /// Creates the directory of a generation. Errors: IoError, ConfigError.
+  void create(int holder, const PeerGeneration& generation) const;
   /// Complete parts of all holders. What cannot be read is left out.
   std::vector<PeerPart> parts() const;
   /// Removes the generations of `holder`, or of all holders if it is negative, that `keeps` does not want. What cannot be removed stays.

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <algorithm>
 #include <vector>
 

@@ -27,9 +27,10 @@ constexpr int64_t kPieceBytes = 1 << 20;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// What the sender of a part says first. The bytes of the two files follow, and the receiver answers with one byte: 0 if it has kept them.
+/// What the sender of a part says first. The bytes of its files follow, and the receiver answers with one byte: 0 if it has kept them.
 struct PartHeader {
   int64_t step = 0;
+  int64_t about_bytes = 0;   ///< of the description, which rank 0 sends; 0: another rank
   int64_t tensor_bytes = 0;  ///< of the safetensors file; 0: the rank has no tensors
   int64_t index_bytes = 0;   ///< of its Contents
 };
@@ -49,31 +50,22 @@ void send_file(const Link& link, const fs::path& path, int64_t bytes, std::vecto
   }
 }
 
-int64_t size_of_file(const fs::path& path) {
-  std::error_code missing;
-  const auto size = fs::file_size(path, missing);
-  return missing ? 0 : static_cast<int64_t>(size);
-}
-
 }  // namespace
 
-PeerCopies::PeerCopies(Trainer& trainer, const Config& config, const std::string& session, std::optional<PeerGeneration> before)
+PeerCopies::PeerCopies(Trainer& trainer, const Config& config, const std::string& session)
     : trainer_(trainer),
       world_(trainer.mesh().world),
-      copies_(static_cast<int>(config.resilience.peer_copies)),
+      wanted_(static_cast<int>(config.resilience.peer_copies)),
+      copies_(wanted_),
       every_(config.resilience.peer_every),
       place_(config.resilience.peer_directory),
       session_(session),
-      before_(std::move(before)),
       directory_(place_, config.run.directory) {
   hosts_ = all_gather_strings(world_, directory_.host());
   domains_ = failure_domains(hosts_);
+  copies_ = std::min(copies_, static_cast<int>(domains_.size()) - 1);
   collectively(world_, [&] {
-    const bool one_host = domains_.size() == hosts_.size();
-    if (static_cast<size_t>(copies_) >= domains_.size())
-      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the job runs on ",
-                               counted(static_cast<int64_t>(domains_.size()), one_host ? "rank" : "host"),
-                               ", and each copy of a state is on another one; allowed 0 to ", domains_.size() - 1));
+    if (copies_ == 0) throw ConfigError("resilience.peer_copies: the job has one rank, and a state and its copies are on different ones; allowed 0");
     directory_.create();
   });
   const std::vector<std::vector<int>> holders = peer_holders(domains_, copies_);
@@ -110,7 +102,7 @@ void PeerCopies::check_memory() {
     struct statvfs status {};
     if (::statvfs(place_.c_str(), &status) != 0) throw ConfigError(concat("resilience.peer_directory=", place_, ": cannot be read"));
     const int64_t free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize) + directory_.bytes();
-    if (free < host_bytes_)
+    if (status.f_blocks > 0 && free < host_bytes_)  // a file system without a limit has no blocks
       throw ConfigError(concat("resilience.peer_copies=", copies_, ": the copies on host ", host.substr(0, host.find(' ')), " take ",
                                bytes_text(static_cast<double>(host_bytes_)), ", and ", place_, " has room for ",
                                bytes_text(static_cast<double>(free)),
@@ -120,7 +112,8 @@ void PeerCopies::check_memory() {
 
 std::string PeerCopies::text() const {
   const bool one_host = std::ranges::all_of(hosts_, [&](const std::string& host) { return host == hosts_.front(); });
-  return concat("peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
+  return concat(copies_ < wanted_ ? concat("warning: resilience.peer_copies=", wanted_, " needs ", wanted_ + 1, one_host ? " ranks" : " hosts", "; ") : "",
+                "peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
                 one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts",
                 "; they take ", bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
 }
@@ -175,13 +168,11 @@ std::optional<PeerReport> PeerCopies::finish() {
   return report;
 }
 
-/// Removes what is neither complete nor about to be written. The first rank of a host also removes what is left of ranks that the job does not have any more.
+/// Removes what is neither complete nor about to be written. Once this job has copies of its own, the first rank of a host also removes those of earlier jobs,
+/// which may have had other ranks.
 void PeerCopies::forget_older() {
-  directory_.keep_only(world_.rank(), [&](const PeerGeneration& generation) {
-    return complete_ ? generation == complete_ || generation == writing_ : generation.session == session_ || generation == before_;
-  });
-  if (!complete_ || !before_ || !is_first_of_host()) return;
-  before_.reset();
+  directory_.keep_only(world_.rank(), [&](const PeerGeneration& generation) { return generation == (complete_ ? complete_ : before_) || generation == writing_; });
+  if (!complete_ || std::exchange(is_swept_, true) || !is_first_of_host()) return;
   directory_.keep_only(-1, [&](const PeerGeneration& generation) { return generation.session == session_; });
 }
 
@@ -192,30 +183,41 @@ bool PeerCopies::is_first_of_host() const {
 void PeerCopies::copy(const PeerGeneration& generation, const std::string& about, const std::vector<StateTensor>& tensors) noexcept {
   const auto begin = Clock::now();
   try {
+    directory_.create(world_.rank(), generation);
     const fs::path directory = directory_.of(world_.rank(), generation);
-    fs::create_directories(directory);
-    write_durably(directory / kPeerAboutName, about);
-    write_part(directory, world_.rank(), tensors, {.read_back = false});
-    for (const int holder : holders_) send(generation, holder);
+    if (world_.rank() == 0) write_durably(directory / kPeerAboutName, about);
+    const int64_t bytes = write_part(directory, world_.rank(), tensors, {.read_back = false});
+    for (const int holder : holders_) send(generation, bytes, holder);
   } catch (const std::exception& error) {
     fail(generation.step, error.what());
   }
   in_flight_->copy_seconds = seconds_since(begin);
 }
 
-void PeerCopies::send(const PeerGeneration& generation, int holder) {
-  const fs::path part = directory_.of(world_.rank(), generation) / part_name(world_.rank());
-  const fs::path tensors = part.string() + ".safetensors", index = part.string() + ".json";
-  const PartHeader header{generation.step, size_of_file(tensors), size_of_file(index)};
-  const Link& link = links_->to_server(static_cast<int>(std::ranges::find(members_, holder) - members_.begin()));
-  std::vector<std::byte> piece(static_cast<size_t>(kPieceBytes));
-  link.send(bytes_of_value(header));
-  send_file(link, tensors, header.tensor_bytes, piece);
-  send_file(link, index, header.index_bytes, piece);
-  std::byte answer{};
-  if (!link.receive({&answer, 1})) throw IoError(concat("rank ", holder, " has closed its connection"));
-  if (answer != std::byte{0}) throw IoError(concat("rank ", holder, " could not keep its copy"));
-  in_flight_->sent_bytes += header.tensor_bytes + header.index_bytes;
+const Link& PeerCopies::link_to(int holder) const { return links_->to_server(static_cast<int>(std::ranges::find(members_, holder) - members_.begin())); }
+
+/// A part that is not sent completely ends the connection, because its receiver could not tell where the next one begins.
+void PeerCopies::send(const PeerGeneration& generation, int64_t tensor_bytes, int holder) {
+  const fs::path directory = directory_.of(world_.rank(), generation);
+  const fs::path part = directory / part_name(world_.rank()), tensors = part.string() + ".safetensors", index = part.string() + ".json";
+  const fs::path about = directory / kPeerAboutName;
+  const Link& link = link_to(holder);
+  try {
+    const auto size_of_file = [](const fs::path& path) { return static_cast<int64_t>(fs::file_size(path)); };
+    const PartHeader header{generation.step, world_.rank() == 0 ? size_of_file(about) : 0, tensor_bytes, size_of_file(index)};
+    std::vector<std::byte> piece(static_cast<size_t>(kPieceBytes));
+    link.send(bytes_of_value(header));
+    send_file(link, about, header.about_bytes, piece);
+    send_file(link, tensors, header.tensor_bytes, piece);
+    send_file(link, index, header.index_bytes, piece);
+    std::byte answer{};
+    if (!link.receive({&answer, 1})) throw IoError("the connection is closed");
+    if (answer != std::byte{0}) return fail(generation.step, concat("rank ", holder, " could not keep its copy"));
+    in_flight_->sent_bytes += header.about_bytes + header.tensor_bytes + header.index_bytes;
+  } catch (const std::exception& error) {
+    link.shut_down();
+    throw IoError(concat("copy to rank ", holder, ": ", error.what()));
+  }
 }
 
 /// Receives the parts of one rank until its connection ends.
@@ -223,14 +225,16 @@ void PeerCopies::serve(int source) {
   const Link& link = links_->from_client(static_cast<int>(std::ranges::find(members_, source) - members_.begin()));
   try {
     for (;;) receive(source, link);
-  } catch (const std::exception&) {  // the connection has ended, as the job does
+  } catch (const std::exception&) {  // the connection has ended, as the job does; or its sender learns of it
+    link.shut_down();
   }
 }
 
 void PeerCopies::receive(int source, const Link& link) {
   PartHeader header;
   if (!link.receive(std::as_writable_bytes(std::span(&header, 1)))) throw IoError("closed");
-  const fs::path directory = directory_.of(world_.rank(), {header.step, session_, world_.size()});
+  const PeerGeneration generation{header.step, session_, world_.size()};
+  const fs::path directory = directory_.of(world_.rank(), generation);
   std::vector<std::byte> piece(static_cast<size_t>(kPieceBytes));
   std::string failure;
   const auto guarded = [&](const auto& body) {  // what cannot be kept is still received, so that the next part is found
@@ -241,12 +245,14 @@ void PeerCopies::receive(int source, const Link& link) {
       failure = error.what();
     }
   };
-  guarded([&] { fs::create_directories(directory); });
-  const std::array<std::pair<const char*, int64_t>, 2> files{{{".safetensors", header.tensor_bytes}, {".json", header.index_bytes}}};
-  for (const auto& [suffix, bytes] : files) {
+  guarded([&] { directory_.create(world_.rank(), generation); });
+  const std::string part = part_name(source);
+  const std::array<std::pair<std::string, int64_t>, 3> files{
+      {{kPeerAboutName, header.about_bytes}, {part + ".safetensors", header.tensor_bytes}, {part + ".json", header.index_bytes}}};
+  for (const auto& [name, bytes] : files) {
     if (bytes == 0) continue;
     std::unique_ptr<DurableFile> file;
-    guarded([&, suffix = suffix] { file = std::make_unique<DurableFile>(directory / (part_name(source) + suffix)); });
+    guarded([&, name = name] { file = std::make_unique<DurableFile>(directory / name); });
     for (int64_t at = 0; at < bytes; at += kPieceBytes) {
       const auto count = static_cast<size_t>(std::min(kPieceBytes, bytes - at));
       if (!link.receive({piece.data(), count})) throw IoError("closed");
@@ -260,7 +266,6 @@ void PeerCopies::receive(int source, const Link& link) {
 }
 
 void PeerCopies::remove() {
-  finish();
   world_.barrier();  // no rank sends any more
   if (is_first_of_host()) directory_.remove();
 }

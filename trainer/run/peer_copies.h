@@ -31,19 +31,21 @@ struct PeerReport {
 /// Threads: one that writes and sends, and one that receives for each rank whose state this one holds.
 class PeerCopies {
  public:
-  /// `session`: equal on every rank, new at every start. `before`: the copies that this job has continued from, which are kept until its own first ones are
-  /// complete. Collective. Errors, on all ranks: ConfigError naming the key if there are too few ranks or hosts, or the memory does not suffice; IoError.
-  PeerCopies(Trainer& trainer, const Config& config, const std::string& session, std::optional<PeerGeneration> before);
+  /// `session`: equal on every rank, new at every start. With fewer failure domains than that takes, there are fewer copies. Collective.
+  /// Errors, on all ranks: ConfigError naming the key if the job has one rank, or the memory does not suffice; IoError.
+  PeerCopies(Trainer& trainer, const Config& config, const std::string& session);
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
+  /// The copies that this job continues from are kept until its own first ones are complete.
+  void keep(std::optional<PeerGeneration> before) { before_ = std::move(before); }
   /// Waits for the copy before, and begins that of the current state; a thread continues it after the return. Returns how the copy before has ended, if there
   /// was one. Collective.
   std::optional<PeerReport> save(const CheckpointDescription& description);
   /// Waits for the copy in progress; returns how it has ended, if there was one. Collective.
   std::optional<PeerReport> finish();
-  /// Waits for the copy in progress and removes all copies of the run: its last state is in a checkpoint. Collective.
+  /// Removes all copies of the run, whose last state is in a checkpoint. Call after finish(). Collective.
   void remove();
   /// Where the copies are and what they cost, for the user.
   std::string text() const;
@@ -51,7 +53,8 @@ class PeerCopies {
  private:
   void check_memory();
   void copy(const PeerGeneration& generation, const std::string& about, const std::vector<StateTensor>& tensors) noexcept;
-  void send(const PeerGeneration& generation, int holder);
+  const Link& link_to(int holder) const;
+  void send(const PeerGeneration& generation, int64_t tensor_bytes, int holder);
   void serve(int source);
   void receive(int source, const Link& link);
   void forget_older();
@@ -61,10 +64,10 @@ class PeerCopies {
 
   Trainer& trainer_;
   Communicator& world_;
-  int copies_;
+  int wanted_, copies_;  ///< resilience.peer_copies, and those that there are
   int64_t every_;
   std::string place_, session_;
-  std::optional<PeerGeneration> before_;
+  std::optional<PeerGeneration> before_;       ///< keep()
   PeerDirectory directory_;
   std::vector<std::string> hosts_;  ///< by rank
   std::vector<std::vector<int>> domains_;
@@ -75,6 +78,7 @@ class PeerCopies {
   int64_t part_bytes_ = 0, host_bytes_ = 0;  ///< of this rank's part; that the ranks of this host write
   StateSnapshot snapshot_;
   std::optional<PeerGeneration> complete_;  ///< all ranks have it
+  bool is_swept_ = false;  ///< nothing of earlier jobs is left on this host
   std::optional<PeerReport> in_flight_;
   PeerGeneration writing_;
   std::thread thread_;

@@ -127,11 +127,17 @@ class Run {
   void report_attention(int64_t step);
   void check_replicas(int64_t step);
   void save(int64_t step);
+  bool may_have_peer_copies();
   std::unique_ptr<PeerState> find_peer_state(const std::vector<std::string>& checkpoints);
+  void open_peer_copies();
   void begin_peer_copies();
   bool copies_to_peers(int64_t step) const;
   void copy_to_peers(int64_t step);
   void report_peer_copy(const std::optional<PeerReport>& report);
+  void end_peer_copies();
+  void take_lock();
+  /// Whether this job continues from copies that no checkpoint has yet.
+  bool has_unsaved_state() const { return resumed_peers_ && done_ == resumed_peers_->step; }
   void record(const char* event, const nlohmann::ordered_json& fields);
   void record_start(const Resumed& resumed, const MetricsSink::Discarded& discarded);
   void begin_intervals();
@@ -181,6 +187,7 @@ class Run {
   StalenessHistogram staleness_;               ///< with it: of the gradients or exchanges of this job
   std::optional<Sampler> blend_;               ///< rank 0: the sample order, if data.train has groups with weights
   std::unique_ptr<RunLock> lock_;              ///< rank 0: held until this run ends
+  bool has_lock_ = false;                      ///< this job holds it; the same on all ranks
   std::unique_ptr<audit::RunAudit> audit_;     ///< rank 0, with security.audit
   Reporter reporter_;                          ///< has an effect on rank 0 only
   bool is_recorded_ = false;                   ///< rank 0: this job is in jobs.jsonl
@@ -191,6 +198,7 @@ class Run {
   std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
   std::unique_ptr<PeerCopies> peers_;               ///< with resilience.peer_copies
   std::optional<PeerGeneration> resumed_peers_;     ///< those that this job has continued from
+  std::string peer_problem_;                        ///< why this job makes none; empty: it does, or is not to
   std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
   std::string samples_digest_, weights_digest_;     ///< with it: PrivacyStart::data and initial_weights; empty until they are computed
   int64_t announced_ = 0;                           ///< with it: the last step in privacy.json

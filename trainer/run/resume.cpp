@@ -237,8 +237,12 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
     if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", name, ": ", printable(damage->what()), "\n");
   }
   if (!automatic) throw *damage;
-  if (checkpoints.empty()) return load_newest(trainer, checkpoints, config, training_data, automatic, named);  // the copies were the only state
   // Starting over could destroy recoverable data.
+  if (checkpoints.empty())
+    throw AgreedError(ExitCode::kData,
+                      concat("cannot resume from ", peers->name(), ": ", damage->what(), "; there is no checkpoint; remove ",
+                             (fs::path(config.run.directory) / kPeerRecordName).string(), " to start over"),
+                      world.rank() == 0);
   throw AgreedError(
       ExitCode::kData,
       concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(), "; ", kStartAgain),

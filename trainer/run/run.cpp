@@ -282,7 +282,7 @@ ExitCode Run::loop() {
 
 ExitCode Run::train() {
   const int64_t last = last_step();
-  if (finished()) {
+  if (finished() && !has_unsaved_state()) {
     const std::string early = done_ < last ? concat("; the run stopped early: ", stopper_.text()) : "";
     if (reports()) std::cerr << concat("nothing to do: ", done_, " of ", total_, " steps are done", early) << std::endl;
     if (coordinates()) coordinate();
@@ -361,6 +361,7 @@ bool Run::train_steps() {
     if (checks || saves || copies || samples_at(step) || evaluates_at(step)) continue_training();
     if (checks || saves || copies || samples_at(step)) set_timeout();
   }
+  if (has_unsaved_state()) save(done_);  // the run had reached its end when it was copied, but was not saved
   if (!is_member()) return stopped;
   if (has_ended_) save(done_ = last);
   return !has_ended_;
@@ -378,7 +379,7 @@ ExitCode Run::end_training(bool stopped) {
   const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   checkpoints_->remove_old();
-  if (peers_) peers_->remove();
+  end_peer_copies();
   collectively(world_, [&] {
     if (const std::string error = reporter_.write_error(); !error.empty()) throw IoError(error + "; its last lines are lost");
   });

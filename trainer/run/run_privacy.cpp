@@ -54,7 +54,7 @@ std::string digest_of_files(const fs::path& directory) {
 privacy::History Run::known_history(const Resumed& resumed) const {
   privacy::History known = history_of(directory());
   if (resumed.checkpoint.empty()) return known;
-  const bool own = is_own(resumed.checkpoint, config_);
+  const bool own = resumed.peers || is_own(resumed.checkpoint, config_);
   const fs::path run = own ? fs::path(directory()) : fs::canonical(resumed.checkpoint).parent_path().parent_path();
   const privacy::History source = own ? known : history_of(run);
   for (const privacy::Segment& saved : resumed.history.privacy) {

@@ -60,11 +60,12 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
       std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
   session_ = all_gather_strings(world_, session)[0];
   make_trainer();
+  open_peer_copies();
   if (log != nullptr) tracer_.emplace(*trainer_, *log, options_.trace_steps.value(), directory());
   resume();
   if (tracer_ && reports() && done_ >= options_.trace_steps->last)
     std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are already done\n");
-  if (finished()) return;  // a finished run is not changed
+  if (finished() && !has_unsaved_state()) return;  // a finished run is not changed
   tune();
   if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
   collectively(world_, [&] {
@@ -131,15 +132,17 @@ void Run::open_data() {
 }
 
 /// Loads before locking, so that a refused run changes nothing in the run directory. A job that is ending may save meanwhile; under the lock the set
-/// of checkpoints is final, so it is listed again once.
+/// of checkpoints is final, so it is listed again once. Copies of peers are only used under the lock: a running job replaces its own.
 void Run::resume() {
   progress_.act("loading");
+  if (may_have_peer_copies()) take_lock();
   std::vector<std::string> checkpoints = candidates();
-  for (bool locked = false;;) {
+  for (;;) {
     const auto begin = std::chrono::steady_clock::now();
-    const std::unique_ptr<PeerState> peers = find_peer_state(checkpoints);
+    std::unique_ptr<PeerState> peers = has_lock_ && may_have_peer_copies() ? find_peer_state(checkpoints) : nullptr;
     const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_,
                                         options_.resume == "auto" || is_run_directory(options_.resume), options_.change, peers.get());
+    peers.reset();
     load_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     done_ = resumed.step;
     history_ = resumed.history;
@@ -147,18 +150,12 @@ void Run::resume() {
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     open_privacy(resumed);
     recall_evaluation(resumed);
-    if (finished()) return sweep_finished(resumed);
+    if (finished() && !has_unsaved_state()) return sweep_finished(resumed);
     read_replay();
-    if (!locked) {
-      progress_.act("waiting for the run directory's lock");
-      collectively(world_, [&] {
-        if (!reports()) return;
-        lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
-        remove_unpublished(directory() / "checkpoints");
-      });
-      locked = true;
+    if (!has_lock_) {
+      take_lock();
       const std::vector<std::string> now = candidates();
-      if (now != checkpoints) {
+      if (now != checkpoints || may_have_peer_copies()) {
         checkpoints = now;
         continue;
       }
@@ -186,6 +183,17 @@ void Run::resume() {
   }
 }
 
+void Run::take_lock() {
+  progress_.act("waiting for the run directory's lock");
+  collectively(world_, [&] {
+    if (!reports()) return;
+    lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
+    remove_unpublished(directory() / "checkpoints");
+  });
+  has_lock_ = true;
+  progress_.act("loading");
+}
+
 /// A rank without a black box or a log trains as well; one message says so.
 void Run::open_record() {
   if (options_.record == nullptr) return;
@@ -204,10 +212,11 @@ void Run::open_record() {
                            "; trireme inspect will not know where it is. Training continues"));
 }
 
-/// Does not change a finished run, except that it removes unpublished leftovers of a kill at its very end and completes its audit log.
+/// Does not change a finished run, except that it removes unpublished leftovers and peer copies of a kill at its very end and completes its audit log.
 void Run::sweep_finished(const Resumed& resumed) {
   const fs::path checkpoints = directory() / "checkpoints";
   if (config_.security.audit.enabled) collectively(world_, [&] { complete_audit(resumed); });
+  if (has_lock_) end_peer_copies();
   if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
   try {
     const RunLock lock(directory());
