@@ -166,8 +166,7 @@ Link connect_to(const Endpoint& endpoint, int rank, int own_rank, const std::str
     link.send(std::as_bytes(std::span(&greeting, 1)));
     return link;
   }
-  throw IoError(
-      concat("cannot connect to rank ", rank, " of group '", group, "' at ", text_of(endpoint).substr(endpoint.token.size())));
+  throw IoError(concat("cannot connect to rank ", rank, " of group '", group, "' at ", text_of(endpoint).substr(endpoint.token.size())));
 }
 
 using LinkSecret = std::array<uint8_t, 32>;
@@ -213,12 +212,14 @@ RankLinks::RankLinks(Communicator& group, bool encrypted) {
   from_clients_.resize(ranks);
   for (int rank = 0; rank < group.size(); ++rank)
     if (rank != group.rank())
-      to_servers_[static_cast<size_t>(rank)] = connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), group.name(), end);
+      to_servers_[static_cast<size_t>(rank)] =
+          connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), group.name(), end);
   Callers callers(listener, own.token);
   for (size_t left = ranks - 1; left > 0;) {
     std::optional<std::pair<int, Link>> caller = callers.next(end);
     if (!caller)
-      throw IoError(concat("no connection from ", left, " of the ", ranks - 1, " other ranks of group '", group.name(), "' within ", kLinkTimeout.count(), " seconds"));
+      throw IoError(concat("no connection from ", left, " of the ", ranks - 1, " other ranks of group '", group.name(), "' within ",
+                           kLinkTimeout.count(), " seconds"));
     auto& [client, link] = *caller;
     if (client < 0 || client >= group.size() || client == group.rank()) continue;
     if (from_clients_[static_cast<size_t>(client)].is_open()) continue;  // a second one that repeats a greeting

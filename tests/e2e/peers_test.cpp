@@ -55,6 +55,7 @@ class Reads {
 
 /// Ends all ranks of a job at once, some steps after its copies of `step` are complete.
 void kill_after_copies_of(LiveJob& job, int64_t step) {
+  REQUIRE(job.wait_for_step(1));
   const auto is_complete = [&] {
     for (const nlohmann::json& line : metrics(job.run_directory()))
       if (line.value("event", "") == "peer_copy" && line["step"] >= step && !line.contains("error")) return true;
@@ -197,18 +198,49 @@ TEST_CASE("peer copies: a damaged part without any checkpoint ends the job, and 
   CHECK(fingerprint_of(directory / "run", 8) == fingerprint_of(directory / "whole", 8));
 }
 
-TEST_CASE("peer copies: a run that has stopped early, and dies before its last checkpoint, still gets one") {
+TEST_CASE("peer copies: a run that has stopped early, and whose last checkpoint fails, gets one from its copies") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kTrain + layout(1, 1, 2, 1) + in("run") + with_copies(directory) +
-                            sets({"checkpoint.every=1000000", "training.steps=1000000", "training.evaluate.every=3", "training.stop.patience=1",
-                                  "training.optimizer.learning_rate=0"});
-  // The weights do not change: the second evaluation, after step 6, is no improvement. A directory in its place makes the last checkpoint fail.
-  fs::create_directories(directory / "run");
-  write_file(directory / "run" / "checkpoints", "in the way");
-  const Outcome first = run(directory, command);
+  // The weights do not change: the second evaluation, after step 120, is no improvement and ends the run, right behind the copies of that step.
+  const Arguments command = layout(1, 1, 2, 1) + with_copies(directory) +
+                            sets({"checkpoint.every=1000000", "training.steps=1000000", "training.evaluate.every=60", "training.stop.patience=1",
+                                  "training.optimizer.learning_rate=1e-30", "training.schedule.final_learning_rate=0"});
+  LiveJob job(directory, "run", command);
+  REQUIRE(job.wait_for_step(1));
+  const fs::path checkpoints = directory / "run" / "checkpoints";
+  fs::rename(checkpoints, directory / "aside");
+  write_file(checkpoints, "in the way");
+  const Outcome first = job.wait();
   INFO(first.err);
-  CHECK(first.code != 0);
+  CHECK(first.code == 74);
+  fs::remove(checkpoints);
+  fs::rename(directory / "aside", checkpoints);
+  const Outcome second = must(directory, kTrain + command + in("run"));
+  CHECK(says(second, "resuming from peer copies of step 120"));
+  CHECK(checkpoint_names(directory / "run") == std::set<std::string>{"step-00000120"});
+  CHECK(names_in(directory / "memory").empty());
+  check_error(must(directory, kTrain + command + in("run")), 0, "nothing to do: 120 of 1000000 steps are done; the run stopped early");
+}
+
+TEST_CASE("peer copies: a job that waits for another one's end continues from the last copies") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments command = kShape + with_copies(directory);
+  LiveJob first(directory, "run", command);
+  REQUIRE(first.wait_for_step(7));
+  const std::map<int, pid_t> ranks = first.ranks(8);
+  LiveJob second(directory, "run", command);
+  REQUIRE(first.wait_for_step(first.last_step() + 12));
+  int64_t copied = 0;
+  for (const nlohmann::json& line : metrics(directory / "run"))
+    if (line.value("event", "") == "peer_copy") copied = line["step"];
+  for (const auto& [rank, process] : ranks) ::kill(process, SIGKILL);
+  CHECK(first.wait().code != 0);
+  REQUIRE(second.wait_for_error("resuming from peer copies of step ", 60) >= 0);
+  REQUIRE(second.wait_for_step(second.last_step() + 2));
+  CHECK(resumed_at(directory / "run") >= copied);
+  second.signal(SIGTERM);
+  CHECK(second.wait().code == 75);
 }
 
 TEST_CASE("peer copies: what they cannot be is refused before the run starts") {
@@ -217,7 +249,7 @@ TEST_CASE("peer copies: what they cannot be is refused before the run starts") {
   const Arguments command = kTrain + kShape + in("run");
   const auto refused = [&](const Arguments& arguments, const std::string& words) {
     check_error(run(directory, command + arguments), 64, words);
-    CHECK_FALSE(fs::exists(directory / "run" / "checkpoints" / "step-00000005"));
+    CHECK_FALSE(fs::exists(directory / "run"));
   };
   refused(sets({"resilience.peer_copies=8"}), "the job has 8 ranks, and a state and its copies are on different ones; allowed 0 to 7");
   refused(sets({"resilience.peer_every=5"}), "has no effect: resilience.peer_copies is 0; remove the key");

@@ -276,7 +276,7 @@ TEST_CASE("peer copies: copies that fail from the first one on do not pile up, a
   const Hosts hosts(parity_config(kModel, layout, "fp64"));
   GatheredState state;
   train_with_copies(hosts, layout_of(1, 1, 4, 1), {0, 1, 0, 1}, {1}, state, "0");  // a job of four ranks
-  write_peer_record(hosts.run(), {"1"});                                          // this one starts from a checkpoint
+  write_peer_record(hosts.run(), {"1"});                                           // this one starts from a checkpoint
   on_ranks(parity_config(kModel, layout, "fp64"), [&](Trainer& trainer) {
     Communicator& world = trainer.mesh().world;
     const int rank = world.rank();
@@ -290,7 +290,8 @@ TEST_CASE("peer copies: copies that fail from the first one on do not pile up, a
     }
     world.barrier();
     peers.save(description_of_step(trainer, 1));
-    for (int step = 2; step < 6; ++step) TRIREME_CHECK(peers.save(description_of_step(trainer, step))->error, "a copy without a directory is complete");
+    for (int step = 2; step < 6; ++step)
+      TRIREME_CHECK(peers.save(description_of_step(trainer, step))->error, "a copy without a directory is complete");
     TRIREME_CHECK(rank != 0 || hosts.generations(0, 0).size() <= 2, "copies pile up");
     world.barrier();
     if (rank == 1) fs::remove(holder);

@@ -112,10 +112,11 @@ void PeerCopies::check_memory() {
 
 std::string PeerCopies::text() const {
   const bool one_host = std::ranges::all_of(hosts_, [&](const std::string& host) { return host == hosts_.front(); });
-  return concat(copies_ < wanted_ ? concat("warning: resilience.peer_copies=", wanted_, " needs ", wanted_ + 1, one_host ? " ranks" : " hosts", "; ") : "",
-                "peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
-                one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts",
-                "; they take ", bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
+  return concat(
+      copies_ < wanted_ ? concat("warning: resilience.peer_copies=", wanted_, " needs ", wanted_ + 1, one_host ? " ranks" : " hosts", "; ") : "",
+      "peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
+      one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts", "; they take ",
+      bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
 }
 
 void PeerCopies::fail(int64_t step, const std::string& reason) {
@@ -171,7 +172,8 @@ std::optional<PeerReport> PeerCopies::finish() {
 /// Removes what is neither complete nor about to be written. Once this job has copies of its own, the first rank of a host also removes those of earlier jobs,
 /// which may have had other ranks.
 void PeerCopies::forget_older() {
-  directory_.keep_only(world_.rank(), [&](const PeerGeneration& generation) { return generation == (complete_ ? complete_ : before_) || generation == writing_; });
+  directory_.keep_only(world_.rank(),
+                       [&](const PeerGeneration& generation) { return generation == (complete_ ? complete_ : before_) || generation == writing_; });
   if (!complete_ || std::exchange(is_swept_, true) || !is_first_of_host()) return;
   directory_.keep_only(-1, [&](const PeerGeneration& generation) { return generation.session == session_; });
 }
@@ -194,7 +196,9 @@ void PeerCopies::copy(const PeerGeneration& generation, const std::string& about
   in_flight_->copy_seconds = seconds_since(begin);
 }
 
-const Link& PeerCopies::link_to(int holder) const { return links_->to_server(static_cast<int>(std::ranges::find(members_, holder) - members_.begin())); }
+const Link& PeerCopies::link_to(int holder) const {
+  return links_->to_server(static_cast<int>(std::ranges::find(members_, holder) - members_.begin()));
+}
 
 /// A part that is not sent completely ends the connection, because its receiver could not tell where the next one begins.
 void PeerCopies::send(const PeerGeneration& generation, int64_t tensor_bytes, int holder) {

@@ -67,7 +67,7 @@ class PeerCopies {
   int wanted_, copies_;  ///< resilience.peer_copies, and those that there are
   int64_t every_;
   std::string place_, session_;
-  std::optional<PeerGeneration> before_;       ///< keep()
+  std::optional<PeerGeneration> before_;  ///< keep()
   PeerDirectory directory_;
   std::vector<std::string> hosts_;  ///< by rank
   std::vector<std::vector<int>> domains_;
@@ -78,7 +78,7 @@ class PeerCopies {
   int64_t part_bytes_ = 0, host_bytes_ = 0;  ///< of this rank's part; that the ranks of this host write
   StateSnapshot snapshot_;
   std::optional<PeerGeneration> complete_;  ///< all ranks have it
-  bool is_swept_ = false;  ///< nothing of earlier jobs is left on this host
+  bool is_swept_ = false;                   ///< nothing of earlier jobs is left on this host
   std::optional<PeerReport> in_flight_;
   PeerGeneration writing_;
   std::thread thread_;

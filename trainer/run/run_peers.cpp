@@ -62,7 +62,8 @@ void Run::report_peer_copy(const std::optional<PeerReport>& report) {
   nlohmann::ordered_json fields = {
       {"sent_bytes", report->sent_bytes}, {"stall_seconds", report->stall_seconds}, {"copy_seconds", report->copy_seconds}};
   if (report->error) fields["error"] = *report->error;
-  reporter_.event("peer_copy", report->step, fields, report->error ? concat("warning: the peer copies of step ", report->step, " failed: ", *report->error) : "");
+  reporter_.event("peer_copy", report->step, fields,
+                  report->error ? concat("warning: the peer copies of step ", report->step, " failed: ", *report->error) : "");
 }
 
 /// The last state is in a checkpoint. Collective.
