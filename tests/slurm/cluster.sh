@@ -188,7 +188,7 @@ stop() { # DIR
 }
 
 case ${1:-} in
-  install) apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2 util-linux ;;
+  install) apt-get install -y --no-install-recommends slurmctld slurmd slurm-client slurmdbd mariadb-server munge iproute2 util-linux ;;
   start) start "${@:2}" ;;
   run) inside "${@:2}" ;;
   lose) inside "$2" sh -c 'kill -KILL "$(cat "$1")"' sh "$(readlink -f "$2")/node-$3.pid" ;;

@@ -57,7 +57,8 @@ class Bench:
         rng = random.Random(1)
         (self.work / "text.txt").write_text("".join(" ".join(rng.choice(CONFIG.split()) for _ in range(12)) + "\n" for _ in range(2000)))
         self.call([binary, "data", "build", "--tokenizer", "bytes", "--output", "train", "text.txt"])
-        self.call([CLUSTER, "start", self.slurm])
+        self.has_accounting = bool(shutil.which("slurmdbd") and shutil.which("mariadbd"))
+        self.call([CLUSTER, "start", self.slurm, 3, 4, *(["accounting"] if self.has_accounting else [])])
         self.references, self.pending = {}, {}
 
     def close(self):
@@ -312,6 +313,36 @@ def case_cancel(b):
     b.check_bits("cancelled")
 
 
+def case_figures(b):
+    """What Slurm says about a job that was requeued, in `trireme goodput` and in the report, on the cluster and where there is no Slurm."""
+    job = b.submit("figures")
+    b.wait_for_step("figures", 7)
+    b.on("scontrol", "requeue", job)
+    assert b.finish(job) == "COMPLETED", b.log("figures")
+    deadline = time.monotonic() + 60
+    while True:  # slurmdbd learns about the end a moment later
+        found = json.loads(b.on(b.binary, "goodput", "figures", "--json").stdout)
+        if not b.has_accounting or found["slurm_jobs"][-1]["state"] == "COMPLETED" or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    jobs = found["slurm_jobs"]
+    assert [(one["job"], one["restart"], one["partition"], one["cpus"]) for one in jobs] == [(job, 0, "low", 2), (job, 1, "low", 2)], jobs
+    assert all(one["queued_seconds"] >= 0 and one["elapsed_seconds"] > 0 for one in jobs if b.has_accounting), jobs
+    if b.has_accounting:
+        assert found["slurm_note"] is None, found["slurm_note"]
+        assert [one["state"] for one in jobs] == ["REQUEUED", "COMPLETED"] and jobs[1]["exit_code"] == "0:0", jobs
+        assert jobs[1]["max_rss_bytes"] > 1e6, jobs
+    else:
+        assert "accounting" in found["slurm_note"], found["slurm_note"]
+    b.on(b.binary, "report", "figures", "--output", "figures.html")
+    assert "<h2>Slurm jobs</h2>" in (b.work / "figures.html").read_text() and "<td>COMPLETED</td>" in (b.work / "figures.html").read_text()
+    # Elsewhere only what the run has recorded is known.
+    done = subprocess.run([b.binary, "goodput", "figures", "--json"], cwd=b.work, env={**b.environment, "PATH": "/nowhere"}, capture_output=True, text=True, check=True)
+    alone = json.loads(done.stdout)
+    assert "sacct was not found in PATH" in alone["slurm_note"], alone
+    assert [(one["restart"], one["cpus"], one["queued_seconds"]) for one in alone["slurm_jobs"]] == [(one["restart"], one["cpus"], one["queued_seconds"]) for one in jobs], alone
+
+
 def case_requeue(b):
     job = b.submit("requeued")
     b.wait_for_step("requeued", 7)
@@ -428,10 +459,13 @@ class Trial:
     KINDS = ("rank", "task", "srun", "stepd", "script", "term", "requeue", "preempt", "down", "lose")
 
     def __init__(self, b, number, seed, steps):
-        sets = [f"training.steps={steps}", f"checkpoint.every={max(4, steps // 40)}"]
         self.b, self.steps, self.run, self.rng = b, steps, f"trial-{number}", random.Random(seed)
-        self.job = b.submit(self.run, "--requeues", "10", "--template", "trial.sbatch", sets=sets)
-        self.effective, self.without_effect = [], []
+        self.effective, self.without_effect, self.restarts = [], [], 0
+        self.submit()
+
+    def submit(self):
+        sets = [f"training.steps={self.steps}", f"checkpoint.every={max(4, self.steps // 40)}"]
+        self.job = self.b.submit(self.run, "--requeues", "10", "--template", "trial.sbatch", sets=sets)
 
     def newest_step(self):
         return max([line.get("step", 0) for line in self.b.lines(self.run)[-3:]] or [0])
@@ -458,14 +492,18 @@ class Trial:
         return True
 
     def attack(self, kind):
-        starts, step = self.starts(), self.rng.randrange(1, self.steps * 3 // 4)
+        step = self.rng.randrange(1, self.steps * 3 // 4)
         if not self.wait_until(lambda: self.newest_step() >= step):
             return
         time.sleep(self.rng.random() * 0.2)
         seen = self.newest_step()
-        trains = 0 < seen < self.steps and len(self.b.processes(self.job, "rank")) == 2
+        trains, starts = 0 < seen < self.steps and len(self.b.processes(self.job, "rank")) == 2, self.starts()
         self.hit(kind)
         again = self.wait_until(lambda: self.starts() > starts)
+        if not again and kind == "script" and self.b.state(self.job)[0] == "FAILED":  # nothing is left that could requeue the job
+            self.submit()
+            again = self.wait_until(lambda: self.starts() > starts)
+        self.restarts += again
         (self.effective if trains and again else self.without_effect).append(f"{kind} after step {seen}")
 
     def hit(self, kind):
@@ -531,7 +569,7 @@ def trials(b, count, seed, results, limit):
             next_steps = trial_steps(b, trial.run)
             shutil.rmtree(b.work / trial.run)
         record = {"trial": number, "seed": seed * 100003 + number, "steps": steps, "effective": trial.effective, "without_effect": trial.without_effect,
-                  "restarts": b.state(trial.job)[2], "seconds": round(time.monotonic() - start, 1), "error": error}
+                  "restarts": trial.restarts, "seconds": round(time.monotonic() - start, 1), "error": error}
         records.append(record)
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

@@ -21,12 +21,12 @@ struct SlurmJob {
   double begin = kUnknown;  ///< of the batch script, else of the first job of the run in it, in seconds since 1970
   std::string partition = {}, nodes = {};
   int64_t tasks = 0, cpus = 0, gpus = 0;
-  double queued = kUnknown;   ///< seconds from submission or requeue to the start
-  double elapsed = kUnknown;  ///< seconds
-  std::string state = {};     ///< of Slurm
-  std::string exit_code = {}; ///< of Slurm, "75:0"; else of the script, "75"
-  std::string next = {};      ///< SlurmTry::next
-  double max_rss = kUnknown;  ///< bytes of the task that had most
+  double queued = kUnknown;    ///< seconds from submission or requeue to the start
+  double elapsed = kUnknown;   ///< seconds
+  std::string state = {};      ///< of Slurm
+  std::string exit_code = {};  ///< of Slurm, "75:0"; else of the script, "75"
+  std::string next = {};       ///< SlurmTry::next
+  double max_rss = kUnknown;   ///< bytes of the task that had most
   double joules = kUnknown;
 };
 

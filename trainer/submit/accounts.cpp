@@ -157,8 +157,8 @@ Accounts ask_accounts(const std::vector<std::string>& jobs) {
   std::string list;
   for (size_t i = ids.size() - std::min(ids.size(), kMostJobs); i < ids.size(); ++i) list += (list.empty() ? "" : ",") + ids[i];
   std::string why, why_not_queued;
-  const std::vector<std::string> command{"sacct",    "--allusers",     "--duplicates", "--noheader", "--parsable2",
-                                         "--jobs=" + list, std::string("--format=") + kAccountFormat};
+  const std::vector<std::string> command{
+      "sacct", "--allusers", "--duplicates", "--noheader", "--parsable2", "--jobs=" + list, std::string("--format=") + kAccountFormat};
   if (const auto text = answer_of(command, kAccountingTimeout, why)) {
     Accounts accounts{accounts_in_sacct(*text)};
     if (accounts.jobs.empty()) accounts.note = "sacct knows none of these jobs: the figures are those that the run itself has recorded";
