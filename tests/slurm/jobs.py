@@ -315,7 +315,7 @@ def case_cancel(b):
 
 def case_figures(b):
     """What Slurm says about a job that was requeued, in `trireme goodput` and in the report, on the cluster and where there is no Slurm."""
-    job = b.submit("figures")
+    job = b.submit("figures", sets=[f"training.steps={40 * STEPS}"])  # Slurm measures memory once a second
     b.wait_for_step("figures", 7)
     b.on("scontrol", "requeue", job)
     assert b.finish(job) == "COMPLETED", b.log("figures")

@@ -124,12 +124,12 @@ TEST_CASE("slurm accounts: Slurm is asked in UTC, about job ids only, and what i
   CHECK_THAT(accounts.note, Contains("sacct was not found in PATH"));
   CHECK(submit::ask_queue("2").empty());
   // A cluster without accounting.
-  write_program(scratch, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1\n");
+  write_program(scratch, "sacct", "echo 'sacct: error: a detail' >&2; echo 'Slurm accounting storage is disabled' >&2; exit 1\n");
   write_program(scratch, "squeue", concat("printf '%s\\n' \"$TZ $SLURM_TIME_FORMAT $*\" > '", scratch / "asked", "'\nprintf '", row, "'\n"));
   accounts = submit::ask_accounts({"2"});
   REQUIRE(accounts.jobs.size() == 1);
   CHECK(accounts.jobs[0].cpus == 4);
-  CHECK_THAT(accounts.note, Contains("Slurm accounting storage is disabled"));
+  CHECK_THAT(accounts.note, Contains("(Slurm accounting storage is disabled)"));
   CHECK_THAT(test::slurp(scratch / "asked"), Catch::Matchers::StartsWith("UTC0 standard ") && Contains(" --jobs=2 "));
   REQUIRE(submit::ask_queue("2").size() == 1);
   CHECK(submit::ask_queue("2 --help").empty());

@@ -78,7 +78,11 @@ std::string trimmed(const std::string& text) {
 
 double larger(double a, double b) { return std::isnan(a) || b > a ? b : a; }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+/// Slurm's programs say last why they end.
+std::string last_line(const std::string& text) {
+  const std::string whole = text.substr(0, text.find_last_not_of(" \n") + 1);
+  return whole.substr(whole.rfind('\n') + 1);
+}
 
 /// What a program of Slurm prints, with times in UTC. Otherwise `why` says why there is nothing.
 std::optional<std::string> answer_of(const std::vector<std::string>& command, std::chrono::seconds timeout, std::string& why) {
@@ -88,7 +92,7 @@ std::optional<std::string> answer_of(const std::vector<std::string>& command, st
     if (!result)
       why = concat(command[0], " was not found in PATH");
     else
-      why = result->err.empty() ? concat(command[0], " has ended with exit code ", result->code) : printable(first_line(result->err));
+      why = result->err.empty() ? concat(command[0], " has ended with exit code ", result->code) : printable(last_line(result->err));
   } catch (const Error& error) {
     why = error.what();
   }
