@@ -150,7 +150,7 @@ TEST_CASE("slurm jobs: each try has its own account, and none of another cluster
   const std::vector<JobAccount> accounts = submit::accounts_in_sacct(kSacct);
   const std::string script = script_line("2", 0, "17:24:45", R"(, "event": "start", "nodes": "node[1-2]", "partition": "low", "tasks": 2)") +
                              script_line("2", 1, "17:24:54", R"(, "event": "start", "nodes": "node[1-2]", "partition": "low", "tasks": 2)") +
-                             script_line("2", 1, "17:24:54", R"(, "event": "end", "code": 0, "seconds": 1, "next": "ends")");
+                             script_line("2", 1, "17:24:54", R"(, "event": "end", "code": 75, "seconds": 1, "next": "requeued")");
   const std::string records = started_line("2", 0, "17:24:46") + slurm_line("17:24:00", "17:24:44", "17:24:46") + started_line("2", 1, "17:24:55") +
                               started_line("2", 1, "17:24:56") + started_line("9", 0, "18:00:00") + slurm_line("17:59:00", "17:59:58", "18:00:00");
   const RunRecord run = run_with(records, script);
@@ -161,12 +161,13 @@ TEST_CASE("slurm jobs: each try has its own account, and none of another cluster
   CHECK(jobs[0].state == "REQUEUED");
   CHECK(jobs[0].queued == 0);
   CHECK(jobs[0].elapsed == 3);
+  CHECK(jobs[0].exit_code == "0:0");
   CHECK(jobs[0].tasks == 2);
   CHECK(jobs[0].gpus == 8);
   CHECK(jobs[1].restart == 1);
   CHECK(jobs[1].state == "COMPLETED");
   CHECK(jobs[1].queued == 6);
-  CHECK(jobs[1].exit_code == "0:0");
+  CHECK(jobs[1].exit_code == "75");  // of the script
   CHECK(jobs[1].joules == 3600);
   CHECK(jobs[2].job == "9");  // which the accounting does not know
   CHECK(jobs[2].state.empty());

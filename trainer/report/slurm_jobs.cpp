@@ -68,7 +68,8 @@ void add_account(SlurmJob& job, const JobAccount& account) {
   if (std::isfinite(account.started - account.submitted)) job.queued = account.started - account.submitted;
   if (std::isfinite(account.ended)) job.elapsed = account.ended - account.started;
   job.state = account.state;
-  if (!account.exit_code.empty() && std::isfinite(account.ended)) job.exit_code = account.exit_code;
+  // Slurm has 0:0 for tries that were requeued, whatever their script has returned.
+  if (std::isfinite(account.ended) && (job.exit_code.empty() || account.exit_code != "0:0")) job.exit_code = account.exit_code;
   job.max_rss = account.max_rss;
   job.joules = account.joules;
 }
