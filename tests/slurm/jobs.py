@@ -477,7 +477,7 @@ class Trial:
         except FileNotFoundError:
             return 0
 
-    def wait_until(self, is_true, limit=120):
+    def wait_until(self, is_true, limit=900):
         """False if the job ends before."""
         deadline, next_look = time.monotonic() + limit, 0
         while not is_true():
@@ -555,7 +555,7 @@ def trials(b, count, seed, results, limit):
         try:
             for _ in range(trial.rng.choice([1, 1, 1, 2])):
                 trial.attack(trial.rng.choice(Trial.KINDS))
-            state = b.finish(trial.job)
+            state = b.finish(trial.job, 900)
             assert state == "COMPLETED", f"{trial.run} has ended as {state}"
             b.check_bits(trial.run, steps=steps)
         except (AssertionError, OSError, subprocess.SubprocessError) as failure:
