@@ -79,6 +79,8 @@ CLAIMS = [
     Claim("death", "Dead and hung ranks are named, and all exit", 'build/tests/test_e2e "death:*"', figures=(PASSED, r"(?m)^(.*named after .*)$")),
     Claim("kills", "No kill changes a run", "scripts/kill-trials.sh 300", "SHA-256 of weights, moments, random state, data position and all losses against an undisturbed run.",
           figures=(r"(?s)(\| layout.*)\Z",), slow=True),
+    Claim("slurm", "No kill over Slurm changes a run", "tests/slurm/jobs.py --trials 100", "Ranks, srun, slurmstepd, batch scripts, nodes, signals, requeues and preemptions at "
+          "random moments of the training: all losses, norms and the last checkpoint against an undisturbed run.", figures=(r"(\d+ of \d+ trials .*)",), slow=True),
     Claim("stops", "No stop changes a run", "scripts/stop-trials.py", figures=(r"(?s)(\|.*)\Z",), slow=True),
     Claim("reshard", "Any layout reads any other's checkpoint", 'build/tests/test_parity "*checkpoint of every layout*"', "Weights, moments and the checkpoint saved again are "
           "equal bit for bit, the next losses within 1e-10."),

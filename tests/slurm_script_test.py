@@ -125,6 +125,7 @@ def ends(binary):
                 code = int(variables.get("EXIT", code))
                 must(done.returncode == code, what + f"the script exits with {done.returncode}: {done.stderr}")
                 must("step 1/2" in done.stdout and message in done.stderr, what + "output is lost")
+                must(f"{stage.folder}/job.sbatch: line" not in done.stderr, what + f"the shell complains: {done.stderr}")
                 found += stage.requeued()
                 lines = [json.loads(line) for line in (stage.run_directory / "slurm/jobs.jsonl").read_text().splitlines()]
                 must([(one["event"], one["restart"], one["job"]) for one in lines[-2:]] == [("start", restart, "7"), ("end", restart, "7")], what + f"{lines}")

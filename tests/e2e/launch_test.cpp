@@ -225,6 +225,37 @@ TEST_CASE("launch: a fake mpirun is named in the error, and nothing is trained")
   CHECK_FALSE(fs::exists(directory / "run/metrics.jsonl"));
 }
 
+TEST_CASE("launch: train starts its ranks on the hosts of a PBS job, and --hosts overrides them") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  // This mpirun keeps the hostfile that it gets, and starts the ranks here.
+  write_program(directory / "bin/mpirun",
+                "for word; do\n  [ \"$last\" != --hostfile ] || { cp \"$word\" seen; echo localhost slots=9 > \"$word\"; }\n  last=$word\ndone\n"
+                "PATH=${PATH#*:}\nexec mpirun \"$@\"\n");
+  const std::string prefix = "PATH=" + (directory / "bin").string() + ":$PATH; export PBS_JOBID=7 PBS_NODEFILE=nodes";
+  const auto train = [&](const std::string& run, const Arguments& more = {}) {
+    fs::remove(directory / "seen");
+    return run_after(directory, prefix, kTrainOnly + kTwo + sets({"training.steps=2"}) + in(run) + more);
+  };
+  write_file(directory / "nodes", "node-b\nnode-a\n");
+  must(train("two"));
+  CHECK(read_file(directory / "seen") == "node-b slots=1\nnode-a slots=1\n");
+  CHECK(metrics(directory / "two").front()["world_size"] == 2);
+  write_file(directory / "hosts", "localhost slots=5\n");
+  must(train("given", {"--hosts", "hosts"}));
+  CHECK(read_file(directory / "seen") == "localhost slots=5\n");
+  write_file(directory / "nodes", "node-b\nnode-a\nnode-b\n");
+  must(train("spare"));
+  CHECK(read_file(directory / "seen") == "node-b slots=2\n");  // as of a hosts file: the hosts that the ranks need
+  write_file(directory / "nodes", "node-b\nnode-b\n");
+  must(train("one"));
+  CHECK_FALSE(fs::exists(directory / "seen"));
+  CHECK(losses(directory / "one", 2) == losses(directory / "two", 2));
+  fs::remove(directory / "nodes");
+  check_error(train("none"), 66, "PBS_NODEFILE nodes: ");
+  CHECK_FALSE(fs::exists(directory / "none"));
+}
+
 TEST_CASE("launch: an srun task whose MPI world has size 1 does not train") {
   TemporaryDirectory directory;
   prepare_run(directory);

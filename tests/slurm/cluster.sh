@@ -2,7 +2,9 @@
 # A throw-away Slurm cluster on one machine, as root, for tests: slurmctld, munged and N nodes, each with its own slurmd, host name, network address, process
 # ids, /tmp and /dev/shm. Everything runs in namespaces below one process: when that ends, nothing is left but the directory.
 #   tests/slurm/cluster.sh install                    installs the packages (Debian, Ubuntu)
-#   tests/slurm/cluster.sh start DIR [NODES] [CPUS]   DIR must not exist, and not be in /tmp; 3 nodes of 4 CPUs by default
+#   tests/slurm/cluster.sh start DIR [NODES] [CPUS] [accounting]
+#                                                     DIR must not exist, and not be in /tmp; 3 nodes of 4 CPUs by default. accounting: with slurmdbd and a
+#                                                     database of its own, from the packages slurmdbd and mariadb-server
 #   tests/slurm/cluster.sh run DIR COMMAND...         runs a command where sbatch, squeue and so on reach the cluster
 #   tests/slurm/cluster.sh lose DIR NODE              kills all processes of a node at once, as a power failure does
 #   tests/slurm/cluster.sh boot DIR NODE              starts the node again
@@ -65,6 +67,41 @@ PartitionName=short Nodes=ALL MaxTime=1 MaxNodes=2 PriorityTier=1 State=UP
 CONF
 }
 
+# Lets slurmctld record jobs in a database, and slurmd measure them.
+write_accounting_configuration() { # DIR
+  local dir=$1
+  sed -i -e '/^JobAcctGatherType=/d' -e '/^AccountingStorageType=/d' "$dir/slurm.conf"
+  cat >> "$dir/slurm.conf" << CONF
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=control
+AccountingStoragePass=$dir/munge.socket
+CONF
+  (umask 077 && cat > "$dir/slurmdbd.conf") << CONF
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge.socket
+DbdHost=control
+SlurmUser=root
+LogFile=$dir/slurmdbd.log
+PidFile=$dir/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm
+CONF
+}
+
+start_accounting() { # DIR, within the cluster's namespaces
+  local dir=$1 sql="CREATE DATABASE slurm; CREATE USER slurm@127.0.0.1 IDENTIFIED BY 'slurm'; GRANT ALL ON slurm.* TO slurm@127.0.0.1;"
+  mariadb-install-db --no-defaults --user=root --auth-root-authentication-method=socket --datadir="$dir/database" > "$dir/database.out" 2>&1
+  mariadbd --no-defaults --user=root --datadir="$dir/database" --socket="$dir/database.socket" --bind-address=127.0.0.1 --skip-name-resolve >> "$dir/database.out" 2>&1 &
+  until mariadb --no-defaults --socket="$dir/database.socket" --execute="$sql" 2> /dev/null; do sleep 0.2; done
+  SLURM_CONF=$dir/slurm.conf slurmdbd -D > "$dir/slurmdbd.out" 2>&1 &
+  until SLURM_CONF=$dir/slurm.conf sacctmgr --immediate add cluster throwaway >> "$dir/sacctmgr.out" 2>&1; do sleep 0.3; done
+}
+
 # The first process of a node. Its end is the end of all processes of the node.
 node_main() { # DIR NODE
   local dir=$1 node=$2
@@ -107,6 +144,7 @@ cluster_main() { # DIR NODES
   ip link set nodes up
   trap 'exit 0' TERM
   munged --force --socket="$dir/munge.socket" --key-file="$dir/munge.key" --pid-file="$dir/munged.pid" --log-file="$dir/munged.log" --seed-file="$dir/munged.seed"
+  [ ! -e "$dir/slurmdbd.conf" ] || start_accounting "$dir"
   SLURM_CONF=$dir/slurm.conf slurmctld -D > "$dir/slurmctld.out" 2>&1 &
   for ((k = 1; k <= nodes; ++k)); do boot_node "$dir" "node$k"; done
   touch "$dir/booted"
@@ -129,6 +167,7 @@ start() { # DIR NODES CPUS
   mkdir -p "$1" && dir=$(readlink -f "$1")
   mkdir "$dir/state"
   write_configuration "$dir" "$nodes" "$cpus"
+  [ "${4:-}" != accounting ] || write_accounting_configuration "$dir"
   (umask 077 && head -c 128 /dev/urandom > "$dir/munge.key")
   setsid unshare --net --uts --mount --pid --fork --kill-child "$SELF" cluster-main "$dir" "$nodes" > "$dir/cluster.out" 2>&1 < /dev/null &
   outer=$!
@@ -149,7 +188,7 @@ stop() { # DIR
 }
 
 case ${1:-} in
-  install) apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2 util-linux ;;
+  install) apt-get install -y --no-install-recommends slurmctld slurmd slurm-client slurmdbd mariadb-server munge iproute2 util-linux ;;
   start) start "${@:2}" ;;
   run) inside "${@:2}" ;;
   lose) inside "$2" sh -c 'kill -KILL "$(cat "$1")"' sh "$(readlink -f "$2")/node-$3.pid" ;;
@@ -158,5 +197,5 @@ case ${1:-} in
   cluster-main) cluster_main "${@:2}" ;;
   node-main) node_main "${@:2}" ;;
   boot-node) boot_node "${@:2}" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$SELF" >&2 && exit 64 ;;
+  *) sed -n '2,12s/^# \{0,1\}//p' "$SELF" >&2 && exit 64 ;;
 esac

@@ -4,7 +4,9 @@ with the losses, gradient norms and checkpoint bytes of one that mpirun has trai
 
   tests/slurm/jobs.py                          all cases, about ten minutes
   tests/slurm/jobs.py preempt node             those whose name contains one of the words
-  tests/slurm/jobs.py --trials 100 [--seed 1]  random kills at random moments instead: ranks, srun, slurmstepd, requeue, nodes
+  tests/slurm/jobs.py --trials 100 [--seed 1]  random kills at random moments instead, until 100 runs were hit while they trained: ranks, srun,
+                                               slurmstepd, the batch script, signals, requeues, preemptions, nodes
+  --results FILE --seconds 500                 appends trials to the file and continues what is there; begins no trial after 500 s
 Exits with 1 if anything differs, with 77 where Slurm is not installed.
 """
 import argparse
@@ -55,7 +57,8 @@ class Bench:
         rng = random.Random(1)
         (self.work / "text.txt").write_text("".join(" ".join(rng.choice(CONFIG.split()) for _ in range(12)) + "\n" for _ in range(2000)))
         self.call([binary, "data", "build", "--tokenizer", "bytes", "--output", "train", "text.txt"])
-        self.call([CLUSTER, "start", self.slurm])
+        self.has_accounting = bool(shutil.which("slurmdbd") and shutil.which("mariadbd"))
+        self.call([CLUSTER, "start", self.slurm, 3, 4, *(["accounting"] if self.has_accounting else [])])
         self.references, self.pending = {}, {}
 
     def close(self):
@@ -141,7 +144,9 @@ class Bench:
     def reference(self, seed=1234, steps=STEPS):
         if (seed, steps) not in self.references:
             run = f"reference-{seed}-{steps}"
-            self.call([self.binary, "train", "run.yaml", "--set", f"run.directory={run}", "--set", f"run.seed={seed}", "--set", f"training.steps={steps}"])
+            every = max(4, steps // 40)  # more checkpoints would take longer, and change nothing
+            self.call([self.binary, "train", "run.yaml", "--set", f"run.directory={run}", "--set", f"run.seed={seed}", "--set", f"training.steps={steps}",
+                       "--set", f"checkpoint.every={every}"])
             self.references[seed, steps] = self.bits(run, steps)
         return self.references[seed, steps]
 
@@ -152,7 +157,7 @@ class Bench:
         assert not (self.work / "hacked").exists(), "a name has reached a shell"
 
     def processes(self, job, kind):
-        """Process ids, on this host, of a job's ranks, sruns, or step daemons."""
+        """Process ids, on this host, of a job's ranks, sruns, step daemons, or batch script."""
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -168,6 +173,8 @@ class Bench:
                 found.append((0, int(entry.name)))
             if environment.get(b"SLURM_JOB_ID") != job.encode():
                 continue
+            if kind == "script" and comm in ("bash", "slurm_script") and command.endswith(b"/slurm_script\0"):
+                found.append((0, int(entry.name)))
             if (kind == "srun" and comm == "srun") or (kind == "rank" and b"SLURM_PROCID" in environment and b"\0train\0" in command and comm.startswith("trireme")):
                 found.append((int(environment.get(b"SLURM_PROCID", b"0")), int(entry.name)))
         return [pid for _, pid in sorted(found)]
@@ -306,6 +313,36 @@ def case_cancel(b):
     b.check_bits("cancelled")
 
 
+def case_figures(b):
+    """What Slurm says about a job that was requeued, in `trireme goodput` and in the report, on the cluster and where there is no Slurm."""
+    job = b.submit("figures", sets=[f"training.steps={40 * STEPS}"])  # Slurm measures memory once a second
+    b.wait_for_step("figures", 7)
+    b.on("scontrol", "requeue", job)
+    assert b.finish(job) == "COMPLETED", b.log("figures")
+    deadline = time.monotonic() + 60
+    while True:  # slurmdbd learns about the end a moment later
+        found = json.loads(b.on(b.binary, "goodput", "figures", "--json").stdout)
+        if not b.has_accounting or found["slurm_jobs"][-1]["state"] == "COMPLETED" or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    jobs = found["slurm_jobs"]
+    assert [(one["job"], one["restart"], one["partition"], one["cpus"]) for one in jobs] == [(job, 0, "low", 2), (job, 1, "low", 2)], jobs
+    assert all(one["queued_seconds"] >= 0 and one["elapsed_seconds"] > 0 for one in jobs if b.has_accounting), jobs
+    if b.has_accounting:
+        assert found["slurm_note"] is None, found["slurm_note"]
+        assert [one["state"] for one in jobs] == ["REQUEUED", "COMPLETED"] and [one["exit_code"] for one in jobs] == ["75", "0"], jobs
+        assert jobs[1]["max_rss_bytes"] > 1e6, jobs
+    else:
+        assert "accounting" in found["slurm_note"], found["slurm_note"]
+    b.on(b.binary, "report", "figures", "--output", "figures.html")
+    assert "<h2>Slurm jobs</h2>" in (b.work / "figures.html").read_text() and "<td>COMPLETED</td>" in (b.work / "figures.html").read_text()
+    # Elsewhere only what the run has recorded is known.
+    done = subprocess.run([b.binary, "goodput", "figures", "--json"], cwd=b.work, env={**b.environment, "PATH": "/nowhere"}, capture_output=True, text=True, check=True)
+    alone = json.loads(done.stdout)
+    assert "sacct was not found in PATH" in alone["slurm_note"], alone
+    assert [(one["restart"], one["cpus"], one["queued_seconds"]) for one in alone["slurm_jobs"]] == [(one["restart"], one["cpus"], one["queued_seconds"]) for one in jobs], alone
+
+
 def case_requeue(b):
     job = b.submit("requeued")
     b.wait_for_step("requeued", 7)
@@ -357,14 +394,14 @@ def case_bad_node(b):
         assert bad in b.nodes_of(job), b.nodes_of(job)
         kill(b.processes(job, "rank")[b.nodes_of(job).index(bad)])
         step += 8
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while b.state(job)[0] == "RUNNING" and time.monotonic() < deadline:
             time.sleep(0.2)
+        if step > 13:
+            b.on("scontrol", "update", "NodeName=node3", "State=RESUME")
         while b.state(job)[0] in ("PENDING", "COMPLETING") and time.monotonic() < deadline:
             b.hurry(job)
             time.sleep(0.5)
-            if step > 13:
-                b.on("scontrol", "update", "NodeName=node3", "State=RESUME", code=None)
     assert b.finish(job) == "COMPLETED", b.log("struck")
     b.check_bits("struck")
     assert f"excluded from now on: {bad}" in b.log("struck"), b.log("struck")
@@ -416,72 +453,135 @@ def case_refused(b):
     assert done.returncode == 66 and "login node" in done.stderr, done.stderr
 
 
-def disturb(b, job, run, how, rng):
-    """One disturbance. Returns what was hit."""
-    if how in ("rank", "srun", "stepd"):
-        victims = b.processes(job, how)
-        if victims:
-            kill(rng.choice(victims))
-        return how if victims else None
-    nodes = b.nodes_of(job)
-    if b.state(job)[0] != "RUNNING" or not nodes:
-        return None
-    if how == "requeue":
-        b.on("scontrol", "requeue", job, code=None)
-        return how
-    node = rng.choice(nodes)
-    if how == "down":
-        b.on("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=trial")
-        time.sleep(1)
-        b.on("scontrol", "update", f"NodeName={node}", "State=RESUME", code=None)
-    else:
-        b.call([CLUSTER, "lose", b.slurm, node])
-        time.sleep(rng.choice([1, 8]))
-        b.call([CLUSTER, "boot", b.slurm, node])
-    return how
+class Trial:
+    """A run of one job that is disturbed at random moments. An attack counts if the run was in the middle of its steps, and had to be started again."""
+
+    KINDS = ("rank", "task", "srun", "stepd", "script", "term", "requeue", "preempt", "down", "lose")
+
+    def __init__(self, b, number, seed, steps):
+        self.b, self.steps, self.run, self.rng = b, steps, f"trial-{number}", random.Random(seed)
+        self.effective, self.without_effect, self.restarts = [], [], 0
+        self.submit()
+
+    def submit(self):
+        sets = [f"training.steps={self.steps}", f"checkpoint.every={max(4, self.steps // 40)}"]
+        self.job = self.b.submit(self.run, "--requeues", "10", "--template", "trial.sbatch", sets=sets)
+
+    def newest_step(self):
+        return max([line.get("step", 0) for line in self.b.lines(self.run)[-3:]] or [0])
+
+    def starts(self):
+        """How often the run has begun to train, by its own record."""
+        try:
+            return (self.b.work / self.run / "jobs.jsonl").read_text().count('"event":"start"')
+        except FileNotFoundError:
+            return 0
+
+    def wait_until(self, is_true, limit=900):
+        """False if the job ends before."""
+        deadline, next_look = time.monotonic() + limit, 0
+        while not is_true():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.run}: nothing has happened within {limit} s: {self.b.state(self.job)}")
+            if time.monotonic() > next_look:
+                next_look = time.monotonic() + 0.5
+                if self.b.state(self.job)[0] in TERMINAL:
+                    return False
+                self.b.hurry(self.job)
+            time.sleep(0.01)
+        return True
+
+    def attack(self, kind):
+        step = self.rng.randrange(1, self.steps * 3 // 4)
+        if not self.wait_until(lambda: self.newest_step() >= step):
+            return
+        time.sleep(self.rng.random() * 0.2)
+        seen = self.newest_step()
+        trains, starts = 0 < seen < self.steps and len(self.b.processes(self.job, "rank")) == 2, self.starts()
+        self.hit(kind)
+        again = self.wait_until(lambda: self.starts() > starts)
+        if not again and kind == "script" and self.b.state(self.job)[0] == "FAILED":  # nothing is left that could requeue the job
+            self.submit()
+            again = self.wait_until(lambda: self.starts() > starts)
+        self.restarts += again
+        (self.effective if trains and again else self.without_effect).append(f"{kind} after step {seen}")
+
+    def hit(self, kind):
+        b, job = self.b, self.job
+        if kind in ("rank", "srun", "stepd", "script"):
+            victims = b.processes(job, kind)
+            if victims:
+                kill(self.rng.choice(victims))
+        elif kind == "task":
+            b.on("scancel", "--signal=KILL", f"{job}.0", code=None)
+        elif kind == "term":
+            b.on("scancel", "--signal=TERM", job, code=None)
+        elif kind == "requeue":
+            b.on("scontrol", "requeue", job, code=None)
+        elif kind == "preempt":
+            b.on("sbatch", "--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap", "true")
+        else:
+            node = self.rng.choice(b.nodes_of(job) or NODES)
+            if kind == "down":
+                b.on("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=trial")
+                time.sleep(1)
+                b.on("scontrol", "update", f"NodeName={node}", "State=RESUME", code=None)
+            else:
+                b.call([CLUSTER, "lose", b.slurm, node])
+                time.sleep(self.rng.choice([1, 8]))
+                b.call([CLUSTER, "boot", b.slurm, node])
 
 
-def trials(b, count, seed):
-    """Random disturbances at random moments, one to three in each run."""
-    kinds = ("rank", "rank", "srun", "stepd", "requeue", "down", "lose")
-    different, hits, restarts = 0, {}, 0
-    begin, steps = time.monotonic(), 2 * STEPS
-    b.reference(steps=steps)
+def trial_steps(b, run):
+    """A number of steps that takes about four seconds at the speed of `run`, from a short list, as each needs a run to compare with."""
+    times = sorted(line["step_seconds"] for line in b.lines(run) if "loss" in line)
+    return next(steps for steps in (25, 50, 100, 200, 400, 800, 1600, 3200) if steps == 3200 or 1.5 * steps * times[len(times) // 2] > 4)
+
+
+def trials(b, count, seed, results, limit):
+    """Runs until `count` trials have been disturbed while they trained. Appends each trial to the file `results`, and continues what is there."""
+    begin = time.monotonic()
+    records = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    b.reference(steps=25)
+    steps = trial_steps(b, "reference-1234-25")
     # A step daemon that does not notice the death of its task is given up after 8 s instead of a minute.
     text = b.call([b.binary, "submit", "--print-template"]).stdout
     assert text.count("({{srun_options}})") == 1
     (b.work / "trial.sbatch").write_text(text.replace("({{srun_options}})", "({{srun_options}} --wait=8)"))
-    for trial in range(count):
-        rng = random.Random(seed * 100003 + trial)
-        run = f"trial-{trial}"
-        start = time.monotonic()
-        job = b.submit(run, "--requeues", "10", "--template", "trial.sbatch", sets=[f"training.steps={steps}"])
-        done = []
-        for _ in range(rng.choice([1, 1, 2, 3])):
-            step = rng.randrange(0, steps)
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and b.state(job)[0] not in TERMINAL and max([line.get("step", 0) for line in b.lines(run)] or [-1]) < step:
-                b.hurry(job)
-                time.sleep(0.1)
-            time.sleep(rng.random() * 0.3)
-            how = rng.choice(kinds)
-            hit = disturb(b, job, run, how, rng)
-            if hit:
-                hits[hit] = hits.get(hit, 0) + 1
-                done.append(hit)
+    while sum(bool(one["effective"]) for one in records) < count and len(records) < 3 * count and time.monotonic() - begin < limit:
+        number, start = len(records), time.monotonic()
+        trial = Trial(b, number, seed * 100003 + number, steps)
+        error = ""
         try:
-            state = b.finish(job)
-            assert state == "COMPLETED", f"{run} has ended as {state}"
-            b.check_bits(run, steps=steps)
-            restarts += b.state(job)[2]
-        except (AssertionError, OSError, subprocess.SubprocessError) as error:
-            different += 1
-            print(f"trial {trial} ({', '.join(done)}): {error}\n{b.log(run)[-3000:]}", file=sys.stderr)
+            for _ in range(trial.rng.choice([1, 1, 1, 2])):
+                trial.attack(trial.rng.choice(Trial.KINDS))
+            state = b.finish(trial.job, 900)
+            assert state == "COMPLETED", f"{trial.run} has ended as {state}"
+            b.check_bits(trial.run, steps=steps)
+        except (AssertionError, OSError, subprocess.SubprocessError) as failure:
+            error = str(failure)
+            next_steps = steps
+            print(f"{trial.run}: {error}\n{b.log(trial.run)[-3000:]}", file=sys.stderr)
+            b.on("scancel", "--signal=KILL", trial.job, code=None)
+            b.on("scancel", trial.job, code=None)
+            shutil.move(b.work / trial.run, f"{results}-{trial.run}")
         else:
-            print(f"trial {trial}: {', '.join(done) or 'not hit'}; {b.state(job)[2]} restarts; {time.monotonic() - start:.0f} s", flush=True)
-            shutil.rmtree(b.work / run)
-    print(f"{count} trials, {sum(hits.values())} disturbances {hits}, {restarts} restarts, {different} different, {time.monotonic() - begin:.0f} s")
-    return different
+            next_steps = trial_steps(b, trial.run)
+            shutil.rmtree(b.work / trial.run)
+        record = {"trial": number, "seed": seed * 100003 + number, "steps": steps, "effective": trial.effective, "without_effect": trial.without_effect,
+                  "restarts": trial.restarts, "seconds": round(time.monotonic() - start, 1), "error": error}
+        records.append(record)
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        print(json.dumps(record), flush=True)
+        steps = next_steps
+    kinds = {}
+    for one in [hit for record in records for hit in record["effective"]]:
+        kinds[one.split()[0]] = kinds.get(one.split()[0], 0) + 1
+    effective, different = [one for one in records if one["effective"]], sum(bool(one["error"]) for one in records)
+    print(f"{len(effective)} of {count} trials disturbed while they trained, {len(records) - len(effective)} others; {sum(kinds.values())} disturbances {kinds}, "
+          f"{sum(one['restarts'] for one in records)} restarts, {different} different, {sum(one['seconds'] for one in records) / max(1, len(records)):.0f} s each")
+    return different + (len(effective) < count)
 
 
 def cases(b, words):
@@ -505,6 +605,8 @@ def main():
     parser.add_argument("--binary", default=ROOT / "build/trireme")
     parser.add_argument("--trials", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=pathlib.Path, help="file of the trials, to be continued; a file in the work directory by default")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no trial after this time")
     parser.add_argument("--keep", action="store_true", help="keep the work directory")
     arguments = parser.parse_args()
     if os.geteuid() != 0 or not shutil.which("slurmctld") or not shutil.which("slurmd"):
@@ -512,7 +614,11 @@ def main():
         return 77
     bench = Bench(pathlib.Path(arguments.binary).resolve(), arguments.keep)
     try:
-        failed = trials(bench, arguments.trials, arguments.seed) if arguments.trials else cases(bench, arguments.words)
+        if arguments.trials:
+            results = (arguments.results or bench.work / "trials.jsonl").resolve()
+            failed = trials(bench, arguments.trials, arguments.seed, results, arguments.seconds)
+        else:
+            failed = cases(bench, arguments.words)
     finally:
         bench.close()
     return 1 if failed else 0

@@ -377,6 +377,26 @@ TEST_CASE("submit: the nodes of an allocation that are in service, with their sl
   CHECK_THROWS_AS(hosts_of_allocation({"n1", "n2"}, {2}, {"n1"}), DataError);
 }
 
+TEST_CASE("submit: the hosts of a PBS job are those of its node file, unless it has one host") {
+  CHECK(hosts_of_node_file("n1\nn1\nn2.site.org\n\nn1\r\nn3") == "n1 slots=3\nn2.site.org slots=1\nn3 slots=1\n");
+  CHECK(hosts_of_node_file("").empty());
+  for (const char* wrong : {"n1 slots=9\n", "-x\n", "n1\n#n2\n", "n\x1b[1m\n", "a/b\n"}) {
+    INFO(wrong);
+    CHECK_THROWS_WITH(hosts_of_node_file(wrong), Catch::Matchers::StartsWith("PBS_NODEFILE: \"") && !Catch::Matchers::Contains("\x1b"));
+  }
+  const Scratch scratch;
+  LaunchEnvironment environment;
+  CHECK_FALSE(pbs_hosts(environment));
+  environment.pbs_node_file = scratch / "nodes";
+  CHECK_THROWS_WITH(pbs_hosts(environment), Catch::Matchers::StartsWith("PBS_NODEFILE "));
+  scratch.write("nodes", "n1\nn1\n");
+  CHECK_FALSE(pbs_hosts(environment));
+  scratch.write("nodes", "n1\nn2\nn1\n");
+  CHECK(pbs_hosts(environment) == "n1 slots=2\nn2 slots=1\n");
+  environment.slurm_job = "7";  // a shell that was opened in both has the nodes of Slurm
+  CHECK_FALSE(pbs_hosts(environment));
+}
+
 TEST_CASE("submit: the jobs of a run are read for its report, and damaged lines skipped") {
   const Scratch scratch;
   CHECK(report::slurm_tries(scratch / "").empty());

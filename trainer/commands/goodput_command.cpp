@@ -7,6 +7,7 @@
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/printable.h"
 #include "trainer/report/goodput_report.h"
+#include "trainer/report/slurm_jobs.h"
 
 namespace trireme {
 namespace {
@@ -17,7 +18,8 @@ struct GoodputArguments {
 };
 
 int print_goodput(const GoodputArguments& arguments) {
-  const report::RunRecord run = report::read_run(arguments.run);
+  report::RunRecord run = report::read_run(arguments.run);
+  run.accounts = submit::ask_accounts(report::slurm_job_ids(run));
   for (const std::string& problem : run.problems) std::cerr << printable(concat("warning: ", run.directory.string(), ": ", problem)) << '\n';
   const std::optional<report::Goodput> goodput = report::goodput_of(run);
   if (!goodput) throw DataError(concat(run.directory.string(), ": no step with its time is recorded yet; expected a run that has trained"));

@@ -15,6 +15,7 @@
 #include "trainer/report/heat_map.h"
 #include "trainer/report/page.h"
 #include "trainer/report/run_facts.h"
+#include "trainer/report/slurm_jobs.h"
 
 namespace trireme {
 namespace {
@@ -70,6 +71,7 @@ void write_report(const ReportArguments& arguments) {
   std::vector<report::RunRecord> runs;
   for (const std::string& run : arguments.runs) {
     runs.push_back(report::read_run(run));
+    if (!arguments.svg && !arguments.csv) runs.back().accounts = submit::ask_accounts(report::slurm_job_ids(runs.back()));
     for (const std::string& problem : runs.back().problems) std::cerr << printable(concat("warning: ", run, ": ", problem)) << '\n';
   }
   const std::vector<std::string> labels = report::labels_of(runs);

@@ -133,16 +133,18 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
-      const bool one_host = (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1 &&
+      const bool in_pbs = !arguments.hosts && submit::pbs_hosts(environment).has_value();
+      const bool one_host = !in_pbs && (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1 &&
                             !(arguments.hosts && is_elastic(config.resilience));  // whose hosts file may list others later
       const bool in_allocation = !arguments.hosts && environment.slurm_job && environment.allocated_nodes.value_or(1) > 1;
-      if (is_elastic(config.resilience) && !arguments.hosts && !in_allocation)
+      if (is_elastic(config.resilience) && !arguments.hosts && !in_allocation && !in_pbs)
         std::cerr << "note: resilience.elastic=replicas: without --hosts FILE the launcher has no hosts to choose from\n";
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // options of the launcher only
       return launch(environment, ranks, words,
                     {.hosts_file = arguments.hosts,
-                     .allocation_hosts = in_allocation && is_elastic(config.resilience) ? [&] { return submit::allocation_hosts(environment); }
-                                                                                        : std::function<std::string()>(),
+                     .allocation_hosts = in_pbs ? [&] { return submit::pbs_hosts(environment).value_or(""); }
+                                         : in_allocation && is_elastic(config.resilience) ? [&] { return submit::allocation_hosts(environment); }
+                                                                                          : std::function<std::string()>(),
                      .silence_seconds = hang_seconds(config, may_use_gpus(config.run.device), one_host),
                      .hub_key = link_key(config),
                      .run_directory = config.run.directory,

@@ -32,7 +32,7 @@ HostProbe::HostProbe(const LaunchEnvironment& environment, const std::vector<Hos
   const std::string mpirun = find_mpirun(environment).string();
   const bool hydra = mpirun_kind() == MpirunKind::kHydra;
   // What mpirun keeps on this host goes below the directory, too.
-  const std::vector<std::string> variables = environment_with("OMPI_MCA_orte_local_tmpdir_base", directory.string());
+  const std::vector<std::string> variables = environment_with({{"OMPI_MCA_orte_local_tmpdir_base", directory.string()}});
   const auto file_of = [&](size_t host) { return directory / concat("probe-", host); };
   for (size_t i = 0; i < hosts.size(); ++i) write_durably(file_of(i), hosts[i].lines);
   for (size_t i = 0; i < hosts.size(); ++i)

@@ -142,11 +142,18 @@ std::optional<JobHosts::World> JobHosts::next(const StopRequest& stop) {
 }
 
 /// All ranks on all hosts, where mpirun decides.
-JobHosts::World JobHosts::undecided() const {
+JobHosts::World JobHosts::undecided() {
   const int ranks = options_.worlds.front();
   int hosts = environment_.allocated_nodes.value_or(1);
-  if (options_.hosts_file) hosts = static_cast<int>(parse_hosts(text_).size());
-  return {ranks, options_.hosts_file, (ranks + hosts - 1) / std::max(1, hosts)};
+  if (!text_.empty()) hosts = static_cast<int>(parse_hosts(text_).size());
+  return {ranks, options_.allocation_hosts && !text_.empty() ? written(text_) : options_.hosts_file, (ranks + hosts - 1) / std::max(1, hosts)};
+}
+
+/// A hostfile for mpirun with this text.
+std::string JobHosts::written(const std::string& text) {
+  const std::filesystem::path path = directory() / "hosts";
+  write_durably(path, text);
+  return path;
 }
 
 JobHosts::World JobHosts::use(const Placement& placement) {
@@ -160,9 +167,8 @@ JobHosts::World JobHosts::use(const Placement& placement) {
     world.host_ranks = std::max(world.host_ranks, std::min(left, *host.slots));
     left -= *host.slots;
   }
-  if (options_.worlds.size() == 1 && placement.hosts == pool_->hosts()) return world;
-  world.hosts_file = directory() / "hosts";  // a copy, because the file may change before mpirun reads it
-  write_durably(*world.hosts_file, text);
+  if (options_.hosts_file && options_.worlds.size() == 1 && placement.hosts == pool_->hosts()) return world;
+  world.hosts_file = written(text);  // a copy, because the file may change before mpirun reads it
   return world;
 }
 

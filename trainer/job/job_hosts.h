@@ -17,7 +17,7 @@
 namespace trireme {
 
 struct JobHostsOptions {
-  std::optional<std::string> hosts_file = {};  ///< nullopt: all ranks run on this host, or in the Slurm allocation, and there is nothing to choose
+  std::optional<std::string> hosts_file = {};          ///< nullopt, and no allocation_hosts: all ranks run on this host, or in the Slurm allocation
   std::function<std::string()> allocation_hosts = {};  ///< LaunchOptions::allocation_hosts, which takes the place of the file
   std::vector<int> worlds;                             ///< numbers of ranks that a job may have, in descending order
   int64_t strikes = 2;                                 ///< resilience.host_strikes
@@ -57,7 +57,8 @@ class JobHosts {
   void probe_all(const StopRequest& stop);
   const std::filesystem::path& directory();
   void take_answers(const std::vector<HostProbe::Answer>& answers);
-  World undecided() const;
+  World undecided();
+  std::string written(const std::string& text);
   World use(const Placement& placement);
   void report(const Placement& placement) const;
 

@@ -82,6 +82,7 @@ LaunchEnvironment read_launch_environment() {
   environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
   environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);
+  environment.pbs_node_file = text_of("PBS_NODEFILE");
   environment.omp_threads = number_of("OMP_NUM_THREADS");
   environment.spinning_is_limited = is_variable_set(kSpinningVariable);
   environment.spinning_is_chosen = !environment.spinning_is_limited && (is_variable_set("OMP_WAIT_POLICY") || is_variable_set("GOMP_SPINCOUNT"));

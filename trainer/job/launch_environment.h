@@ -56,6 +56,9 @@ struct LaunchEnvironment {
   std::optional<int> step_tasks = {};           ///< tasks of the srun step
   int first_node_tasks = 0;                     ///< tasks on the first node of the step; 0 outside a step
 
+  // From PBS.
+  std::optional<std::string> pbs_node_file = {};  ///< a line with a host name for each slot of the job
+
   // From the user or the launcher.
   std::optional<int> omp_threads = {};                       ///< OMP_NUM_THREADS; 0 if that is not a number
   std::optional<std::string> temporary_directory = {};       ///< TMPDIR

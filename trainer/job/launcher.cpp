@@ -176,7 +176,7 @@ int run_jobs(const LaunchEnvironment& environment, std::vector<std::string> word
 
 int launch(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options) {
   require_mpi();
-  const bool one_host = !options.hosts_file && environment.allocated_nodes.value_or(1) == 1;
+  const bool one_host = !options.hosts_file && !options.allocation_hosts && environment.allocated_nodes.value_or(1) == 1;
   refuse_recursion(environment);
   struct Unset {
     ~Unset() {

@@ -22,7 +22,8 @@ struct Continuation {
 };
 
 struct LaunchOptions {
-  std::optional<std::string> hosts_file = {};  ///< an mpirun hostfile; without it all ranks run on this host, or in the Slurm allocation
+  std::optional<std::string> hosts_file =
+      {};  ///< an mpirun hostfile; without it and allocation_hosts all ranks run on this host, or where mpirun finds that Slurm has a place
   /// Returns the hosts of the allocation as a hostfile; may throw. Set: the launcher chooses from them, as from a hosts file.
   std::function<std::string()> allocation_hosts = {};
   /// If set, every rank creates a Watch, and a hub in the launcher detects ranks that die, hang, or are silent for this many seconds.

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <string_view>
 
 #include "kernels/core/check.h"
 
@@ -42,10 +41,13 @@ pid_t spawn(const std::vector<std::string>& command, const SpawnOptions& options
   return child;
 }
 
-std::vector<std::string> environment_with(const std::string& name, const std::string& value) {
-  std::vector<std::string> variables{concat(name, "=", value)};
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    if (!std::string_view(*entry).starts_with(name + "=")) variables.emplace_back(*entry);
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& values) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : values) variables.push_back(concat(name, "=", value));
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!values.contains(text.substr(0, text.find('=')))) variables.push_back(text);
+  }
   return variables;
 }
 

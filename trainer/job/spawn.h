@@ -2,6 +2,7 @@
 // Starts programs without a shell.
 #include <sys/types.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,8 +19,8 @@ struct SpawnOptions {
 /// signal thread. Returns the process, or 0 if there is no such program. Errors: IoError.
 pid_t spawn(const std::vector<std::string>& command, const SpawnOptions& options);
 
-/// The environment of this process, NAME=VALUE each, in which `name` has the value.
-std::vector<std::string> environment_with(const std::string& name, const std::string& value);
+/// The environment of this process, NAME=VALUE each, in which these names have these values.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& values);
 
 /// Pointers to the words, and a null pointer behind them, as exec(3) takes them.
 std::vector<char*> exec_words(const std::vector<std::string>& words);

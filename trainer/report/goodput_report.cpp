@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/plan/text.h"
+#include "trainer/report/slurm_jobs.h"
 
 namespace trireme::report {
 namespace {
@@ -104,7 +105,7 @@ std::string goodput_report_text(const RunRecord& run, const Goodput& goodput) {
   if (const ChosenInterval* const chosen = last_interval(run))
     text += concat("checkpoint.every auto: ", counted(chosen->steps, "step"), " at last, for a save of ", duration_text(chosen->save_seconds),
                    " and a failure every ", duration_text(chosen->mtbf), "\n");
-  return text;
+  return text + slurm_jobs_text(slurm_jobs(run, run.accounts.jobs), run.accounts.note);
 }
 
 ordered_json goodput_report_json(const RunRecord& run, const Goodput& goodput) {
@@ -138,7 +139,9 @@ ordered_json goodput_report_json(const RunRecord& run, const Goodput& goodput) {
           {"seconds", seconds},
           {"shares", shares},
           {"forecast", forecast},
-          {"checkpoint_interval", interval}};
+          {"checkpoint_interval", interval},
+          {"slurm_jobs", slurm_jobs_json(slurm_jobs(run, run.accounts.jobs))},
+          {"slurm_note", run.accounts.note.empty() ? ordered_json() : ordered_json(run.accounts.note)}};
 }
 
 }  // namespace trireme::report

@@ -15,6 +15,7 @@
 #include "trainer/report/rank_step_times.h"
 #include "trainer/report/slurm_tries.h"
 #include "trainer/resilience/job_record.h"
+#include "trainer/submit/accounts.h"
 
 namespace trireme::report {
 
@@ -75,6 +76,7 @@ struct RunRecord {
   std::vector<EventRecord> events;
   RankStepTimes ranks;
   std::vector<SlurmTry> slurm;  ///< starts of its Slurm jobs
+  submit::Accounts accounts;    ///< what Slurm says about them, if it was asked
   StepShares shares;
   std::vector<JobRecord> jobs;        ///< of jobs.jsonl; runs of older versions have none
   int64_t skipped_lines = 0;          ///< lines of metrics.jsonl that are cut, damaged or too long

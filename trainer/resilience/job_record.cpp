@@ -66,6 +66,15 @@ JobRecord started_job(const ordered_json& line, double time) {
   return job;
 }
 
+SlurmStart slurm_start_in(const ordered_json& line) {
+  return {.partition = text_in(line, "partition"),
+          .nodes = text_in(line, "nodes"),
+          .submitted = time_in(line, "submitted"),
+          .started = time_in(line, "started"),
+          .cpus = count_in(line, "cpus"),
+          .gpus = count_in(line, "gpus")};
+}
+
 bool is_running(const JobRecord& job) { return std::isfinite(job.started) && !std::isfinite(job.ended) && !std::isfinite(job.exited); }
 
 /// The job that a launcher has seen end. If it has never started it comes before the job that owns the run directory.
@@ -92,6 +101,7 @@ void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
   if (event == "wait" && !jobs.empty()) jobs.back().waits.push_back({time - amount_in(line, "seconds"), time});
   if (owner == jobs.rend()) return;
   JobRecord& job = *owner;
+  if (event == "slurm") job.slurm = slurm_start_in(line);
   const TimeSpan span{time - amount_in(line, "seconds"), time};
   if (event == "ready") {
     job.ready = time;

@@ -33,6 +33,14 @@ struct ChosenInterval {
   double mtbf = 0;          ///< mean time between failures, seconds
 };
 
+/// What Slurm has said about the allocation when the job had started in it. Times are seconds since 1970; NaN: not recorded.
+struct SlurmStart {
+  std::string partition = {}, nodes = {};
+  double submitted = std::numeric_limits<double>::quiet_NaN();  ///< or requeued
+  double started = std::numeric_limits<double>::quiet_NaN();
+  int64_t cpus = 0, gpus = 0;
+};
+
 /// One job of a run. Times are seconds since 1970; NaN: not recorded.
 struct JobRecord {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -52,6 +60,7 @@ struct JobRecord {
   double discarded_until = kUnknown;  ///< the last line about them
   std::string slurm_job = {};         ///< id of the allocation
   int64_t slurm_restarts = 0;         ///< how often Slurm had requeued it
+  SlurmStart slurm = {};
   int64_t save_count = 0;
   std::vector<TimeSpan> saves = {};             ///< training stood still for a save
   std::vector<TimeSpan> waits = {};             ///< for nodes

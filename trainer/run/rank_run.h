@@ -140,6 +140,7 @@ class Run {
   bool has_unsaved_state() const { return resumed_peers_ && done_ == resumed_peers_->step; }
   void record(const char* event, const nlohmann::ordered_json& fields);
   void record_start(const Resumed& resumed, const MetricsSink::Discarded& discarded);
+  void record_slurm_start();
   void begin_intervals();
   void report_interval(int64_t step);
   bool saves_anyway(int64_t step) const;

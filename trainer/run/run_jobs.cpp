@@ -6,6 +6,7 @@
 #include "trainer/plan/text.h"
 #include "trainer/report/goodput.h"
 #include "trainer/run/rank_run.h"
+#include "trainer/submit/accounts.h"
 
 namespace trireme {
 
@@ -37,6 +38,20 @@ void Run::record_start(const Resumed& resumed, const MetricsSink::Discarded& dis
     reporter_.message(concat("warning: ", error.what()));
   }
   record("start", fields);
+  record_slurm_start();
+}
+
+/// Slurm forgets most of this where it has no accounting.
+void Run::record_slurm_start() {
+  const LaunchEnvironment& launch = options_.environment;
+  if (!launch.slurm_job || !is_recorded_) return;
+  for (const submit::JobAccount& account : submit::ask_queue(*launch.slurm_job)) {
+    if (account.job != *launch.slurm_job) continue;
+    nlohmann::ordered_json fields = {{"partition", account.partition}, {"nodes", account.nodes}, {"cpus", account.cpus}, {"gpus", account.gpus}};
+    for (const auto& [name, seconds] : {std::pair("submitted", account.submitted), std::pair("started", account.started)})
+      if (std::isfinite(seconds)) fields[name] = utc_text(WallClock::time_point(std::chrono::seconds(std::llround(seconds))));
+    record("slurm", fields);
+  }
 }
 
 /// With checkpoint.every auto rank 0 continues with the interval that an earlier job has chosen.

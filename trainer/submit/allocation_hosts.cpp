@@ -1,9 +1,13 @@
 #include "trainer/submit/allocation_hosts.h"
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
 #include "trainer/submit/cluster.h"
 #include "trainer/submit/run_program.h"
@@ -65,6 +69,36 @@ std::string allocation_hosts(const LaunchEnvironment& environment) {
   for (std::string name, state; states >> name >> state;)
     if (NodeGroup{.state = state}.in_service()) in_service.insert(name);
   return hosts_of_allocation(nodes, counts_of_nodes(environment.slurm_slots.value_or("")), in_service);
+}
+
+std::string hosts_of_node_file(const std::string& text) {
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  std::vector<std::pair<std::string, int>> hosts;
+  std::istringstream lines(text);
+  for (std::string name; std::getline(lines, name);) {
+    if (name.ends_with('\r')) name.pop_back();
+    if (name.empty()) continue;
+    if (name.starts_with('-') || name.find_first_not_of(kLetters) != name.npos)
+      throw DataError(concat("PBS_NODEFILE: \"", printable(name), "\" is not the name of a host"));
+    const auto same = std::ranges::find(hosts, name, &std::pair<std::string, int>::first);
+    same == hosts.end() ? static_cast<void>(hosts.emplace_back(name, 1)) : static_cast<void>(++same->second);
+  }
+  std::string hostfile;
+  for (const auto& [name, slots] : hosts) hostfile += concat(name, " slots=", slots, "\n");
+  return hostfile;
+}
+
+std::optional<std::string> pbs_hosts(const LaunchEnvironment& environment) {
+  constexpr int64_t kMostBytes = 16 << 20;
+  if (!environment.pbs_node_file || environment.slurm_job) return std::nullopt;
+  std::string text;
+  try {
+    text = read_text(*environment.pbs_node_file, kMostBytes);
+  } catch (const Error& error) {
+    throw Error(error.code(), concat("PBS_NODEFILE ", error.what()));
+  }
+  std::string hosts = hosts_of_node_file(text);
+  return std::ranges::count(hosts, '\n') > 1 ? std::optional(hosts) : std::nullopt;
 }
 
 }  // namespace trireme::submit

@@ -1,5 +1,7 @@
 #pragma once
-// The hosts of an elastic job that mpirun starts inside a Slurm allocation, which `sbatch --no-kill` keeps when it loses nodes.
+// The hosts of a job that mpirun starts inside an allocation: of an elastic job in one of Slurm, which `sbatch --no-kill` keeps when it loses nodes, and of any
+// job in one of PBS, which not every mpirun knows.
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,5 +19,11 @@ std::string hosts_of_allocation(const std::vector<std::string>& nodes, const std
 /// Asks Slurm. A node that is down, drained or does not answer is left out. The slots of a node are its tasks (sbatch --ntasks-per-node), else its CPUs. Errors:
 /// those of run_program and DataError; IoError if Slurm's commands fail.
 std::string allocation_hosts(const LaunchEnvironment& environment);
+
+/// An mpirun hostfile from the text of $PBS_NODEFILE, which repeats the name of a host for each of its slots. Errors: DataError if a line is no host name.
+std::string hosts_of_node_file(const std::string& text);
+
+/// The hostfile of a PBS job on several hosts; nullopt outside PBS and on one host. Errors: those of read_text, which name the variable, and DataError.
+std::optional<std::string> pbs_hosts(const LaunchEnvironment& environment);
 
 }  // namespace trireme::submit

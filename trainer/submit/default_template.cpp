@@ -103,7 +103,11 @@ requeue() {
 
 # Notes an end that needs another try.
 note_try() { echo "$1 $(newest_checkpoint) $SLURM_JOB_NODELIST $(date -u +%FT%TZ)" >> "$tries"; }
-too_many_tries() { [ "$(grep -cE "^[0-9]+ $(newest_checkpoint) " -- "$tries" 2> /dev/null)" -gt "$most_requeues" ]; }
+too_many_tries() {
+  local count
+  count=$(grep -cE "^[0-9]+ $(newest_checkpoint) " -- "$tries" 2> /dev/null) || : # nothing is printed where no try has failed yet
+  [ "${count:-0}" -gt "$most_requeues" ]
+}
 
 # A try that has no end in the list was killed with its node, or by Slurm. A node that is now out of service has failed.
 lost=$(tail -n 1 -- "$notes/jobs.jsonl" 2> /dev/null | grep -F "\"job\": \"$job\"" | grep -F '"event": "start"' | sed -n -E 's/.*"nodes": "([^"]+)".*/\1/p')

@@ -52,9 +52,10 @@ bool read_streams(const OutputPipe& out, const OutputPipe& err, Clock::time_poin
 
 }  // namespace
 
-std::optional<ProgramResult> run_program(const std::vector<std::string>& command, std::chrono::seconds timeout) {
+std::optional<ProgramResult> run_program(const std::vector<std::string>& command, std::chrono::seconds timeout,
+                                         const std::vector<std::string>& environment) {
   OutputPipe out(new_pipe()), err(new_pipe());
-  const pid_t child = spawn(command, {.output = out.write, .errors = err.write});
+  const pid_t child = spawn(command, {.output = out.write, .errors = err.write, .environment = environment});
   ::close(out.write);
   ::close(err.write);
   if (child == 0) return std::nullopt;

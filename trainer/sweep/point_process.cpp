@@ -57,7 +57,7 @@ PointProcess::PointProcess(const std::string& sweep_directory, const PointRun& r
       lock_(job_directory(sweep_directory, run.point.index), {}, {"point", "another process is running it"}),
       messages_(job_directory(sweep_directory, run.point.index) / "messages.log") {
   const std::vector<std::string> words{"trireme", "train", freeze_config(sweep_directory, run).string(), "--max-steps", std::to_string(until)};
-  const std::vector<std::string> variables = threads ? environment_with(kThreadsVariable, std::to_string(*threads)) : std::vector<std::string>();
+  const std::vector<std::string> variables = threads ? environment_with({{kThreadsVariable, std::to_string(*threads)}}) : std::vector<std::string>();
   const std::vector<char*> command = exec_words(words), replaced = exec_words(variables);
   char* const* const environment = threads ? replaced.data() : environ;
   const Descriptor output(open_log(messages_.parent_path() / "output.log")), messages(open_log(messages_));
