@@ -94,6 +94,25 @@ TEST_CASE("the alignment of rows slows 16-bit products on GPUs only") {
   CHECK(step_seconds({"model.vocab_size=32001"}, h100) == Approx(step_seconds({}, h100)).epsilon(0.01));
 }
 
+TEST_CASE("forward, input gradient and weight gradient of both layers of an MLP are slowed by their own rows") {
+  const ClusterConfig h100 = one("H100");
+  constexpr double kRows = 16 * 2048, kHidden = 2048, kLayers = 2;
+  const auto products = [&](int64_t ffn) {
+    const double rate = alignment_rate(2048, ffn, 2, false), gradient_rate = alignment_rate(2048, ffn, 2, true);
+    const auto seconds = [&](double m, double n, double k, double alignment) {
+      return product_seconds(m, n, k, 2, stack_of("trireme"), h100, alignment);
+    };
+    const auto f = static_cast<double>(ffn);
+    return kLayers * (seconds(kRows, f, kHidden, rate) + seconds(kRows, kHidden, f, rate) + seconds(f, kHidden, kRows, gradient_rate) +
+                      seconds(kRows, kHidden, f, rate) + seconds(kRows, f, kHidden, rate) + seconds(kHidden, f, kRows, gradient_rate));
+  };
+  const auto step = [&](int64_t ffn) { return step_seconds({"model.architecture=gpt2", concat("model.ffn_size=", ffn)}, h100); };
+  for (const int64_t ffn : {8191, 8190, 8188}) {
+    CAPTURE(ffn);
+    CHECK(step(ffn) - step(8192) == Approx(products(ffn) - products(8192)).epsilon(0.02));
+  }
+}
+
 // Rates of bench/shapes_nvidia-h100_2026-11-27.md in TFLOP/s, at T 2048.
 TEST_CASE("attention without tensor cores is forecast within a fifth of its measured rate") {
   const ClusterConfig h100 = one("H100");
@@ -155,6 +174,8 @@ TEST_CASE("a hidden size is proposed that the number of heads divides") {
   CHECK_THAT(warnings[0], Contains("model.hidden_size=1164: rows of 1164 elements"));
   CHECK_THAT(warnings[0], Contains("the nearest good values are 1152 and 1176"));
   CHECK_THAT(warnings[1], Contains("model.head_size=194"));
+  CHECK_THAT(warned({"model.hidden_size=2044", "model.head_size=128", "parallel.tensor=2"}).at(0),
+             Contains("model.hidden_size=2044: rows of 2044 elements"));
   CHECK_THAT(warned({"model.hidden_size=2044", "model.head_size=128"}).at(0), Contains("the nearest good values are 2040 and 2048"));
 }
 

@@ -79,7 +79,7 @@ class ShapeWarnings {
     const int64_t alignment = alignment_of(row);
     if (alignment == kFullAlignment) return;
     const int64_t below = value / good * good;
-    const std::string tensor = config_.parallel.tensor > 1 ? concat(" with parallel.tensor=", config_.parallel.tensor) : "";
+    const std::string tensor = config_.parallel.tensor > 1 && row != value ? concat(" with parallel.tensor=", config_.parallel.tensor) : "";
     lines_.push_back(concat(key, "=", value, tensor, ": rows of ", row, " elements in ", config_.training.precision,
                             " are not a multiple of 16 bytes long; on an H100, matrix products with such rows ran at ", percent_of(alignment),
                             " of their rate", size_of(dtype_) == 2 ? "" : " in bf16, and TF32 was not measured", "; ",
