@@ -123,8 +123,8 @@ TEST_CASE("steps of other shapes with aligned rows, measured on an H100, are for
       gpt2_step({"model.layers=24", "model.hidden_size=1024", "model.heads=16", "training.micro_batch_size=16", "training.global_batch_size=32"},
                 192084),
       {"configs/llama-8b-8gpu.yaml",
-       {"model.layers=4", "training.recompute=none", "parallel.data=1", "parallel.zero_stage=0", "training.sequence_length=8192",
-        "training.micro_batch_size=2", "training.global_batch_size=4"},
+       {"model.layers=4", "parallel.data=1", "parallel.zero_stage=0", "training.sequence_length=8192", "training.micro_batch_size=2",
+        "training.global_batch_size=4"},
        59675}};
   for (const OtherShape& step : steps) {
     const double error = error_of(step, "H100", step.tokens_per_second, true);

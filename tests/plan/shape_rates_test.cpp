@@ -82,15 +82,15 @@ TEST_CASE("rates by alignment are within a fifth of those of every measured prod
 TEST_CASE("the alignment of rows slows 16-bit products on GPUs only") {
   const ClusterConfig h100 = one("H100"), cpu = one("cpu");
   const std::string odd = "model.ffn_size=5461", even = "model.ffn_size=5464";
-  CHECK(step_seconds({odd}, h100) > 3 * step_seconds({even}, h100));
-  CHECK(step_seconds({odd, "training.precision=fp16"}, h100) > 3 * step_seconds({even, "training.precision=fp16"}, h100));
+  CHECK(step_seconds({odd}, h100) > 2 * step_seconds({even}, h100));
+  CHECK(step_seconds({odd, "training.precision=fp16"}, h100) > 2 * step_seconds({even, "training.precision=fp16"}, h100));
   CHECK(step_seconds({odd, "training.precision=fp32"}, h100) == Approx(step_seconds({even, "training.precision=fp32"}, h100)).epsilon(0.005));
   CHECK(step_seconds({odd, "run.device=cpu"}, cpu) == Approx(step_seconds({even, "run.device=cpu"}, cpu)).epsilon(0.005));
-  CHECK(step_seconds({odd}, one("H100", "torchtitan")) > 3 * step_seconds({even}, one("H100", "torchtitan")));  // the same library
+  CHECK(step_seconds({odd}, one("H100", "torchtitan")) > 2 * step_seconds({even}, one("H100", "torchtitan")));  // the same library
   // Each of two ranks has 2732 of 5464 columns.
   ClusterConfig two = h100;
   two.devices_per_node = 2;
-  CHECK(step_seconds({even, "parallel.tensor=2"}, two) > 1.2 * step_seconds({"model.ffn_size=5472", "parallel.tensor=2"}, two));
+  CHECK(step_seconds({even, "parallel.tensor=2"}, two) > 1.1 * step_seconds({"model.ffn_size=5472", "parallel.tensor=2"}, two));
   CHECK(step_seconds({"model.vocab_size=32001"}, h100) == Approx(step_seconds({}, h100)).epsilon(0.01));
 }
 
@@ -140,7 +140,7 @@ TEST_CASE("only Trireme's attention on GPUs has the rate without tensor cores, a
   for (const int64_t head_size : {32, 64, 96, 128}) CHECK(has_fast_attention(head_size, 2));
   CHECK(forward(128, 4, own, h100) == Approx(forward(127, 2, own, h100) * 128 / 127));  // the same kernel in fp32
   CHECK(step_seconds({"model.head_size=80", "kernels.attention=cudnn"}, h100) < 2 * step_seconds({}, h100));
-  CHECK(step_seconds({"model.head_size=80"}, h100) > 5 * step_seconds({}, h100));
+  CHECK(step_seconds({"model.head_size=80"}, h100) > 3 * step_seconds({}, h100));
 }
 
 TEST_CASE("each key that makes products or attention slow has a warning with the nearest good values") {
