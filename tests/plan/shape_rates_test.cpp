@@ -94,7 +94,7 @@ TEST_CASE("the alignment of rows slows 16-bit products on GPUs only") {
   CHECK(step_seconds({"model.vocab_size=32001"}, h100) == Approx(step_seconds({}, h100)).epsilon(0.01));
 }
 
-TEST_CASE("forward, input gradient and weight gradient of both layers of an MLP are slowed by their own rows") {
+TEST_CASE("all three products of both layers of an MLP are slowed by their own rows") {
   const ClusterConfig h100 = one("H100");
   constexpr double kRows = 16 * 2048, kHidden = 2048, kLayers = 2;
   const auto products = [&](int64_t ffn) {
