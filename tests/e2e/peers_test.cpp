@@ -24,7 +24,8 @@ Arguments until(int64_t step) { return {"--max-steps", std::to_string(step)}; }
 
 Arguments with_copies(const TemporaryDirectory& directory, int copies = 1) {
   fs::create_directories(directory / "memory");
-  return sets({"resilience.peer_copies=" + std::to_string(copies), "resilience.peer_every=3", "resilience.peer_directory=" + (directory / "memory").string()});
+  return sets({"resilience.peer_copies=" + std::to_string(copies), "resilience.peer_every=3",
+               "resilience.peer_directory=" + (directory / "memory").string()});
 }
 
 /// How often files of tensors in a directory are opened or read while it lives.
@@ -85,7 +86,7 @@ TEST_CASE("peer copies: with the memory of two of eight ranks lost, a run contin
   prepare_run(directory);
   const Arguments command = kTrain + kShape;
   must(directory, command + in("run") + with_copies(directory) + until(5));  // leaves a checkpoint of step 5
-  CHECK(names_in(directory / "memory").empty());                                                    // an orderly end leaves no copies
+  CHECK(names_in(directory / "memory").empty());                             // an orderly end leaves no copies
   LiveJob job(directory, "run", kShape + with_copies(directory));
   kill_after_copies_of(job, 12);
   CHECK(checkpoint_names(directory / "run") == std::set<std::string>{"step-00000005"});
@@ -187,7 +188,8 @@ TEST_CASE("peer copies: what they cannot be is refused before the run starts") {
   };
   refused(sets({"resilience.peer_copies=8"}), "the job has 8 ranks, and a state and its copies are on different ones; allowed 0 to 7");
   refused(sets({"resilience.peer_every=5"}), "has no effect: resilience.peer_copies is 0; remove the key");
-  refused(sets({"resilience.peer_copies=1", "resilience.peer_directory=" + (directory / "nowhere").string()}), "cannot be created: No such file or directory");
+  refused(sets({"resilience.peer_copies=1", "resilience.peer_directory=" + (directory / "nowhere").string()}),
+          "cannot be created: No such file or directory");
   refused(with_copies(directory) + sets({"security.audit.enabled=true"}), "the audit log has no record of a state in memory");
   const fs::path place = memory_of(directory, "run").path();
   write_file(place, "of somebody else");

@@ -235,7 +235,7 @@ TEST_CASE("peer copies: copies of another history are not used") {
     return loaded.generation ? loaded.generation->step : 0;
   };
   CHECK(step_with({"1"}) == 2);
-  CHECK(step_with({"2"}) == 0);                           // a job that started from a checkpoint
+  CHECK(step_with({"2"}) == 0);                             // a job that started from a checkpoint
   CHECK(step_with({"2", PeerGeneration{2, "1", 2}}) == 2);  // a job that continued from the copies and died before its own
   CHECK(step_with({"2", PeerGeneration{1, "1", 2}}) == 1);
   fs::remove(hosts.run() / kPeerRecordName);  // the directory of a run that was deleted

@@ -122,7 +122,7 @@ class Checkpointer {
 
   CheckpointOptions options_;
   int64_t saves_ = 0;
-  int64_t failed_ = 0;                     ///< number of the last failed save, whose leftovers may have to be removed again
+  int64_t failed_ = 0;  ///< number of the last failed save, whose leftovers may have to be removed again
   StateSnapshot snapshot_;
   double waited_ = 0;  ///< seconds spent waiting for the previous save, not yet reported
   std::thread thread_;

@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 namespace trireme {
 
-CheckpointReader::CheckpointReader(const fs::path& directory, Absent absent) : directory_(directory.has_filename() ? directory : directory.parent_path()) {
+CheckpointReader::CheckpointReader(const fs::path& directory, Absent absent)
+    : directory_(directory.has_filename() ? directory : directory.parent_path()) {
   constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
   std::error_code error;
   // `latest` may be replaced during the read, so the link is followed once.

@@ -40,7 +40,8 @@ std::optional<PeerGeneration> parse_generation(const std::string& name) {
   PeerGeneration generation;
   if (first == name.npos || first == last || !name.starts_with("step-")) return std::nullopt;
   generation.session = name.substr(first + 1, last - first - 1);
-  if (!read_number(std::string_view(name).substr(5, first - 5), generation.step) || !read_number(name.substr(last + 1), generation.ranks)) return std::nullopt;
+  if (!read_number(std::string_view(name).substr(5, first - 5), generation.step) || !read_number(name.substr(last + 1), generation.ranks))
+    return std::nullopt;
   return name_of_generation(generation) == name ? std::optional(generation) : std::nullopt;
 }
 
@@ -86,8 +87,7 @@ void PeerDirectory::create() const {
   if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
     throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " cannot be created: ", std::strerror(errno),
                              "; allowed a directory in memory that every host has, such as /dev/shm"));
-  if (!is_own())
-    throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
+  if (!is_own()) throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
 }
 
 std::vector<PeerPart> PeerDirectory::parts() const {

@@ -68,8 +68,8 @@ class PeerDirectory {
 
 /// RUN/peer_copies.json: from which copies the run may continue.
 struct PeerRecord {
-  std::string session;                          ///< of the running job, or of the last one
-  std::optional<PeerGeneration> before = {};    ///< the copies that this job has continued from, until its own are complete
+  std::string session;                        ///< of the running job, or of the last one
+  std::optional<PeerGeneration> before = {};  ///< the copies that this job has continued from, until its own are complete
   bool allows(const PeerGeneration& generation) const { return generation.session == session || generation == before; }
 };
 

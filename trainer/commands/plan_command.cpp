@@ -23,6 +23,7 @@
 #include "trainer/plan/elastic_cost.h"
 #include "trainer/plan/federation_cost.h"
 #include "trainer/plan/layouts.h"
+#include "trainer/plan/peer_cost.h"
 #include "trainer/plan/place.h"
 #include "trainer/plan/privacy_cost.h"
 #include "trainer/plan/report.h"
@@ -67,6 +68,7 @@ struct PlanResults {
   std::optional<PrivacyCost> privacy;        ///< with security.privacy
   std::vector<ElasticStep> elastic;          ///< with resilience.elastic
   std::optional<RerouteCost> reroute;        ///< with resilience.reroute
+  std::optional<PeerCost> peers;             ///< with resilience.peer_copies
   std::optional<FederationCost> federation;  ///< with security.federation; the rest is about the steps of a member
   std::string proposal, trace, svg;          ///< contents of the output files
 };
@@ -214,6 +216,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
   if (answer.reroute) json["reroute"] = reroute_cost_json(*answer.reroute);
+  if (answer.peers) json["peer_copies"] = peer_cost_json(*answer.peers);
   if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);
   if (!answer.elastic.empty()) json["elastic"] = elastic_steps_json(answer.elastic);
   if (answer.federation) json["federation"] = federation_cost_json(*answer.federation);
@@ -235,6 +238,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
   if (answer.packed) std::cout << packing_text(*answer.packed);
   if (answer.plan) std::cout << rebalance_text(answer.plan->config);
   if (answer.reroute) std::cout << reroute_cost_text(*answer.reroute);
+  if (answer.peers) std::cout << peer_cost_text(answer.plan->config, *answer.peers);
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
@@ -303,6 +307,8 @@ void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded,
     if (is_elastic(config.resilience)) answer.elastic = elastic_steps(config, place.cluster, answer.plan->forecast);
   }
   if (answer.plan) answer.reroute = reroute_cost(answer.plan->config, place.cluster);
+  if (answer.plan && answer.plan->config.resilience.peer_copies > 0)
+    answer.peers = peer_cost(answer.plan->config, place.cluster, answer.plan->forecast.step_seconds);
   if (answer.plan) answer.packed = packed_data(answer.plan->config);
   if (arguments.wants_world()) add_world(arguments, place.cluster, answer);
   if (arguments.analyse) answer.analysis = analysis_of(arguments, *answer.plan, place.cluster);

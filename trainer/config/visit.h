@@ -264,22 +264,25 @@ void visit(V& v, ResilienceConfig& c) {
                    .min = 0,
                    .max = kMaxExtent}),
     c.host_wait_seconds);
-  v(operation_key({.key = "peer_copies",
-                   .doc = "Number of other ranks that keep a copy of each rank's state in the memory of their hosts. A job that has lost hosts continues from "
-                          "the newest copies of which it still has every part, or from a checkpoint if that is newer. The copies are on other hosts than the "
-                          "rank, or on other ranks if the job has one host. 0: none.",
-                   .min = 0,
-                   .max = 1000}),
+  v(operation_key(
+        {.key = "peer_copies",
+         .doc = "Number of other ranks that keep a copy of each rank's state in the memory of their hosts. A job that has lost hosts continues from "
+                "the newest copies of which it still has every part, or from a checkpoint if that is newer. The copies are on other hosts than the "
+                "rank, or on other ranks if the job has one host. 0: none.",
+         .min = 0,
+         .max = 1000}),
     c.peer_copies);
   v(operation_key({.key = "peer_every",
                    .doc = "Steps between two copies. With islands, a copy waits for the end of their round.",
                    .min = 1,
                    .without_effect = c.peer_copies > 0 ? nullptr : "resilience.peer_copies is 0"}),
     c.peer_every);
-  v(operation_key({.key = "peer_directory",
-                   .doc = "Directory for the copies, in memory and on every host. The copies of a run take the same place after each restart, and are removed at "
-                          "its end.",
-                   .without_effect = c.peer_copies > 0 ? nullptr : "resilience.peer_copies is 0"}),
+  v(operation_key(
+        {.key = "peer_directory",
+         .doc =
+             "Directory for the copies, in memory and on every host. The copies of a run take the same place after each restart, and are removed at "
+             "its end.",
+         .without_effect = c.peer_copies > 0 ? nullptr : "resilience.peer_copies is 0"}),
     c.peer_directory);
   v({.key = "backup_replicas",
      .doc = "With training.asynchronous.mode parameter_server: number of islands more than training.asynchronous.apply_after. An update is made of "

@@ -10,6 +10,7 @@
 #include "trainer/data/balance.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
+#include "trainer/loop/exposed.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {

@@ -71,7 +71,8 @@ PeerCopies::PeerCopies(Trainer& trainer, const Config& config, const std::string
   collectively(world_, [&] {
     const bool one_host = domains_.size() == hosts_.size();
     if (static_cast<size_t>(copies_) >= domains_.size())
-      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the job runs on ", counted(static_cast<int64_t>(domains_.size()), one_host ? "rank" : "host"),
+      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the job runs on ",
+                               counted(static_cast<int64_t>(domains_.size()), one_host ? "rank" : "host"),
                                ", and each copy of a state is on another one; allowed 0 to ", domains_.size() - 1));
     directory_.create();
   });
@@ -110,8 +111,9 @@ void PeerCopies::check_memory() {
     if (::statvfs(place_.c_str(), &status) != 0) throw ConfigError(concat("resilience.peer_directory=", place_, ": cannot be read"));
     const int64_t free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize) + directory_.bytes();
     if (free < host_bytes_)
-      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the copies on host ", host.substr(0, host.find(' ')), " take ", bytes_text(static_cast<double>(host_bytes_)),
-                               ", and ", place_, " has room for ", bytes_text(static_cast<double>(free)),
+      throw ConfigError(concat("resilience.peer_copies=", copies_, ": the copies on host ", host.substr(0, host.find(' ')), " take ",
+                               bytes_text(static_cast<double>(host_bytes_)), ", and ", place_, " has room for ",
+                               bytes_text(static_cast<double>(free)),
                                "; allowed fewer copies, or a resilience.peer_directory with more room (a container's /dev/shm is often small)"));
   });
 }
@@ -119,8 +121,8 @@ void PeerCopies::check_memory() {
 std::string PeerCopies::text() const {
   const bool one_host = std::ranges::all_of(hosts_, [&](const std::string& host) { return host == hosts_.front(); });
   return concat("peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
-                one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts", "; they take ",
-                bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
+                one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts",
+                "; they take ", bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
 }
 
 void PeerCopies::fail(int64_t step, const std::string& reason) {

@@ -20,8 +20,8 @@ namespace trireme {
 struct PeerReport {
   int64_t step = 0;
   int64_t sent_bytes = 0;
-  double stall_seconds = 0;  ///< that save() took: waiting for the copy before, and copying within the host's memory
-  double copy_seconds = 0;   ///< that a thread took to write and to send the part, behind the steps
+  double stall_seconds = 0;               ///< that save() took: waiting for the copy before, and copying within the host's memory
+  double copy_seconds = 0;                ///< that a thread took to write and to send the part, behind the steps
   std::optional<std::string> error = {};  ///< the copy before remains valid
 };
 
@@ -66,21 +66,21 @@ class PeerCopies {
   std::string place_, session_;
   std::optional<PeerGeneration> before_;
   PeerDirectory directory_;
-  std::vector<std::string> hosts_;             ///< by rank
+  std::vector<std::string> hosts_;  ///< by rank
   std::vector<std::vector<int>> domains_;
-  std::vector<int> holders_, sources_;         ///< ranks that hold this rank's state, and those whose state it holds
-  std::vector<int> members_;                   ///< world ranks of group_
+  std::vector<int> holders_, sources_;  ///< ranks that hold this rank's state, and those whose state it holds
+  std::vector<int> members_;            ///< world ranks of group_
   std::unique_ptr<Communicator> group_;
   std::unique_ptr<RankLinks> links_;
-  int64_t part_bytes_ = 0, host_bytes_ = 0;    ///< of this rank's part; that the ranks of this host write
+  int64_t part_bytes_ = 0, host_bytes_ = 0;  ///< of this rank's part; that the ranks of this host write
   StateSnapshot snapshot_;
-  std::optional<PeerGeneration> complete_;     ///< all ranks have it
+  std::optional<PeerGeneration> complete_;  ///< all ranks have it
   std::optional<PeerReport> in_flight_;
   PeerGeneration writing_;
   std::thread thread_;
   std::vector<std::thread> servers_;
   std::mutex mutex_;
-  std::pair<int64_t, std::string> failure_;    ///< step and reason of the last copy that failed on this rank
+  std::pair<int64_t, std::string> failure_;  ///< step and reason of the last copy that failed on this rank
 };
 
 }  // namespace trireme

@@ -56,8 +56,8 @@ class PeerState {
   Communicator& world_;
   PeerDirectory directory_;
   PeerGeneration generation_;
-  std::vector<std::string> hosts_;     ///< by rank
-  std::vector<Available> available_;   ///< of the generation, ordered by source
+  std::vector<std::string> hosts_;    ///< by rank
+  std::vector<Available> available_;  ///< of the generation, ordered by source
 };
 
 }  // namespace trireme

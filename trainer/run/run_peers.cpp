@@ -41,10 +41,12 @@ void Run::copy_to_peers(int64_t step) {
 
 void Run::report_peer_copy(const std::optional<PeerReport>& report) {
   if (!report) return;
-  nlohmann::ordered_json fields = {{"sent_bytes", report->sent_bytes}, {"stall_seconds", report->stall_seconds}, {"copy_seconds", report->copy_seconds}};
+  nlohmann::ordered_json fields = {
+      {"sent_bytes", report->sent_bytes}, {"stall_seconds", report->stall_seconds}, {"copy_seconds", report->copy_seconds}};
   if (report->error) fields["error"] = *report->error;
-  reporter_.event("peer_copy", report->step, fields,
-                  report->error ? concat("warning: the peer copies of step ", report->step, " failed: ", *report->error, "; those before remain") : "");
+  reporter_.event(
+      "peer_copy", report->step, fields,
+      report->error ? concat("warning: the peer copies of step ", report->step, " failed: ", *report->error, "; those before remain") : "");
 }
 
 }  // namespace trireme
