@@ -32,6 +32,7 @@
 #include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/plan/link_fit.h"
+#include "trainer/plan/shape_rates.h"
 
 namespace trireme {
 namespace {
@@ -165,6 +166,8 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
     if (std::exchange(config.resilience.rebalance, Rebalance::kNone) != Rebalance::kNone && world->rank() == 0)
       std::cerr << "note: bench step splits micro-batches evenly, with no resilience.rebalance\n";
     machine.emplace(std::move(world), place, config);
+    if (machine->ctx().device == Device::kCuda && machine->world().rank() == 0)
+      for (const std::string& line : shape_warnings(config)) std::cerr << "warning: " << line << '\n';
     bench::StepOptions options = arguments.step;
     options.effort = arguments.effort();
     ordered_json result = {{"bench", "step"}};

@@ -160,8 +160,8 @@ Analysis analysis_of(const PlanArguments& arguments, const RankedLayout& plan, c
 
 /// JSON if no layout exists: the same keys as plan_json, so that readers need no special case.
 ordered_json empty_plan_json() {
-  return {{"layout", nullptr}, {"step_seconds", nullptr}, {"tokens_per_second_per_gpu", nullptr}, {"mfu", nullptr},
-          {"bubble", nullptr}, {"fits", false},           {"memory_bytes", ordered_json::array()}};
+  return {{"layout", nullptr}, {"step_seconds", nullptr}, {"tokens_per_second_per_gpu", nullptr},  {"mfu", nullptr},
+          {"bubble", nullptr}, {"fits", false},           {"memory_bytes", ordered_json::array()}, {"warnings", ordered_json::array()}};
 }
 
 /// A configuration is often planned where its data are not, so missing data are a note of the plan.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/plan/shape_rates.h"
+
 namespace trireme {
 namespace {
 
@@ -31,10 +33,11 @@ double peak_flops(int64_t element_bytes, bool tf32, const DeviceConfig& device) 
   return element_bytes == 2 ? *device.peak_flops : *device.peak_flops_fp32 * 4 / static_cast<double>(element_bytes);
 }
 
-double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster) {
+double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster, double alignment) {
   const DeviceConfig& d = cluster.device;
   const double rounds = std::ceil(m / 128) * std::ceil(n / 128) / *d.multiprocessors, filled = d.cores ? 1 : rounds / (rounds + 0.5);
-  const double rate = peak(element_bytes, stack.tf32, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * filled;
+  const double rate =
+      peak(element_bytes, stack.tf32, cluster) * *d.gemm_efficiency * stack.product_rate * alignment * k / (k + *d.gemm_half_depth) * filled;
   const double bytes = static_cast<double>(element_bytes) * (m * n + m * k + n * k);
   return std::max({2 * m * n * k / rate, bytes / memory_bandwidth(cluster), *d.kernel_seconds});
 }
@@ -60,7 +63,12 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
   const double own = d.cores ? 1 : hopper ? kHopperRate : stack.attention_rate;  // bench machine measured Trireme's attention on CPUs
   const double rate = peak(element_bytes, false, cluster) * *d.attention_efficiency * own * heads_rate * length / (length + *d.attention_half_length);
   const double width = window > 0 ? std::min(window, length) : length, seen = width * (2 - width / length) / length;  // share of the causal half
-  const double forward = std::max(2 * seen * scores * head_size / rate, *d.kernel_seconds);
+  const double flops = 2 * seen * scores * head_size;
+  if (stack.own && !stack.cudnn && !d.cores && !has_fast_attention(std::llround(head_size), element_bytes)) {
+    const auto seconds = [&](double work, double share) { return std::max(work / (share * *d.peak_flops_fp32), *d.kernel_seconds); };
+    return {seconds(flops, kPlainAttentionForward), seconds(2.5 * flops, kPlainAttentionBackward)};
+  }
+  const double forward = std::max(flops / rate, *d.kernel_seconds);
   return {forward, 2.5 * forward};  // five products instead of two
 }
 

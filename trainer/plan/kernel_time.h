@@ -10,8 +10,9 @@ double peak_flops(int64_t element_bytes, bool tf32, const DeviceConfig& device);
 
 /// Matrix product of [m,k] and [k,n]: 2 m n k / rate, at least the time of its memory traffic. On a GPU
 /// rate = peak x gemm_efficiency x k / (k + gemm_half_depth) x r / (r + 1/2), where r = (128 x 128 tiles) / multiprocessors is the number of waves.
-/// The last wave is half full on average. CPU cores divide the work more finely, so their rate lacks the factor r / (r + 1/2).
-double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster);
+/// The last wave is half full on average. CPU cores divide the work more finely, so their rate lacks the factor r / (r + 1/2). `alignment`: factor of
+/// the rate by the alignment of rows (alignment_rate).
+double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster, double alignment = 1);
 
 /// Bytes of memory traffic per element of a weight gradient that is added to an fp32 accumulator: one read and one write.
 inline constexpr double kAccumulateBytes = 8;
@@ -21,6 +22,7 @@ struct AttentionSeconds {
   double forward = 0, backward = 0;
 };
 /// `window`: most keys that a query attends to; 0: all earlier positions. Unfused attention computes the masked scores too.
+/// On GPUs, Trireme's own attention without kernels for tensor cores has the rates of shape_rates.h.
 AttentionSeconds attention_seconds(double sequences, double length, double heads, double head_size, int64_t element_bytes, const Stack& stack,
                                    const ClusterConfig& cluster, double window = 0);
 

@@ -13,6 +13,7 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
+#include "trainer/plan/shape_rates.h"
 #include "trainer/plan/stack.h"
 #include "trainer/plan/text.h"
 
@@ -194,6 +195,12 @@ std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& clus
                 count_text(86400 * all), " tokens per day\n");
 }
 
+/// CPUs have none of these costs.
+std::vector<std::string> warnings_of(const RankedLayout& plan, const ClusterConfig& cluster) {
+  if (cluster.device.cores) return {};
+  return shape_warnings(plan.config, stack_of(cluster.software.stack).own);
+}
+
 }  // namespace
 
 double recomputation_factor(const Config& config) {
@@ -212,6 +219,7 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
                  stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
   text += memory_text(plan) + "\n" + time_text(plan.forecast) + local_text(plan) + asynchronous_text(plan) + "\n" + utilisation_text(plan, cluster);
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
+  for (const std::string& line : warnings_of(plan, cluster)) text += concat("warning: ", line, "\n");
   return text;
 }
 
@@ -241,7 +249,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"parts", parts},
                        {"memory", memory},
                        {"memory_limit_bytes", std::llround(f.memory_limit)},
-                       {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)}};
+                       {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)},
+                       {"warnings", warnings_of(plan, cluster)}};
   if (const LocalConfig& local = plan.config.training.local; local.steps)
     json["local"] = {{"steps", *local.steps},
                      {"fragments", local.fragments},

@@ -12,14 +12,15 @@ namespace trireme {
 /// (arXiv:2104.04473). Full recomputation of a block counts as one more forward.
 double recomputation_factor(const Config& config);
 
-/// Report on one layout: model, memory of each pipeline rank against the device, step time by cause, MFU under each convention, throughput. With
-/// `tokens` also time, cost (if the device has a price) and energy (if it has watts) of training on that many tokens.
+/// Report on one layout: model, memory of each pipeline rank against the device, step time by cause, MFU under each convention, throughput,
+/// and warnings about sizes that GPUs compute slowly. With `tokens` also time, cost (if the device has a price) and energy (if it has watts) of training
+/// on that many tokens.
 std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
 /// {"layout", "step_seconds", "tokens_per_second_per_gpu", "mfu", "bubble", "fits", "memory_bytes": [peak of each pipeline rank],
 /// "step_seconds_range", "mfu_full_attention", "mfu_with_recomputation", "tokens_per_day", "parts": {seconds of the critical-path rank by cause},
-/// "memory": [{bytes by category}], "memory_limit_bytes", "reason": null or why it is not the best}; with `tokens` {"training": {"tokens", "days",
-/// "device_hours", "cost", "kilowatt_hours"}}.
+/// "memory": [{bytes by category}], "memory_limit_bytes", "reason": null or why it is not the best, "warnings": shape_warnings()}; with `tokens`
+/// {"training": {"tokens", "days", "device_hours", "cost", "kilowatt_hours"}}.
 nlohmann::ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
 /// Ranked table of the best layouts with the reason why each is not the best, the layouts closest to fitting, and the advice.

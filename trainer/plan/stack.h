@@ -32,6 +32,7 @@ struct Stack {
                             ///< gradient and recomputation
   double host_seconds;      ///< fitted: time per step in which no device works
   bool tf32 = false;        ///< fp32 products on tensor cores; set by effective_stack
+  bool cudnn = false;       ///< cuDNN computes attention; set by effective_stack
   double scatter_overlap = gather_overlap;  ///< of the reductions, if it differs from that of the gathers; set by effective_stack
 };
 

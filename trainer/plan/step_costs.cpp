@@ -12,6 +12,7 @@
 #include "trainer/plan/gradient_seconds.h"
 #include "trainer/plan/kernel_time.h"
 #include "trainer/plan/layouts.h"
+#include "trainer/plan/shape_rates.h"
 
 namespace trireme {
 namespace {
@@ -50,12 +51,20 @@ class OperationCosts {
   }
 
  private:
+  /// The factor was measured in 16 bits on a GPU.
+  double alignment_of(const OperationRecord& product) const {
+    const int64_t element = size_of(product.dtype);
+    if (cluster_.device.cores || element != 2) return 1;
+    const bool weight_gradient = std::string_view(product.name) == "linear_backward_weight";  // [outputs, rows] times [rows, inputs]
+    return alignment_rate(product.n, weight_gradient ? product.m : product.k, element, weight_gradient);
+  }
+
   double seconds_of(const OperationRecord& operation) const {
     const int64_t element = size_of(operation.dtype);
     const auto size = [](int64_t extent) { return static_cast<double>(extent); };
     switch (operation.kind) {
       case OperationKind::kProduct:
-        return product_seconds(size(operation.m), size(operation.n), size(operation.k), element, stack_, cluster_) +
+        return product_seconds(size(operation.m), size(operation.n), size(operation.k), element, stack_, cluster_, alignment_of(operation)) +
                (operation.accumulates
                     ? traffic_seconds(2 * size(size_of(accumulator_of(operation.dtype))) * size(operation.m) * size(operation.n), 1, cluster_)
                     : 0);
@@ -266,6 +275,7 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
+  stack.cudnn = config.kernels.attention == "cudnn";
   const bool overlap = config.parallel.overlap && !cluster.device.cores;
   stack.scatter_overlap = overlap ? stack.gather_overlap : 0;
   if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;

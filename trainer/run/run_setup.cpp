@@ -17,6 +17,7 @@
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/product_tuning.h"
 #include "trainer/loop/recompute.h"
+#include "trainer/plan/shape_rates.h"
 #include "trainer/run/audit_sink.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
@@ -288,6 +289,8 @@ void Run::open_directory(const Resumed& resumed) {
   if (!data_->validation.empty()) reporter_.message(evaluation_text());
   if (forecast_) reporter_.message(forecast_text(*forecast_));
   if (coordinates()) return;  // it takes no steps
+  if (ctx_.device == Device::kCuda)
+    for (const std::string& line : shape_warnings(config_)) reporter_.message("warning: " + line);
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of CPU kernels" : "";
   reporter_.message(
       concat("memory forecast per rank, maximum of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
