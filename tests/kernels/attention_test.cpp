@@ -51,7 +51,8 @@ TEST_CASE("attention: engines agree at the edges of tiles of several heads", "[s
 // or more, with one tile of keys and with two: the queries of the third head replace those of the first.
 TEST_CASE("attention: engines agree where a block of a GPU computes several heads") {
   for (const int64_t head_size : {64, 128})
-    for (const AttentionShape& shape : {AttentionShape{1, 40, kSharedHeads, 1, head_size, 10}, AttentionShape{1, 140, kSharedHeadsOfTwoTiles, 1, head_size}})
+    for (const AttentionShape& shape :
+         {AttentionShape{1, 40, kSharedHeads, 1, head_size, 10}, AttentionShape{1, 140, kSharedHeadsOfTwoTiles, 1, head_size}})
       check_engines(forward(shape), kTolerance);
 }
 
