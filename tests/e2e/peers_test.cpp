@@ -99,6 +99,7 @@ TEST_CASE("peer copies: with the memory of two of eight ranks lost, a run contin
   CHECK(reads.of_tensors() == 0);
   CHECK(says(outcome, "resuming from peer copies of step "));
   CHECK(resumed_at(directory / "run") >= 12);
+  CHECK(count(read_file(directory / "run" / "jobs.jsonl"), "\"peer_copy\"") >= 4);  // time that goodput knows of
   must(directory, command + in("whole") + until(last));
   CHECK(fingerprint_of(directory / "run", last) == fingerprint_of(directory / "whole", last));
   CHECK(names_in(directory / "memory").empty());
@@ -254,11 +255,12 @@ TEST_CASE("peer copies: what they cannot be is refused before the run starts") {
   refused(sets({"resilience.peer_copies=8"}), "the job has 8 ranks, and a state and its copies are on different ones; allowed 0 to 7");
   refused(sets({"resilience.peer_every=5"}), "has no effect: resilience.peer_copies is 0; remove the key");
   refused(sets({"resilience.peer_copies=1", "resilience.peer_directory=" + (directory / "nowhere").string()}),
-          "cannot be created: No such file or directory");
+          "not a directory here; allowed a directory in memory");
   refused(with_copies(directory) + sets({"security.audit.enabled=true"}), "the audit log has no record of a state in memory");
   const fs::path place = memory_of(directory, "run").path();
   write_file(place, "of somebody else");
   refused(with_copies(directory), "is not a directory of this user");
+  CHECK(names_in(directory / "memory").size() == 1);
   CHECK(read_file(place) == "of somebody else");
 }
 

@@ -83,12 +83,19 @@ bool PeerDirectory::is_own() const {
   return ::lstat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
 }
 
-void PeerDirectory::create() const {
-  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
-    throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " cannot be created: ", std::strerror(errno),
-                             "; allowed a directory in memory that every host has, such as /dev/shm"));
-  if (!is_own() || ::chmod(path_.c_str(), 0700) != 0)
+void PeerDirectory::check() const {
+  std::error_code error;
+  if (!fs::is_directory(place_, error))
+    throw ConfigError(concat("resilience.peer_directory=", place_.string(),
+                             ": not a directory here; allowed a directory in memory that every host has, such as /dev/shm"));
+  if (fs::exists(fs::symlink_status(path_, error)) && !is_own())
     throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
+}
+
+void PeerDirectory::create() const {
+  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) throw IoError(concat(path_.string(), ": cannot be created: ", std::strerror(errno)));
+  check();
+  if (::chmod(path_.c_str(), 0700) != 0) throw IoError(concat(path_.string(), ": ", std::strerror(errno)));
 }
 
 void PeerDirectory::create(int holder, const PeerGeneration& generation) const {

@@ -47,7 +47,9 @@ class PeerDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path of(int holder, const PeerGeneration& generation) const;
   std::filesystem::path of(const PeerPart& part) const { return of(part.holder, part.generation); }
-  /// Creates the directory, readable by its owner alone, if it does not exist. Errors: IoError; ConfigError naming resilience.peer_directory if it belongs to somebody else.
+  /// Errors: ConfigError naming resilience.peer_directory if it is no directory, or if somebody else has put something in the place of this one.
+  void check() const;
+  /// Creates the directory, readable by its owner alone, if it does not exist. Errors: IoError; ConfigError as check().
   void create() const;
   /// Creates the directory of a generation. Errors: IoError, ConfigError.
   void create(int holder, const PeerGeneration& generation) const;

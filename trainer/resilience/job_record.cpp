@@ -106,7 +106,7 @@ void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
   if (event == "ready") {
     job.ready = time;
     job.load_seconds = amount_in(line, "load_seconds");
-  } else if (event == "save" || event == "save_wait") {
+  } else if (event == "save" || event == "save_wait" || event == "peer_copy") {
     job.saves.push_back(span);
     job.save_count += event == "save" ? 1 : 0;
   } else if (event == "interval") {

@@ -62,7 +62,7 @@ struct JobRecord {
   int64_t slurm_restarts = 0;         ///< how often Slurm had requeued it
   SlurmStart slurm = {};
   int64_t save_count = 0;
-  std::vector<TimeSpan> saves = {};             ///< training stood still for a save
+  std::vector<TimeSpan> saves = {};             ///< training stood still for a save or a peer copy
   std::vector<TimeSpan> waits = {};             ///< for nodes
   std::optional<ChosenInterval> interval = {};  ///< the last one
 

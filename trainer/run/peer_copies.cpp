@@ -66,7 +66,7 @@ PeerCopies::PeerCopies(Trainer& trainer, const Config& config, const std::string
   copies_ = std::min(copies_, static_cast<int>(domains_.size()) - 1);
   collectively(world_, [&] {
     if (copies_ == 0) throw ConfigError("resilience.peer_copies: the job has one rank, and a state and its copies are on different ones; allowed 0");
-    directory_.create();
+    directory_.check();
   });
   const std::vector<std::vector<int>> holders = peer_holders(domains_, copies_);
   const std::vector<int> groups = peer_groups(domains_, copies_);

@@ -1,4 +1,6 @@
 // Copies of the state in the memory of peers (resilience.peer_copies).
+#include <chrono>
+
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/rank_run.h"
@@ -48,6 +50,7 @@ bool Run::copies_to_peers(int64_t step) const { return peers_ && step < last_ste
 
 /// As with a checkpoint, no inconsistent state replaces a good one.
 void Run::copy_to_peers(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
   if (config_.resilience.replica_check_every > 0) check_replicas(step);
   progress_.act(concat("copying step ", step, " to peers"));
   progress_.set_timeout(2 * state_timeout(config_));
@@ -55,6 +58,7 @@ void Run::copy_to_peers(int64_t step) {
   report_peer_copy(peers_->save(checkpoints_->describe(step, padding_, rejected_.count(), stopper_.state(),
                                                        judges_before_update() ? window_.state() : std::vector<StepFigures>(),
                                                        privacy_ ? privacy_->history(step) : privacy::History())));
+  record("peer_copy", {{"step", step}, {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()}});
 }
 
 void Run::report_peer_copy(const std::optional<PeerReport>& report) {
