@@ -105,6 +105,24 @@ TEST_CASE("peer copies: with the memory of two of eight ranks lost, a run contin
   CHECK(names_in(directory / "memory").empty());
 }
 
+TEST_CASE("peer copies: a run that is killed twice before its first checkpoint continues from its copies both times") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments command = kShape + with_copies(directory);
+  LiveJob first(directory, "run", command);
+  kill_after_copies_of(first, 3);
+  LiveJob second(directory, "run", command);
+  kill_after_copies_of(second, static_cast<int64_t>(first.last_step()) + 4);
+  const int64_t before = resumed_at(directory / "run");
+  CHECK(before >= 3);
+  const auto last = static_cast<int64_t>(second.last_step()) + 4;
+  must(directory, kTrain + command + in("run") + until(last));
+  CHECK(resumed_at(directory / "run") > before);
+  must(directory, kTrain + kShape + in("whole") + until(last));
+  CHECK(fingerprint_of(directory / "run", last) == fingerprint_of(directory / "whole", last));
+  CHECK_FALSE(fs::exists(directory / "run" / "peer_copies.json"));
+}
+
 TEST_CASE("peer copies: without every part in memory, a run continues from its checkpoint") {
   TemporaryDirectory directory;
   prepare_run(directory);

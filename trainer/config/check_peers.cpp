@@ -13,6 +13,7 @@ void check_peers(Rules& rules, const Config& c) {
          "false");
   refuse(is_federated(c.security), "security.federation.members", "a member of a federation continues from its coordinator's weights", "0");
   const ParallelConfig& p = c.parallel;
+  if (is_elastic(c.resilience)) return;  // a smaller job makes fewer copies
   if (!p.data || !rules.apply({"parallel.tensor", "parallel.pipeline", "parallel.data", "parallel.islands"})) return;
   const int64_t ranks = p.tensor * p.pipeline * *p.data * p.islands;
   if (c.resilience.peer_copies >= ranks)

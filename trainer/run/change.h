@@ -61,6 +61,7 @@ struct RunHistory {
   std::vector<ConfigChange> branch = {};
   AlgorithmsByGpu product_algorithms = {};
   privacy::History privacy = {};
+  bool from_peers = false;  ///< the state was in the memory of peers, and not in a checkpoint
 };
 
 }  // namespace trireme

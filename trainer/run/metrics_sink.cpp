@@ -42,7 +42,8 @@ MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
       history.loss = loss.is_number() ? loss.get<double>() : std::numeric_limits<double>::quiet_NaN();
     }
     if (event == "checkpoint") history.checkpoint = named("checkpoint");
-    if (event == "start" && step > 0) history.checkpoint = checkpoint_name(step);
+    const bool from_peers = value.contains("from_peers");  // of which nothing need be left
+    if (event == "start" && step > 0 && !from_peers) history.checkpoint = checkpoint_name(step);
   }
   return history;
 }

@@ -169,13 +169,14 @@ std::optional<PeerReport> PeerCopies::finish() {
   return report;
 }
 
-/// Removes what is neither complete nor about to be written. Once this job has copies of its own, the first rank of a host also removes those of earlier jobs,
-/// which may have had other ranks.
+/// Removes what is neither complete nor about to be written. The first rank of a host also removes what earlier jobs left, which may have had other ranks: all
+/// but the copies that this job continued from, and these too once it has its own.
 void PeerCopies::forget_older() {
   directory_.keep_only(world_.rank(),
                        [&](const PeerGeneration& generation) { return generation == (complete_ ? complete_ : before_) || generation == writing_; });
-  if (!complete_ || std::exchange(is_swept_, true) || !is_first_of_host()) return;
-  directory_.keep_only(-1, [&](const PeerGeneration& generation) { return generation.session == session_; });
+  if (is_swept_ || !is_first_of_host()) return;
+  is_swept_ = complete_.has_value();
+  directory_.keep_only(-1, [&](const PeerGeneration& generation) { return generation.session == session_ || (!complete_ && generation == before_); });
 }
 
 bool PeerCopies::is_first_of_host() const {
@@ -267,11 +268,6 @@ void PeerCopies::receive(int source, const Link& link) {
   if (!failure.empty()) fail(header.step, failure);
   const std::byte answer{failure.empty() ? uint8_t{0} : uint8_t{1}};
   link.send({&answer, 1});
-}
-
-void PeerCopies::remove() {
-  world_.barrier();  // no rank sends any more
-  if (is_first_of_host()) directory_.remove();
 }
 
 }  // namespace trireme

@@ -45,8 +45,6 @@ class PeerCopies {
   std::optional<PeerReport> save(const CheckpointDescription& description);
   /// Waits for the copy in progress; returns how it has ended, if there was one. Collective.
   std::optional<PeerReport> finish();
-  /// Removes all copies of the run, whose last state is in a checkpoint. Call after finish(). Collective.
-  void remove();
   /// Where the copies are and what they cost, for the user.
   std::string text() const;
 

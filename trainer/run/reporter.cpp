@@ -37,6 +37,7 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
                          {"layout", environment["layout"]},
                          {"version", environment["version"]},
                          {"forecast", forecast ? forecast_json(*forecast) : ordered_json()}};
+  if (history.from_peers) fields["from_peers"] = true;
   if (!discarded.until.empty()) fields["discarded"] = {{"steps", discarded.steps}, {"until", discarded.until}};
   event("start", history.step, fields,
         concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, ", islands_text(config.parallel), "tensor ",

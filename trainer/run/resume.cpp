@@ -231,6 +231,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       if (world.rank() == 0) note_average(*reader, name, config);
       Resumed resumed = resumed_from(name, reader->description(), change, trainer.mesh().at.island);
       if (candidate.peers != nullptr) resumed.peers = candidate.peers->generation();
+      resumed.history.from_peers = candidate.peers != nullptr;
       trainer.set_data_start(data_start(resumed.history.branch));
       return resumed;
     }

@@ -1,4 +1,5 @@
 // Copies of the state in the memory of peers (resilience.peer_copies).
+#include <algorithm>
 #include <chrono>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -51,6 +52,9 @@ bool Run::copies_to_peers(int64_t step) const { return peers_ && step < last_ste
 /// As with a checkpoint, no inconsistent state replaces a good one.
 void Run::copy_to_peers(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
+  collectively(world_, [&] {
+    if (reports()) lock_->check();
+  });
   if (config_.resilience.replica_check_every > 0) check_replicas(step);
   progress_.act(concat("copying step ", step, " to peers"));
   progress_.set_timeout(2 * state_timeout(config_));
@@ -70,11 +74,16 @@ void Run::report_peer_copy(const std::optional<PeerReport>& report) {
                   report->error ? concat("warning: the peer copies of step ", report->step, " failed: ", *report->error) : "");
 }
 
-/// The last state is in a checkpoint. Collective.
+/// The last state is in a checkpoint, so that all copies of the run are removed, also by a job that has made none. Collective.
 void Run::end_peer_copies() {
-  if (!peers_) return;
-  report_peer_copy(peers_->finish());
-  peers_->remove();
+  if (config_.resilience.peer_copies == 0) return;
+  if (peers_) report_peer_copy(peers_->finish());
+  const PeerDirectory copies(config_.resilience.peer_directory, directory());
+  const std::vector<std::string> hosts = all_gather_strings(world_, copies.host());  // also a barrier: no rank sends any more
+  const auto first = std::ranges::find(hosts, hosts[static_cast<size_t>(world_.rank())]) - hosts.begin();
+  if (first == world_.rank()) copies.remove();
+  std::error_code ignored;
+  if (reports()) std::filesystem::remove(directory() / kPeerRecordName, ignored);
 }
 
 }  // namespace trireme

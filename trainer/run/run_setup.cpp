@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <limits>
 #include <utility>
 
 #include "kernels/core/counted.h"
@@ -133,7 +134,8 @@ void Run::open_data() {
 }
 
 /// Loads before locking, so that a refused run changes nothing in the run directory. A job that is ending may save meanwhile; under the lock the set
-/// of checkpoints is final, so it is listed again once. Copies of peers are only used under the lock: a running job replaces its own.
+/// of checkpoints is final, so it is listed again once. A run that may continue from copies of peers takes the lock first, because a running job replaces
+/// its own.
 void Run::resume() {
   progress_.act("loading");
   if (may_have_peer_copies()) take_lock();
@@ -186,11 +188,18 @@ void Run::resume() {
 
 void Run::take_lock() {
   progress_.act("waiting for the run directory's lock");
+  std::string stopped;
   collectively(world_, [&] {
     if (!reports()) return;
-    lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
-    remove_unpublished(directory() / "checkpoints");
+    try {
+      lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
+      remove_unpublished(directory() / "checkpoints");
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kRequeue) throw;
+      stopped = error.what();
+    }
   });
+  if (all_reduce_scalar(world_, stopped.empty() ? 0 : 1, ReduceOp::kMax) > 0) throw AgreedError(ExitCode::kRequeue, stopped, reports());
   has_lock_ = true;
   progress_.act("loading");
 }
@@ -217,7 +226,8 @@ void Run::open_record() {
 void Run::sweep_finished(const Resumed& resumed) {
   const fs::path checkpoints = directory() / "checkpoints";
   if (config_.security.audit.enabled) collectively(world_, [&] { complete_audit(resumed); });
-  if (has_lock_) end_peer_copies();
+  if (has_lock_ && !PeerState::find(world_, config_, done_, std::numeric_limits<int64_t>::max()))
+    end_peer_copies();  // none that a longer job could use
   if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
   try {
     const RunLock lock(directory());
