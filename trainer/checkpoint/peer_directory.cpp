@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -161,6 +162,10 @@ std::string PeerDirectory::host() const {
   struct stat status {};
   ::stat(place_.c_str(), &status);
   return concat(name.data(), " ", status.st_dev, ":", status.st_ino);
+}
+
+bool is_first_of_host(const std::vector<std::string>& hosts, int rank) {
+  return std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin() == rank;
 }
 
 std::optional<PeerRecord> read_peer_record(const fs::path& run_directory) {

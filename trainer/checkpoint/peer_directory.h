@@ -70,6 +70,9 @@ class PeerDirectory {
   std::filesystem::path place_, path_;
 };
 
+/// Whether a rank is the first one of its host. `hosts`: PeerDirectory::host() of each rank.
+bool is_first_of_host(const std::vector<std::string>& hosts, int rank);
+
 /// RUN/peer_copies.json: from which copies the run may continue.
 struct PeerRecord {
   std::string session;                        ///< of the running job, or of the last one

@@ -174,13 +174,9 @@ std::optional<PeerReport> PeerCopies::finish() {
 void PeerCopies::forget_older() {
   directory_.keep_only(world_.rank(),
                        [&](const PeerGeneration& generation) { return generation == (complete_ ? complete_ : before_) || generation == writing_; });
-  if (is_swept_ || !is_first_of_host()) return;
+  if (is_swept_ || !is_first_of_host(hosts_, world_.rank())) return;
   is_swept_ = complete_.has_value();
   directory_.keep_only(-1, [&](const PeerGeneration& generation) { return generation.session == session_ || (!complete_ && generation == before_); });
-}
-
-bool PeerCopies::is_first_of_host() const {
-  return std::ranges::find(hosts_, hosts_[static_cast<size_t>(world_.rank())]) - hosts_.begin() == world_.rank();
 }
 
 void PeerCopies::copy(const PeerGeneration& generation, const std::string& about, const std::vector<StateTensor>& tensors) noexcept {

@@ -56,7 +56,6 @@ class PeerCopies {
   void serve(int source);
   void receive(int source, const Link& link);
   void forget_older();
-  bool is_first_of_host() const;
   void fail(int64_t step, const std::string& reason);
   std::string failure_of(int64_t step);
 

@@ -43,10 +43,6 @@ void as_damage(const std::function<void()>& body) {
   }
 }
 
-bool is_first_of_host(const std::vector<std::string>& hosts, int rank) {
-  return std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin() == rank;
-}
-
 /// The parts of a rank's host as lines, and back.
 std::string text_of(const std::vector<PeerPart>& parts) {
   std::string text;

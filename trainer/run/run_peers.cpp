@@ -1,5 +1,4 @@
 // Copies of the state in the memory of peers (resilience.peer_copies).
-#include <algorithm>
 #include <chrono>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -80,8 +79,7 @@ void Run::end_peer_copies() {
   if (peers_) report_peer_copy(peers_->finish());
   const PeerDirectory copies(config_.resilience.peer_directory, directory());
   const std::vector<std::string> hosts = all_gather_strings(world_, copies.host());  // also a barrier: no rank sends any more
-  const auto first = std::ranges::find(hosts, hosts[static_cast<size_t>(world_.rank())]) - hosts.begin();
-  if (first == world_.rank()) copies.remove();
+  if (is_first_of_host(hosts, world_.rank())) copies.remove();
   std::error_code ignored;
   if (reports()) std::filesystem::remove(directory() / kPeerRecordName, ignored);
 }
