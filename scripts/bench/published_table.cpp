@@ -1,8 +1,5 @@
-// Compares forecasts with published runs: `published_table FILE [--rows] [--left-out | --cross-validate]`. Prints the errors of step time and memory by
+// Compares forecasts with published runs: `published_table FILE [--rows] [--left-out]`. Prints the errors of step time and memory by
 // source, and the runs that are wrongly forecast to fit or not to fit; with --left-out also the rows without an equivalent configuration.
-// --cross-validate prints instead how the forecast does on runs that it was not fitted to. The fitted figures of each system are fitted anew to its runs
-// from other documents, and then forecast those of the document left out. Where one document has all runs of a system, a third of them is left out at a
-// time. It takes some minutes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -28,92 +25,19 @@ void print(const std::string& name, const std::vector<double>& errors) {
             << 100 * published::quantile(errors, 0.5) << '\n';
 }
 
-using Runs = std::vector<const published::Run*>;
-
-double error_of(const published::Run& run) { return forecast_time(run.config, run.cluster).step_seconds / *run.step_seconds - 1; }
-
-/// The mean of the errors' sizes, each of which counts at most as 1/2, so that one run of another kind does not decide.
-double misfit(const Runs& runs) {
-  double sum = 0;
-  for (const published::Run* run : runs) sum += std::min(0.5, std::abs(error_of(*run)));
-  return sum / static_cast<double>(runs.size());
-}
-
-/// Fits the figures of `stack` that are marked "fitted" to `runs`, by coordinate descent from neutral ones.
-void fit(Stack& stack, const Runs& runs) {
-  stack.product_rate = stack.elementwise = stack.data_factor = 1;
-  stack.layer_seconds = stack.host_seconds = 0;
-  double best = misfit(runs);
-  const auto attempt = [&](double& figure, double value) {
-    const double before = std::exchange(figure, value);
-    const double now = misfit(runs);
-    if (now < best) {
-      best = now;
-      return true;
-    }
-    figure = before;
-    return false;
-  };
-  for (const double factor : {1.3, 1.1, 1.03}) {
-    bool moved = true;
-    for (int round = 0; round < 10 && moved; ++round) {
-      moved = false;
-      for (double* figure : {&stack.product_rate, &stack.elementwise, &stack.data_factor})
-        moved = attempt(*figure, *figure * factor) || attempt(*figure, *figure / factor) || moved;
-      // The steps of times are shares of a typical one: 1 ms a layer, 100 ms a step.
-      for (const auto& [figure, unit] : {std::pair{&stack.layer_seconds, 1e-3}, {&stack.host_seconds, 0.1}})
-        moved = attempt(*figure, *figure + unit * (factor - 1)) || attempt(*figure, std::max(0.0, *figure - unit * (factor - 1))) || moved;
-    }
-  }
-}
-
-void cross_validate(const published::Rows& rows) {
-  std::map<std::string, std::map<std::string, Runs>> systems;  // by document
-  for (const published::Run& run : rows.runs)
-    if (run.step_seconds) systems[run.cluster.software.stack][run.document].push_back(&run);
-  std::vector<double> all;
-  std::cout << std::left << std::setw(32) << "left out" << std::right << " runs   median      p90     bias  (% of the measured)\n";
-  for (auto& [system, documents] : systems) {
-    if (documents.size() == 1) {
-      const Runs runs = documents.begin()->second;
-      documents.clear();
-      for (size_t i = 0; i < runs.size(); ++i) documents[concat("third ", i % 3)].push_back(runs[i]);
-    }
-    Stack& stack = const_cast<Stack&>(stack_of(system));
-    std::vector<double> errors;
-    for (const auto& [document, left_out] : documents) {
-      Runs others;
-      for (const auto& [name, runs] : documents)
-        if (name != document) others.insert(others.end(), runs.begin(), runs.end());
-      if (others.empty()) continue;  // the only run of a system
-      fit(stack, others);
-      for (const published::Run* run : left_out) errors.push_back(error_of(*run));
-    }
-    if (errors.empty()) continue;
-    print(system, errors);
-    all.insert(all.end(), errors.begin(), errors.end());
-  }
-  print("all", all);
-}
-
 }  // namespace
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: published_table FILE [--rows] [--left-out | --cross-validate]" << std::endl;
+    std::cerr << "usage: published_table FILE [--rows] [--left-out]" << std::endl;
     return 64;
   }
-  bool each = false, left_out = false, cross_validation = false;
+  bool each = false, left_out = false;
   for (int i = 2; i < argc; ++i) {
     each = each || std::strcmp(argv[i], "--rows") == 0;
     left_out = left_out || std::strcmp(argv[i], "--left-out") == 0;
-    cross_validation = cross_validation || std::strcmp(argv[i], "--cross-validate") == 0;
   }
   const published::Rows rows = published::read_rows(argv[1]);
-  if (cross_validation) {
-    cross_validate(rows);
-    return 0;
-  }
   std::map<std::string, std::vector<double>> by_source;
   std::vector<double> all;
   std::map<std::string, std::vector<double>> memory;

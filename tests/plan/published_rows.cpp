@@ -9,6 +9,8 @@
 
 #include "kernels/core/check.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/model/flops.h"
+#include "trainer/plan/forecast.h"
 
 namespace trireme::published {
 namespace {
@@ -54,6 +56,13 @@ std::string document_of(const std::string& source) {
   return std::regex_replace(source, place, "");
 }
 
+/// The table of a document, or the smallest part of it whose runs were made together: a day of a log, the sizes of one model in a picture.
+std::string table_of(const std::string& source, const std::string& id) {
+  if (id.starts_with("bloom-0")) return concat(document_of(source), " ", id.substr(6, 5));
+  if (contains(source, "benchmark_summary.svg")) return concat(document_of(source), " ", id.substr(0, id.rfind('-')));
+  return source;
+}
+
 struct Refused {
   std::string why;
 };
@@ -85,6 +94,13 @@ ClusterConfig cluster_of(const Json& row, const std::string& stack) {
   // BLOOM's cluster has four 100 Gb/s links per node of eight GPUs; others have eight of 200 Gb/s.
   if (get<std::string>(row, "group").value_or("") == "p") c.network.bandwidth = 0.95 * 6.25e9;
   c.software.stack = stack;
+  const Json parallel = part(row, "parallel");
+  const std::string precision = get<std::string>(parallel, "precision").value_or("bf16"), id = row.at("id");
+  if (contains(precision, "fp8") || contains(precision, "float8")) c.software.fp8 = contains(precision, "rowwise") ? "rowwise" : "tensorwise";
+  // torchtitan's runs in fp8, and those with asynchronous tensor parallelism, were all compiled.
+  c.software.compiled = stack == "torchtitan" && (c.software.fp8 != "none" || contains(id, "compile") || contains(id, "tt-atp"));
+  c.software.asynchronous_tensor = stack == "torchtitan" && (contains(id, "async"));
+  c.software.context = get<int64_t>(parallel, "cp").value_or(1);
   return resolve_cluster(c);
 }
 
@@ -139,8 +155,6 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   const Json model = part(row, "model"), parallel = part(row, "parallel");
   const std::string arch = get<std::string>(model, "arch").value_or(""), name = get<std::string>(model, "name").value_or("");
   const std::string precision = get<std::string>(parallel, "precision").value_or("bf16");
-  if (contains(precision, "fp8") || contains(precision, "float8")) throw Refused{"fp8"};
-  if (get<int64_t>(parallel, "cp").value_or(1) > 1) throw Refused{"context parallelism"};
   if (contains(get<std::string>(parallel, "system").value_or(""), "MegaScale")) throw Refused{"another model: parallel block, sliding window"};
   Config c;
   c.data.train = {"published"};
@@ -161,8 +175,10 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   m.vocab_size = vocab.value_or(51200);
   TrainingConfig& t = c.training;
   t.steps = 1;
-  t.sequence_length = need(model, "seq");
-  t.global_batch_size = need(parallel, "gbs");
+  const int64_t context = cluster.software.context;
+  if (need(model, "seq") % context != 0) throw Refused{"the context degree does not divide the sequence"};
+  t.sequence_length = need(model, "seq") / context;
+  t.global_batch_size = need(parallel, "gbs") * context;
   t.micro_batch_size = get<int64_t>(parallel, "mbs").value_or(1);
   t.precision = contains(precision, "fp16") ? "fp16" : "bf16";
   const std::string recompute = get<std::string>(parallel, "recompute").value_or("none");
@@ -173,7 +189,10 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   p.tensor = need(parallel, "tp");
   p.pipeline = need(parallel, "pp");
   const int64_t devices = need(part(row, "cluster"), "n_gpus");
-  p.data = get<int64_t>(parallel, "dp").value_or(devices / (p.tensor * p.pipeline));
+  const std::optional<int64_t> data = get<int64_t>(parallel, "dp");
+  p.data = data ? *data * context : devices / (p.tensor * p.pipeline);
+  // torchtitan divides the batch of a data rank into as many micro-batches as there are pipeline ranks.
+  if (cluster.software.stack == "torchtitan" && t.micro_batch_size % p.pipeline == 0) t.micro_batch_size /= p.pipeline;
   if (p.tensor * p.pipeline * *p.data != devices) throw Refused{"the product of the degrees is not the number of GPUs"};
   const std::string group = get<std::string>(row, "group").value_or("");
   // If a table does not say: every tensor-parallel run of these systems uses sequence parallelism.
@@ -183,7 +202,8 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   // Megatron's distributed optimizer, which MegaScale calls ZeRO-2, and Llama 3's sharding keep full gradients for a step, which is ZeRO-1 in
   // Trireme.
   const int64_t zero = get<int64_t>(parallel, "zero").value_or(group == "n" || group == "d" ? 1 : 0);
-  p.zero_stage = group == "e" ? std::min<int64_t>(zero, 1) : zero;
+  // torchtitan keeps gathered parameters and full gradients for a step in a pipeline.
+  p.zero_stage = group == "e" || (group == "f" && p.pipeline > 1) ? std::min<int64_t>(zero, 1) : zero;
   set_schedule(parallel, c, m.layers);
   split_layers(c, cluster.software.stack);
   try {
@@ -198,12 +218,40 @@ std::optional<double> step_seconds_of(const Json& row, const Config& config) {
   const Json result = part(row, "result"), derived = part(row, "derived");
   const double devices = static_cast<double>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
   const double sequences = static_cast<double>(config.training.global_batch_size);
-  const double tokens = sequences * static_cast<double>(config.training.sequence_length);
+  const double tokens = sequences * static_cast<double>(config.training.sequence_length);  // sequences are parts with context parallelism
   if (const auto seconds = get<double>(result, "step_time_s")) return seconds;
   if (const auto seconds = get<double>(derived, "step_time_s")) return seconds;
   if (const auto rate = get<double>(result, "tokens_per_s_gpu")) return tokens / *rate / devices;
   if (const auto rate = get<double>(result, "samples_per_s_gpu")) return sequences / *rate / devices;
+  // MegaScale's second table prints only the MFU, by the convention of its first one: all of T x T.
+  if (const auto mfu = get<double>(result, "mfu_pct"); mfu && get<std::string>(row, "group").value_or("") == "e")
+    return tokens * full_attention_flops_per_token(config.model, config.training.sequence_length) / (*mfu / 100 * 312e12 * devices);
   return std::nullopt;
+}
+
+/// The configuration with the micro-batch size that the row does not print: these authors tuned it, so that the fastest forecast that fits takes
+/// its place. Otherwise `config`.
+Config tuned(const Json& row, const Config& config, const ClusterConfig& cluster) {
+  const Json parallel = part(row, "parallel");
+  const std::string& stack = cluster.software.stack;
+  if (get<int64_t>(parallel, "mbs") || (stack != "megatron-2021" && stack != "megatron-2023")) return config;
+  Config best = config;
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const int64_t size : {1, 2, 4, 8, 16}) {
+    Config candidate = config;
+    candidate.training.micro_batch_size = size;
+    try {
+      candidate = resolve(candidate);
+    } catch (const ConfigError&) {
+      continue;
+    }
+    if (largest_peak(formula_memory(candidate, cluster)) > *cluster.device.memory) continue;
+    if (const double seconds = forecast_time(candidate, cluster).step_seconds; seconds < fastest) {
+      fastest = seconds;
+      best = candidate;
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -221,13 +269,14 @@ Rows read_rows(const std::string& path) {
     run.id = row.at("id");
     try {
       run.cluster = cluster_of(row, stack_name(row.at("group"), run.id));
-      run.config = config_of(row, run.cluster);
+      run.config = tuned(row, config_of(row, run.cluster), run.cluster);
     } catch (const Refused& refused) {
       rows.left_out.push_back(concat(run.id, ": ", refused.why));
       continue;
     }
     run.source = concat(run.cluster.software.stack, " ", run.cluster.device.type);
     run.document = document_of(row.at("source"));
+    run.table = table_of(row.at("source"), run.id);
     run.step_seconds = step_seconds_of(row, run.config);
     const Json result = part(row, "result");
     if (const auto gb = get<double>(result, "mem_gb")) run.memory_bytes = *gb * 1e9;

@@ -13,6 +13,7 @@ struct Run {
   std::string id;
   std::string source;     ///< short: "llm-foundry A100"
   std::string document;   ///< where it was published: "torchtitan benchmarks/llama3_h100_202412_torchtitan.md"
+  std::string table;      ///< the part of the document whose runs were made together: "TorchTitan paper (arXiv 2410.06511 v2) Table 1"
   Config config;          ///< resolved
   ClusterConfig cluster;  ///< resolved
   std::optional<double> step_seconds;

@@ -7,14 +7,11 @@
 #include "parallel/pipeline/simulate.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/flops.h"
+#include "trainer/plan/forecast_range.h"
 #include "trainer/plan/kernel_time.h"
 
 namespace trireme {
 namespace {
-
-/// 90 % of the published runs lie within this share of their forecast (checked by tests/plan/published_test.cpp). No run of Trireme on a GPU is among
-/// them.
-constexpr double kNinetiethPercentile = 0.08;
 
 double action_seconds(const Action& action, const StepCosts& costs) {
   const PartSeconds& stage = costs.stages[static_cast<size_t>(action.stage)];
@@ -99,8 +96,10 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   Step step(config, cluster, std::move(plan), std::move(costs));
   Forecast forecast;
   forecast.step_seconds = step.seconds();
-  forecast.step_low = forecast.step_seconds * (1 - kNinetiethPercentile);
-  forecast.step_high = forecast.step_seconds * (1 + kNinetiethPercentile);
+  const ForecastRange range = forecast_range(config, cluster);
+  forecast.step_low = range.low(forecast.step_seconds);
+  forecast.step_high = range.high(forecast.step_seconds);
+  forecast.range_basis = range.basis;
   forecast.bubble = std::max(0.0, 1 - (step.mean + step.costs.host) / forecast.step_seconds);
 
   StepParts& parts = forecast.parts;
@@ -125,10 +124,13 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   const double tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh_shape(config.parallel).world();
   const double peak = peak_flops(config, cluster);
-  const double flops = training_flops_per_token(config.model, config.training.sequence_length);
+  ModelConfig model = config.model;
+  const int64_t length = config.training.sequence_length * cluster.software.context;
+  model.max_positions = std::max(model.max_positions.value(), length);
+  const double flops = training_flops_per_token(model, length);
   forecast.mfu = forecast.tokens_per_second_per_device * flops / peak;
   forecast.mfu_full_attention =
-      forecast.tokens_per_second_per_device * full_attention_flops_per_token(config.model, config.training.sequence_length) / peak;
+      forecast.tokens_per_second_per_device * full_attention_flops_per_token(model, length) / peak;
   return forecast;
 }
 

@@ -28,8 +28,8 @@ struct StepParts {
 
 struct Forecast {
   double step_seconds = 0;
-  double step_low = 0,
-         step_high = 0;  ///< 90 % of the published runs (tests/plan/published.yaml) lie within this range of their forecasts
+  double step_low = 0, step_high = 0;  ///< nine of ten runs like this lie between them (trainer/plan/forecast_range.h)
+  std::string range_basis;             ///< the runs from which the range follows
   double tokens_per_second_per_device = 0;
   double mfu = 0;                 ///< model FLOPs by training_flops_per_token (causal half of attention, no recomputation) over peak
   double mfu_full_attention = 0;  ///< counts all of T x T (T x window with a window), as NVIDIA, nanotron and llm-foundry publish it

@@ -173,7 +173,7 @@ std::string local_text(const RankedLayout& plan) {
 std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
   std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
-                            " by the error on published runs; time of the critical-path rank:\n");
+                            ": ", f.range_basis, "\ntime of the critical-path rank:\n");
   for (const StepPart& part : kParts) {
     const double share = f.parts.*part.seconds / f.step_seconds;
     if (share < 5e-4) continue;
@@ -243,6 +243,7 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"fits", f.fits},
                        {"memory_bytes", peaks},
                        {"step_seconds_range", {f.step_low, f.step_high}},
+                       {"range_basis", f.range_basis},
                        {"mfu_full_attention", f.mfu_full_attention},
                        {"mfu_with_recomputation", f.mfu_full_attention * recomputation_factor(plan.config)},
                        {"tokens_per_day", 86400 * f.tokens_per_second_per_device * static_cast<double>(cluster.devices())},

@@ -15,26 +15,32 @@ enum class AttentionKernel : uint8_t {
 struct Stack {
   const char* name;
   const char* source;
-  AttentionKernel attention;
-  double attention_rate;    ///< fused attention rate relative to the GPU's
-  double product_rate;      ///< fitted: matrix product rate relative to the device's
-  double elementwise;       ///< fitted: memory traffic of operations other than products and attention, relative to Trireme's
-  double tensor_overlap;    ///< share of tensor-parallel communication hidden behind matrix products
-  double gather_overlap;    ///< share of the gathers and reductions of ZeRO-2 and 3 that overlaps compute without slowing it
-  bool reduce_overlap;      ///< the gradient reduction at the end of a step overlaps the last micro-batch's backward
-  double reduce_bytes;      ///< bytes of a gradient element on the wire between data ranks
-  double data_factor;       ///< fitted: time of all traffic between data ranks relative to the time of its bytes
-  bool split_transfers;     ///< each tensor rank sends only its part of a stage boundary, even without sequence parallelism
-  bool own;                 ///< Trireme: logits live only within the backward; weight gradients gather their inputs again under sequence parallelism;
-                            ///< full recomputation skips a block's last product
-  double selective_blocks;  ///< share of a block's forward that selective recomputation repeats in addition to attention
-  double layer_seconds;     ///< fitted: time per layer in which the device waits for the host, for each of forward, input gradient, weight
-                            ///< gradient and recomputation
-  double host_seconds;      ///< fitted: time per step in which no device works
-  bool tf32 = false;        ///< fp32 products on tensor cores; set by effective_stack
-  bool cudnn = false;       ///< cuDNN computes attention; set by effective_stack
+  AttentionKernel attention = AttentionKernel::kFused;
+  double attention_rate = 1;     ///< fused attention rate relative to the GPU's
+  double product_rate = 1;       ///< fitted: matrix product rate relative to the device's
+  double elementwise = 1;        ///< fitted: memory traffic of operations other than products and attention, relative to Trireme's
+  double tensor_overlap = 0;     ///< share of tensor-parallel communication hidden behind matrix products
+  double gather_overlap = 0;     ///< share of the gathers and reductions of ZeRO-2 and 3 that overlaps compute without slowing it
+  bool reduce_overlap = false;   ///< the gradient reduction at the end of a step overlaps the last micro-batch's backward
+  double reduce_bytes = 4;       ///< bytes of a gradient element on the wire between data ranks
+  double data_factor = 1;        ///< fitted: time of all traffic between data ranks relative to the time of its bytes
+  bool split_transfers = false;  ///< each tensor rank sends only its part of a stage boundary, even without sequence parallelism
+  bool own = false;  ///< Trireme: logits live only within the backward; weight gradients gather their inputs again under sequence parallelism;
+                     ///< full recomputation skips a block's last product
+  double selective_blocks = 0;      ///< share of a block's forward that selective recomputation repeats in addition to attention
+  double layer_seconds = 0;         ///< fitted: time per layer in which the device waits for the host, for each of forward, input gradient, weight
+                                    ///< gradient and recomputation
+  double rank_seconds = 0;          ///< fitted: time per step and data rank of a sharded optimizer that issues operations for each rank's part
+  int gathers_per_block = 1;        ///< collectives in which ZeRO-3 gathers a block
+  bool searched_schedules = false;  ///< its zero-bubble schedule is searched for with profiled times: zb_h2 without the bubble of unequal times
+  double fp8_rate = 0;              ///< rate of a block's matrix products in fp8 relative to 16 bits; 0: they are in 16 bits; set by effective_stack
+  bool tf32 = false;                ///< fp32 products on tensor cores; set by effective_stack
+  bool cudnn = false;               ///< cuDNN computes attention; set by effective_stack
   double scatter_overlap = gather_overlap;  ///< of the reductions, if it differs from that of the gathers; set by effective_stack
 };
+
+/// Share of tensor-parallel communication that collectives in parts hide behind matrix products. Fitted to megatron-2024.
+inline constexpr double kTensorOverlap = 0.81;
 
 const std::vector<Stack>& stacks();  ///< trireme first
 

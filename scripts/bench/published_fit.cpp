@@ -1,0 +1,271 @@
+// Fits the figures of other systems' stacks to published runs: `published_fit FILE [--rows] [--mechanisms]`. Prints the fitted figures beside those of
+// trainer/plan/stack.cpp, and how forecasts do on runs that they were not fitted to: each table of a document is left out in turn, all figures are fitted
+// anew without it, and its runs are forecast. --rows prints each of these forecasts, --mechanisms what each mechanism gains alone and last. Takes about a
+// minute; --mechanisms takes several.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "tests/plan/published_rows.h"
+#include "trainer/layout/lowered_schedule.h"
+#include "trainer/plan/forecast.h"
+#include "trainer/plan/forecast_range.h"
+#include "trainer/plan/stack.h"
+#include "trainer/plan/step_costs.h"
+
+namespace {
+
+using namespace trireme;
+using Runs = std::vector<const published::Run*>;
+
+const std::string& stack_name(const published::Run& run) { return run.cluster.software.stack; }
+Stack& stack_called(const std::string& name) { return const_cast<Stack&>(stack_of(name)); }
+
+/// Forecast / measured step time. Profiles and schedules do not depend on the fitted figures.
+double ratio_of(const published::Run& run) {
+  static std::map<const published::Run*, PartProfiles> profiles;
+  static std::map<const published::Run*, std::vector<int>> ranks_of_stages;
+  const auto [found, added] = profiles.try_emplace(&run, run.config.model);
+  std::vector<int>& stage_rank = ranks_of_stages[&run];
+  if (added) stage_rank = stage_ranks(training_schedule(run.config));
+  const StepCosts costs = step_costs(run.config, run.cluster, model_seconds(run.config, run.cluster, found->second), stage_rank);
+  return step_seconds(run.config, run.cluster, costs) / *run.step_seconds;
+}
+
+/// A figure that several stacks share.
+struct Parameter {
+  const char* name;
+  std::vector<std::string> stacks;
+  double Stack::*figure;
+  double expected;  ///< without runs
+  double spread;    ///< standard deviation of its logarithm around `expected`, or of its value if `expected` is 0
+  double value = expected > 0 ? expected : spread;  ///< a rank or a layer without cost is a local minimum
+
+  bool positive() const { return expected > 0; }
+  /// The value after a step of the fit: times exp(by), or plus by * spread, not below 0.
+  double moved(double by) const { return positive() ? value * std::exp(by) : std::max(0.0, value + by * spread); }
+  /// Distance from `expected` in standard deviations.
+  double deviation() const { return positive() ? std::log(value / expected) / spread : value / spread; }
+  /// d deviation / d step.
+  double slope() const { return positive() ? 1 / spread : 1; }
+  void apply() const {
+    for (const std::string& stack : stacks) stack_called(stack).*figure = value;
+  }
+};
+
+std::vector<Parameter> parameters() {
+  const std::vector<std::string> unfused = {"megatron-2021", "megatron-deepspeed", "zero-bubble", "deepspeed-zero3"}, pytorch = {"torchtitan", "nanotron", "pytorch-fsdp"};
+  constexpr double kProduct = 0.9, kProductSpread = 0.2, kDataSpread = 0.7;
+  return {
+      {"products, Megatron 2021", unfused, &Stack::product_rate, kProduct, kProductSpread},
+      {"products, Megatron 2023", {"megatron-2023"}, &Stack::product_rate, kProduct, kProductSpread},
+      {"products, Megatron 2024", {"megatron-2024", "llama-3"}, &Stack::product_rate, kProduct, kProductSpread},
+      {"products, llm-foundry", {"llm-foundry"}, &Stack::product_rate, kProduct, kProductSpread},
+      {"products, PyTorch", pytorch, &Stack::product_rate, kProduct, kProductSpread},
+      {"products, llm.c", {"llm.c"}, &Stack::product_rate, kProduct, kProductSpread},
+      {"traffic, Megatron and llm-foundry",
+       {"megatron-2021", "megatron-deepspeed", "zero-bubble", "deepspeed-zero3", "megatron-2023", "megatron-2024", "llama-3", "llm-foundry", "torchtitan"},
+       &Stack::elementwise, 1.5, 0.5},
+      {"data ranks, Megatron-DeepSpeed", {"megatron-deepspeed"}, &Stack::data_factor, 1, kDataSpread},
+      {"data ranks, DeepSpeed ZeRO-3", {"deepspeed-zero3"}, &Stack::data_factor, 1, kDataSpread},
+      {"data ranks, Megatron 2023", {"megatron-2023"}, &Stack::data_factor, 1, kDataSpread},
+      {"data ranks, nanotron", {"nanotron"}, &Stack::data_factor, 1, kDataSpread},
+      {"a layer, Megatron-DeepSpeed", {"megatron-deepspeed"}, &Stack::layer_seconds, 0, 1e-3},
+      {"a data rank, nanotron", {"nanotron"}, &Stack::rank_seconds, 0, 2e-3},
+  };
+}
+
+/// Solves a x = b by elimination; `a` is positive definite.
+std::vector<double> solved(std::vector<std::vector<double>> a, std::vector<double> b) {
+  const size_t n = b.size();
+  for (size_t i = 0; i < n; ++i)
+    for (size_t j = i + 1; j < n; ++j) {
+      const double factor = a[j][i] / a[i][i];
+      for (size_t k = i; k < n; ++k) a[j][k] -= factor * a[i][k];
+      b[j] -= factor * b[i];
+    }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t k = i + 1; k < n; ++k) b[i] -= a[i][k] * b[k];
+    b[i] /= a[i][i];
+  }
+  return b;
+}
+
+/// Moves the parameters to the most likely values: Gauss-Newton steps on the logarithms of the ratios, with weights that fall for runs far from their
+/// forecasts (Cauchy), and on the deviations from the expected values.
+void fit(std::vector<Parameter>& parameters, const Runs& runs) {
+  constexpr double kNoise = 0.03, kMostSteps = 12, kProbe = 0.02;
+  const size_t n = parameters.size();
+  for (int step = 0; step < kMostSteps; ++step) {
+    for (const Parameter& parameter : parameters) parameter.apply();
+    std::vector<double> errors, weights;
+    for (const published::Run* run : runs) {
+      errors.push_back(std::log(ratio_of(*run)));
+      const double outlier = errors.back() / (2 * kNoise);
+      weights.push_back(1 / (1 + outlier * outlier) / (kNoise * kNoise));
+    }
+    std::vector<std::vector<double>> slopes(n, std::vector<double>(runs.size(), 0.0)), a(n, std::vector<double>(n, 0.0));
+    std::vector<double> b(n, 0.0);
+    for (size_t p = 0; p < n; ++p) {
+      Parameter moved = parameters[p];
+      moved.value = moved.moved(kProbe);
+      moved.apply();
+      for (size_t r = 0; r < runs.size(); ++r)
+        if (std::ranges::find(moved.stacks, stack_name(*runs[r])) != moved.stacks.end()) slopes[p][r] = (std::log(ratio_of(*runs[r])) - errors[r]) / kProbe;
+      parameters[p].apply();
+    }
+    for (size_t p = 0; p < n; ++p) {
+      for (size_t q = 0; q < n; ++q)
+        for (size_t r = 0; r < runs.size(); ++r) a[p][q] += slopes[p][r] * weights[r] * slopes[q][r];
+      for (size_t r = 0; r < runs.size(); ++r) b[p] -= slopes[p][r] * weights[r] * errors[r];
+      const double slope = parameters[p].slope();
+      a[p][p] += slope * slope;
+      b[p] -= slope * parameters[p].deviation();
+    }
+    double most = 0;
+    const std::vector<double> by = solved(a, b);
+    for (size_t p = 0; p < n; ++p) {
+      constexpr double kLargestStep = 0.5;
+      const double before = parameters[p].value;
+      parameters[p].value = parameters[p].moved(std::clamp(by[p], -kLargestStep, kLargestStep));
+      if (before != parameters[p].value) most = std::max(most, std::abs(by[p]));
+    }
+    if (most < 1e-3) break;
+  }
+  for (const Parameter& parameter : parameters) parameter.apply();
+}
+
+std::vector<double> sizes_of(const std::vector<double>& errors) {
+  std::vector<double> sizes;
+  for (const double error : errors) sizes.push_back(std::abs(error));
+  return sizes;
+}
+
+void print(const std::string& name, const std::vector<double>& errors) {
+  if (errors.empty()) return;
+  std::cout << std::left << std::setw(92) << name.substr(0, 91) << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1)
+            << std::setw(9) << 100 * published::quantile(sizes_of(errors), 0.5) << std::setw(9) << 100 * published::quantile(sizes_of(errors), 0.9)
+            << std::setw(9) << 100 * published::quantile(errors, 0.5) << '\n';
+}
+
+/// Errors of the forecasts of runs whose table was left out of the fit.
+struct LeftOut {
+  std::map<std::string, std::vector<double>> by_table, by_stack;  ///< tables as "stack: table"
+  std::vector<double> all;
+  std::map<const published::Run*, double> by_run;
+};
+
+LeftOut leave_out(const Runs& runs, const std::vector<Parameter>& fitted) {
+  std::map<std::string, Runs> tables;
+  for (const published::Run* run : runs) tables[concat(stack_name(*run), ": ", run->table)].push_back(run);
+  LeftOut result;
+  for (const auto& [table, left_out] : tables) {
+    Runs others;
+    std::ranges::copy_if(runs, std::back_inserter(others), [&](const published::Run* run) { return std::ranges::find(left_out, run) == left_out.end(); });
+    std::vector<Parameter> again = fitted;
+    fit(again, others);
+    for (const published::Run* run : left_out) {
+      const double error = ratio_of(*run) - 1;
+      result.by_table[table].push_back(error);
+      result.by_stack[stack_name(*run)].push_back(error);
+      result.all.push_back(error);
+      result.by_run[run] = error;
+    }
+  }
+  for (const Parameter& parameter : fitted) parameter.apply();
+  return result;
+}
+
+/// Whether `run` resembles one of `others`: each of its sizes is at most a factor of two beyond theirs.
+bool is_within(const published::Run& run, const Runs& others) {
+  const RunSizes sizes = sizes_of_run(run.config, run.cluster);
+  RunSpan span;
+  for (const published::Run* other : others) span.add(sizes_of_run(other->config, other->cluster));
+  return !others.empty() && span.is_near(sizes);
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: published_fit FILE [--rows]" << std::endl;
+    return 64;
+  }
+  const bool each = argc > 2 && std::strcmp(argv[2], "--rows") == 0;
+  const published::Rows rows = published::read_rows(argv[1]);
+  Runs runs;
+  for (const published::Run& run : rows.runs)
+    if (run.step_seconds) runs.push_back(&run);
+  std::vector<Parameter> fitted = parameters();
+  std::vector<double> given;
+  for (const Parameter& parameter : fitted) given.push_back(stack_called(parameter.stacks.front()).*parameter.figure);
+  fit(fitted, runs);
+  std::cout << "figure                                 fitted   in use\n";
+  for (size_t p = 0; p < fitted.size(); ++p)
+    std::cout << std::left << std::setw(36) << fitted[p].name << std::right << std::defaultfloat << std::setprecision(4) << std::setw(9) << fitted[p].value << std::setw(9) << given[p] << '\n';
+  std::vector<double> errors;
+  for (const published::Run* run : runs) errors.push_back(ratio_of(*run) - 1);
+  const LeftOut left_out = leave_out(runs, fitted);
+  if (each)
+    for (const auto& [run, error] : left_out.by_run) std::cout << std::left << std::setw(64) << run->id << std::right << std::fixed << std::setprecision(1) << std::setw(8) << 100 * error << " %\n";
+  std::cout << '\n' << std::left << std::setw(92) << "left out" << std::right << " runs   median      p90     bias  (% of the measured)\n";
+  for (const auto& [table, of_table] : left_out.by_table) print(table, of_table);
+  std::cout << '\n';
+  for (const auto& [stack, of_stack] : left_out.by_stack) print(stack, of_stack);
+  print("all, left out", left_out.all);
+  print("all, fitted", errors);
+
+  std::cout << "\nleft out, by whether other tables of the system have such runs\n";
+  std::map<std::string, std::vector<double>> within;
+  std::vector<double> beyond;
+  for (const auto& [run, error] : left_out.by_run) {
+    Runs others;
+    std::ranges::copy_if(runs, std::back_inserter(others), [run = run](const published::Run* other) { return stack_name(*other) == stack_name(*run) && other->table != run->table; });
+    (is_within(*run, others) ? within[stack_name(*run)] : beyond).push_back(error);
+  }
+  for (const auto& [stack, of_stack] : within) print(concat("within, ", stack), of_stack);
+  print("beyond", beyond);
+  int outside = 0;
+  for (const auto& [run, error] : left_out.by_run) {
+    const auto seen = std::ranges::find_if(seen_runs(), [run = run](const SeenRuns& runs) { return stack_name(*run) == runs.stack; });
+    const bool near = std::ranges::find(within[stack_name(*run)], error) != within[stack_name(*run)].end();
+    outside += std::abs(error) > (near ? seen->error : std::max(seen->error, kErrorBeyond));
+  }
+  std::cout << outside << " of " << left_out.by_run.size() << " runs outside their range\n";
+
+  for (const auto& [stack, of_stack] : left_out.by_stack) {
+    RunSpan span;
+    for (const published::Run* run : runs)
+      if (stack_name(*run) == stack) span.add(sizes_of_run(run->config, run->cluster));
+    const auto text = [](const RunSizes& sizes) { return concat("{", sizes.devices, ", ", sizes.hidden, ", ", sizes.sequence, ", ", sizes.microbatch, "}"); };
+    std::cout << "{\"" << stack << "\", " << of_stack.size() << ", {" << text(span.least) << ", " << text(span.most) << "}, },\n";
+  }
+  std::vector<double> unseen;
+  for (const auto& [stack, of_stack] : left_out.by_stack) {
+    Runs others;
+    std::ranges::copy_if(runs, std::back_inserter(others), [stack = stack](const published::Run* run) { return stack_name(*run) != stack; });
+    std::vector<Parameter> again = fitted;
+    fit(again, others);
+    std::vector<double> of_system;
+    for (const published::Run* run : runs)
+      if (stack_name(*run) == stack) of_system.push_back(ratio_of(*run) - 1);
+    print(concat("system left out: ", stack), of_system);
+    unseen.insert(unseen.end(), of_system.begin(), of_system.end());
+  }
+  print("systems left out", unseen);
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "published_fit: " << error.what() << std::endl;
+    return 1;
+  }
+}
