@@ -42,8 +42,8 @@ struct Parameter {
   const char* name;
   std::vector<std::string> stacks;
   double Stack::*figure;
-  double expected;  ///< without runs
-  double spread;    ///< standard deviation of its logarithm around `expected`, or of its value if `expected` is 0
+  double expected;                                  ///< without runs
+  double spread;                                    ///< standard deviation of its logarithm around `expected`, or of its value if `expected` is 0
   double value = expected > 0 ? expected : spread;  ///< a rank or a layer without cost is a local minimum
 
   bool positive() const { return expected > 0; }
@@ -59,7 +59,8 @@ struct Parameter {
 };
 
 std::vector<Parameter> parameters() {
-  const std::vector<std::string> unfused = {"megatron-2021", "megatron-deepspeed", "zero-bubble", "deepspeed-zero3"}, pytorch = {"torchtitan", "nanotron", "pytorch-fsdp"};
+  const std::vector<std::string> unfused = {"megatron-2021", "megatron-deepspeed", "zero-bubble", "deepspeed-zero3"},
+                                 pytorch = {"torchtitan", "nanotron", "pytorch-fsdp"};
   constexpr double kProduct = 0.9, kProductSpread = 0.2, kDataSpread = 0.7;
   return {
       {"products, Megatron 2021", unfused, &Stack::product_rate, kProduct, kProductSpread},
@@ -69,8 +70,11 @@ std::vector<Parameter> parameters() {
       {"products, PyTorch", pytorch, &Stack::product_rate, kProduct, kProductSpread},
       {"products, llm.c", {"llm.c"}, &Stack::product_rate, kProduct, kProductSpread},
       {"traffic, Megatron and llm-foundry",
-       {"megatron-2021", "megatron-deepspeed", "zero-bubble", "deepspeed-zero3", "megatron-2023", "megatron-2024", "llama-3", "llm-foundry", "torchtitan"},
-       &Stack::elementwise, 1.5, 0.5},
+       {"megatron-2021", "megatron-deepspeed", "zero-bubble", "deepspeed-zero3", "megatron-2023", "megatron-2024", "llama-3", "llm-foundry",
+        "torchtitan"},
+       &Stack::elementwise,
+       1.5,
+       0.5},
       {"data ranks, Megatron-DeepSpeed", {"megatron-deepspeed"}, &Stack::data_factor, 1, kDataSpread},
       {"data ranks, DeepSpeed ZeRO-3", {"deepspeed-zero3"}, &Stack::data_factor, 1, kDataSpread},
       {"data ranks, Megatron 2023", {"megatron-2023"}, &Stack::data_factor, 1, kDataSpread},
@@ -116,7 +120,8 @@ void fit(std::vector<Parameter>& parameters, const Runs& runs) {
       moved.value = moved.moved(kProbe);
       moved.apply();
       for (size_t r = 0; r < runs.size(); ++r)
-        if (std::ranges::find(moved.stacks, stack_name(*runs[r])) != moved.stacks.end()) slopes[p][r] = (std::log(ratio_of(*runs[r])) - errors[r]) / kProbe;
+        if (std::ranges::find(moved.stacks, stack_name(*runs[r])) != moved.stacks.end())
+          slopes[p][r] = (std::log(ratio_of(*runs[r])) - errors[r]) / kProbe;
       parameters[p].apply();
     }
     for (size_t p = 0; p < n; ++p) {
@@ -166,7 +171,8 @@ LeftOut leave_out(const Runs& runs, const std::vector<Parameter>& fitted) {
   LeftOut result;
   for (const auto& [table, left_out] : tables) {
     Runs others;
-    std::ranges::copy_if(runs, std::back_inserter(others), [&](const published::Run* run) { return std::ranges::find(left_out, run) == left_out.end(); });
+    std::ranges::copy_if(runs, std::back_inserter(others),
+                         [&](const published::Run* run) { return std::ranges::find(left_out, run) == left_out.end(); });
     std::vector<Parameter> again = fitted;
     fit(again, others);
     for (const published::Run* run : left_out) {
@@ -207,12 +213,14 @@ int run(int argc, char** argv) {
   fit(fitted, runs);
   std::cout << "figure                                 fitted   in use\n";
   for (size_t p = 0; p < fitted.size(); ++p)
-    std::cout << std::left << std::setw(36) << fitted[p].name << std::right << std::defaultfloat << std::setprecision(4) << std::setw(9) << fitted[p].value << std::setw(9) << given[p] << '\n';
+    std::cout << std::left << std::setw(36) << fitted[p].name << std::right << std::defaultfloat << std::setprecision(4) << std::setw(9)
+              << fitted[p].value << std::setw(9) << given[p] << '\n';
   std::vector<double> errors;
   for (const published::Run* run : runs) errors.push_back(ratio_of(*run) - 1);
   const LeftOut left_out = leave_out(runs, fitted);
   if (each)
-    for (const auto& [run, error] : left_out.by_run) std::cout << std::left << std::setw(64) << run->id << std::right << std::fixed << std::setprecision(1) << std::setw(8) << 100 * error << " %\n";
+    for (const auto& [run, error] : left_out.by_run)
+      std::cout << std::left << std::setw(64) << run->id << std::right << std::fixed << std::setprecision(1) << std::setw(8) << 100 * error << " %\n";
   std::cout << '\n' << std::left << std::setw(92) << "left out" << std::right << " runs   median      p90     bias  (% of the measured)\n";
   for (const auto& [table, of_table] : left_out.by_table) print(table, of_table);
   std::cout << '\n';
@@ -225,7 +233,8 @@ int run(int argc, char** argv) {
   std::vector<double> beyond;
   for (const auto& [run, error] : left_out.by_run) {
     Runs others;
-    std::ranges::copy_if(runs, std::back_inserter(others), [run = run](const published::Run* other) { return stack_name(*other) == stack_name(*run) && other->table != run->table; });
+    std::ranges::copy_if(runs, std::back_inserter(others),
+                         [run = run](const published::Run* other) { return stack_name(*other) == stack_name(*run) && other->table != run->table; });
     (is_within(*run, others) ? within[stack_name(*run)] : beyond).push_back(error);
   }
   for (const auto& [stack, of_stack] : within) print(concat("within, ", stack), of_stack);
@@ -242,7 +251,9 @@ int run(int argc, char** argv) {
     RunSpan span;
     for (const published::Run* run : runs)
       if (stack_name(*run) == stack) span.add(sizes_of_run(run->config, run->cluster));
-    const auto text = [](const RunSizes& sizes) { return concat("{", sizes.devices, ", ", sizes.hidden, ", ", sizes.sequence, ", ", sizes.microbatch, "}"); };
+    const auto text = [](const RunSizes& sizes) {
+      return concat("{", sizes.devices, ", ", sizes.hidden, ", ", sizes.sequence, ", ", sizes.microbatch, "}");
+    };
     std::cout << "{\"" << stack << "\", " << of_stack.size() << ", {" << text(span.least) << ", " << text(span.most) << "}, },\n";
   }
   std::vector<double> unseen;

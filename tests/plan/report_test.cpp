@@ -27,7 +27,7 @@ RankedLayout layout_of(const std::vector<std::string>& sets, double limit) {
   RankedLayout plan;
   plan.config = resolve(parse_config(text, "plan.yaml", sets), 4);
   plan.forecast.step_seconds = 1;
-  set_memory(plan.forecast, {{.peak = 1e9}, {.peak = 2e9}, {.peak = 4e9}, {.peak = 3e9}}, limit);
+  set_memory(plan.forecast, {{.peak = 1e9}, {.peak = 2e9}, {.peak = 4e9}, {.peak = 3e9}}, limit, 0.08);
   return plan;
 }
 

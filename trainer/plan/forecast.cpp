@@ -129,8 +129,7 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   model.max_positions = std::max(model.max_positions.value(), length);
   const double flops = training_flops_per_token(model, length);
   forecast.mfu = forecast.tokens_per_second_per_device * flops / peak;
-  forecast.mfu_full_attention =
-      forecast.tokens_per_second_per_device * full_attention_flops_per_token(model, length) / peak;
+  forecast.mfu_full_attention = forecast.tokens_per_second_per_device * full_attention_flops_per_token(model, length) / peak;
   return forecast;
 }
 
@@ -144,11 +143,12 @@ double largest_peak(const std::vector<RankBytes>& memory) {
   return largest;
 }
 
-void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit) {
+void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit, double margin) {
   forecast.memory = std::move(memory);
   forecast.memory_limit = limit;
   forecast.worst_rank = static_cast<int>(std::ranges::max_element(forecast.memory, {}, &RankBytes::peak) - forecast.memory.begin());
   forecast.fits = largest_peak(forecast.memory) <= limit;
+  forecast.tight = forecast.fits && largest_peak(forecast.memory) > (1 - margin) * limit;
 }
 
 std::vector<RankBytes> memory_of(const Config& config, const ClusterConfig& cluster) {
@@ -157,7 +157,7 @@ std::vector<RankBytes> memory_of(const Config& config, const ClusterConfig& clus
 
 Forecast forecast(const Config& config, const ClusterConfig& cluster) {
   Forecast result = forecast_time(config, cluster);
-  set_memory(result, memory_of(config, cluster), *cluster.device.memory);
+  set_memory(result, memory_of(config, cluster), *cluster.device.memory, config.plan.memory_margin);
   return result;
 }
 

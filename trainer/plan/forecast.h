@@ -38,6 +38,7 @@ struct Forecast {
   std::vector<RankBytes> memory;  ///< by pipeline rank; empty if not requested
   double memory_limit = 0;        ///< device memory, bytes
   bool fits = true;
+  bool tight = false;  ///< fits, but leaves less than plan.memory_margin free
   int worst_rank = 0;  ///< pipeline rank with the highest peak
 };
 
@@ -50,8 +51,8 @@ Forecast forecast(const Config& config, const ClusterConfig& cluster);
 
 /// Highest peak of any rank, bytes.
 double largest_peak(const std::vector<RankBytes>& memory);
-/// Sets memory, memory_limit, worst_rank and fits of a forecast for devices of `limit` bytes.
-void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit);
+/// Sets memory, memory_limit, worst_rank, fits and tight of a forecast for devices of `limit` bytes, of which `margin` should stay free.
+void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit, double margin);
 
 /// Peak FLOP/s of a rank's device in the configured precision: the denominator of MFU.
 double peak_flops(const Config& config, const ClusterConfig& cluster);

@@ -115,8 +115,10 @@ std::string memory_text(const RankedLayout& plan) {
   }
   const std::string amount = concat(unit.text(need), " of ", unit.text(f.memory_limit), " ", unit.name);
   const std::string verdict =
-      f.fits ? concat("fits: ", worst_rank_text(plan), " has the highest peak, ", amount)
-             : concat("does not fit: ", unit.text(need - f.memory_limit), " ", unit.name, " too much on ", worst_rank_text(plan), ", peak ", amount);
+      f.tight ? concat("tight: ", worst_rank_text(plan), " has the highest peak, ", amount, ", and leaves less than plan.memory_margin free")
+      : f.fits
+          ? concat("fits: ", worst_rank_text(plan), " has the highest peak, ", amount)
+          : concat("does not fit: ", unit.text(need - f.memory_limit), " ", unit.name, " too much on ", worst_rank_text(plan), ", peak ", amount);
   const size_t more = f.memory.size() - rows.size();
   return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
@@ -172,8 +174,8 @@ std::string local_text(const RankedLayout& plan) {
 
 std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
-  std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
-                            ": ", f.range_basis, "\ntime of the critical-path rank:\n");
+  std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ": ",
+                            f.range_basis, "\ntime of the critical-path rank:\n");
   for (const StepPart& part : kParts) {
     const double share = f.parts.*part.seconds / f.step_seconds;
     if (share < 5e-4) continue;
@@ -241,6 +243,9 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"mfu", f.mfu},
                        {"bubble", f.bubble},
                        {"fits", f.fits},
+                       {"memory_verdict", f.tight  ? "tight"
+                                          : f.fits ? "fits"
+                                                   : "does not fit"},
                        {"memory_bytes", peaks},
                        {"step_seconds_range", {f.step_low, f.step_high}},
                        {"range_basis", f.range_basis},

@@ -269,7 +269,7 @@ void Search::expand(const Node& node) {
     std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_, profiles_);
     found.forecast = {};
     if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, costs);
-    set_memory(found.forecast, std::move(memory), limit_);
+    set_memory(found.forecast, std::move(memory), limit_, given_.plan.memory_margin);
     keep(found);
   }
 }
@@ -277,7 +277,7 @@ void Search::expand(const Node& node) {
 RankedLayout Search::ranked(const Found& found) const {
   const Config config = resolve(space_.config(found.layout, found.split), cluster_.devices());
   Forecast forecast = forecast_time(config, cluster_);
-  set_memory(forecast, found.forecast.memory, limit_);
+  set_memory(forecast, found.forecast.memory, limit_, given_.plan.memory_margin);
   return {config, with_layout_of(given_, config), name_of(found.layout), forecast, ""};
 }
 
@@ -289,7 +289,7 @@ void Search::finish(SearchResult& result) {
   std::sort(list.begin(), list.end(), before);
   for (const Found& found : list) {
     RankedLayout layout = ranked(found);
-    if (result.layouts.empty()) set_memory(layout.forecast, memory_of(layout.config, cluster_), limit_);
+    if (result.layouts.empty()) set_memory(layout.forecast, memory_of(layout.config, cluster_), limit_, given_.plan.memory_margin);
     (layout.forecast.fits ? result.layouts : result.too_large).push_back(std::move(layout));
   }
   for (const auto& [group, found] : nearest_of_group_)

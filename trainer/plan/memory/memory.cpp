@@ -58,7 +58,7 @@ std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig&
 }
 
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles) {
-  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software.stack, profiles);
+  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software, profiles);
   std::vector<RankBytes> ranks = trireme_memory(config, profiles);
   add_runtime(ranks, config, cluster);
   return ranks;

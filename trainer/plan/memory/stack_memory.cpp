@@ -172,12 +172,16 @@ const std::vector<StackMemory>& stack_memories() {
   return table;
 }
 
-std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles) {
+std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& software, PartProfiles& profiles) {
+  const std::string& stack = software.stack;
   const bool fused = stack_of(stack).attention != AttentionKernel::kUnfused;
   const auto& table = stack_memories();
   const auto found = std::ranges::find_if(table, [&](const StackMemory& one) { return stack == one.stack; });
   TRIREME_CHECK(found != table.end(), stack, " has no memory figures");
-  return Ranks(config, *found, fused, profiles).all();
+  StackMemory memory = *found;
+  // Compiled, the loss does not keep an fp32 copy of the logits beside their log-probabilities (torchtitan, tables 1 and 3).
+  if (software.compiled) memory.logit -= 3;
+  return Ranks(config, memory, fused, profiles).all();
 }
 
 }  // namespace trireme

@@ -27,6 +27,6 @@ struct StackMemory {
 const std::vector<StackMemory>& stack_memories();
 
 /// Memory as the system's authors measure it, one entry per pipeline rank. `config` is resolved.
-std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles);
+std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& software, PartProfiles& profiles);
 
 }  // namespace trireme
