@@ -61,7 +61,12 @@ ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
   const int64_t stages = layout.stages();
   if (stages > 1 && (variant + layout.data) % 2 == 0) {
     layout.layers_per_stage.assign(static_cast<size_t>(stages), 1);
-    layout.layers_per_stage[static_cast<size_t>(variant) % layout.layers_per_stage.size()] = layout.layers + 1 - stages;
+    const size_t most = static_cast<size_t>(variant) % layout.layers_per_stage.size();
+    layout.layers_per_stage[most] = layout.layers + 1 - stages;
+    if (variant < 2) {  // none at the end that has not the most
+      int64_t& end = most == 0 ? layout.layers_per_stage.back() : layout.layers_per_stage.front();
+      layout.layers_per_stage[most] += std::exchange(end, 0);
+    }
   }
   layout.bucket_blocks = 1 + variant / 2;
   layout.micro_batch = variant == 2 ? 2 : 1;
@@ -206,6 +211,10 @@ void check_spread(const std::vector<Pair>& pairs) {
       seen.insert({"replicate", layout.replicate});
       seen.insert({"sequence parallel", layout.sequence_parallel});
       seen.insert({"layers per stage", !layout.layers_per_stage.empty()});
+      if (!layout.layers_per_stage.empty()) {
+        seen.insert({"empty first stage", layout.layers_per_stage.front() == 0});
+        seen.insert({"empty last stage", layout.layers_per_stage.back() == 0});
+      }
       seen.insert({"bucket", layout.bucket_blocks});
       if (layout.pipeline > 1) seen.insert({name_of(layout.schedule), layout.stages_per_rank()});
     }
@@ -223,6 +232,10 @@ void check_spread(const std::vector<Pair>& pairs) {
                               {"sequence parallel", 1},
                               {"bucket", 1},
                               {"bucket", 2},
+                              {"empty first stage", 0},
+                              {"empty first stage", 1},
+                              {"empty last stage", 0},
+                              {"empty last stage", 1},
                               {"layers per stage", 0},
                               {"layers per stage", 1}}) {
       INFO(value.first << " " << value.second);

@@ -96,6 +96,24 @@ TEST_CASE("memory by formula equals counted memory: schedules") {
   compare(resolve(c));
 }
 
+TEST_CASE("memory by formula equals counted memory: stages without layers") {
+  Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
+  c.parallel.pipeline = 4;
+  c.training.micro_batch_size = 1;
+  c.training.global_batch_size = 32;
+  c.parallel.data = 2;
+  c.parallel.zero_stage = GENERATE(0, 1, 2, 3);
+  c.parallel.schedule = GENERATE(as<std::string>{}, "gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v");
+  const bool first = GENERATE(true, false);
+  const size_t stages = c.parallel.schedule == "interleaved_1f1b" || c.parallel.schedule == "zb_v" ? 8 : 4;
+  std::vector<int64_t> split(stages, 16 / static_cast<int64_t>(stages));
+  split[1] += std::exchange(split.back(), 0);
+  if (first) split[2] += std::exchange(split.front(), 0);
+  c.parallel.layers_per_stage = split;
+  CAPTURE(c.model.architecture, c.parallel.schedule, c.parallel.zero_stage, first);
+  compare(resolve(c));
+}
+
 TEST_CASE("memory by formula equals counted memory: sharding") {
   Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
   c.parallel.data = 4;

@@ -214,7 +214,7 @@ TEST_CASE("equal layers are split as by balance_layers, and evenly over ranks") 
     std::iota(rank_of.begin(), rank_of.end(), 0);
     CAPTURE(stages, layers, first, last);
     REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of) ==
-            balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages));
+            balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages, true));
   }
   const std::vector<int> v = stage_ranks_of(ScheduleKind::kZbV, 3, 2);
   const std::vector<int64_t> split = balance_equal_layers(9, 1, 0, 0, v);
@@ -336,10 +336,23 @@ TEST_CASE("layer balance accounts for embedding and head") {
     if (layout.config.parallel.pipeline != 4 || *layout.config.parallel.virtual_stages != 1) continue;
     INFO(layout.layout);
     REQUIRE(std::accumulate(split.begin(), split.end(), int64_t{0}) == 12);
-    REQUIRE(split.back() == 1);
+    REQUIRE(split.back() == 0);
+    // Faster than what the configuration's `auto` would be, which has a layer in each stage.
+    Config with_layer = layout.config;
+    with_layer.parallel.layers_per_stage = {4, 4, 3, 1};
+    REQUIRE(layout.forecast.step_seconds < forecast_time(with_layer, cluster).step_seconds);
+    REQUIRE(resolve(layout.written, cluster.devices()).parallel.layers_per_stage == split);
     ++uneven;
   }
   REQUIRE(uneven > 0);
+}
+
+TEST_CASE("a search leaves no stage without layers where a layer costs nothing there") {
+  const SearchResult result = search_layouts(small_model(12), h100(1, 4), {}, {.keep = 4000});
+  for (const RankedLayout& layout : result.layouts) {
+    INFO(layout.layout);
+    REQUIRE(layout.config.parallel.layers_per_stage->front() > 0);
+  }
 }
 
 TEST_CASE("a search for 16,384 devices takes seconds") {

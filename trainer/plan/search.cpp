@@ -134,7 +134,7 @@ std::vector<int64_t> Search::split(const Layout& layout) {
   if (!known.empty()) return known;
   std::vector<double> blocks;
   for (int64_t b = 0; b < layers; ++b) blocks.push_back(seconds_of(model, b, layout).total());
-  return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()));
+  return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()), true);
 }
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
