@@ -1,5 +1,6 @@
 // Checkpoints are independent of the layout: a run saved under one layout continues identically under any other.
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -60,13 +61,16 @@ ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
   layout.reshard = layout.zero == 3 && variant % 2 == 0 ? Reshard::kAfterStep : Reshard::kAfterUse;
   const int64_t stages = layout.stages();
   if (stages > 1 && (variant + layout.data) % 2 == 0) {
-    layout.layers_per_stage.assign(static_cast<size_t>(stages), 1);
-    const size_t most = static_cast<size_t>(variant) % layout.layers_per_stage.size();
-    layout.layers_per_stage[most] = layout.layers + 1 - stages;
-    if (variant < 2) {  // none at the end that has not the most
-      int64_t& end = most == 0 ? layout.layers_per_stage.back() : layout.layers_per_stage.front();
-      layout.layers_per_stage[most] += std::exchange(end, 0);
+    std::vector<int64_t>& split = layout.layers_per_stage;
+    split.assign(static_cast<size_t>(stages), 1);
+    size_t most = static_cast<size_t>(variant) % split.size();
+    if (variant != 3) {  // both ends have none, or one of two stages
+      const bool first = stages > 2 || variant != 1, last = stages > 2 || !first;
+      if (first) split.front() = 0;
+      if (last) split.back() = 0;
+      most = first ? 1 : 0;
     }
+    split[most] += layout.layers - std::accumulate(split.begin(), split.end(), int64_t{0});
   }
   layout.bucket_blocks = 1 + variant / 2;
   layout.micro_batch = variant == 2 ? 2 : 1;
@@ -211,10 +215,9 @@ void check_spread(const std::vector<Pair>& pairs) {
       seen.insert({"replicate", layout.replicate});
       seen.insert({"sequence parallel", layout.sequence_parallel});
       seen.insert({"layers per stage", !layout.layers_per_stage.empty()});
-      if (!layout.layers_per_stage.empty()) {
-        seen.insert({"empty first stage", layout.layers_per_stage.front() == 0});
-        seen.insert({"empty last stage", layout.layers_per_stage.back() == 0});
-      }
+      const std::vector<int64_t>& split = layout.layers_per_stage;
+      seen.insert({"empty first stage", !split.empty() && split.front() == 0});
+      seen.insert({"empty last stage", !split.empty() && split.back() == 0});
       seen.insert({"bucket", layout.bucket_blocks});
       if (layout.pipeline > 1) seen.insert({name_of(layout.schedule), layout.stages_per_rank()});
     }

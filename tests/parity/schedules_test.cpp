@@ -127,8 +127,10 @@ TEST_CASE("stages without layers: all schedules of the same stages are bit-ident
       const Config config = parity_config(model, other, "fp64");
       const RunRecord from_list = run(from_file(config, files.path / "schedule.txt"));
       CHECK(difference(one, from_list, 1e-10) == "");
+      const RunRecord actual = run(config);
+      CHECK(difference(one, actual, 1e-10) == "");
       // The order in which a V adds to a tied embedding depends on the schedule.
-      CHECK(difference(from_list, run(config), model == ParityModel::kLlama || kind.schedule != ScheduleKind::kZbV ? 0 : 1e-12) == "");
+      if (model == ParityModel::kLlama || kind.schedule != ScheduleKind::kZbV) CHECK(actual == from_list);
     }
   }
 }

@@ -199,7 +199,7 @@ TEST_CASE("verify runs stages without layers, and names the stage of a tensor am
     user.parallel.layers_per_stage = {0, 3, 1, 0};
     user.parallel.gradient_accumulation = GradientAccumulation::kAuto;
     user = resolve(user);
-    const std::vector<Layout> layouts = parse_layouts("pp4 pp4-zb_h2 pp2-zb_v pp2dp2z3 tp2pp3z1sp-interleaved_1f1b");
+    const std::vector<Layout> layouts = parse_layouts("pp4 pp4-zb_h2 pp2-zb_v pp2dp2z3 tp2pp2dp2z1sp-interleaved_1f1b");
     Verifier verifier(user, layouts, {.seed = 5});
     CHECK(verifier.layout(default_layouts(user).front()).layout == "pp4");
     for (const Layout& layout : layouts) {

@@ -111,7 +111,20 @@ TEST_CASE("memory by formula equals counted memory: stages without layers") {
   if (first) split[2] += std::exchange(split.front(), 0);
   c.parallel.layers_per_stage = split;
   CAPTURE(c.model.architecture, c.parallel.schedule, c.parallel.zero_stage, first);
-  compare(resolve(c));
+  const Config config = resolve(c);
+  const std::vector<RankBytes> counted = counted_memory(config, machine("cpu")), formula = formula_memory(config, machine("cpu"));
+  // Such a stage keeps next to nothing, so what is in transit between stages shows.
+  const double boundary = 2.0 * 512 * 1024;
+  for (size_t r = 0; r < counted.size(); ++r) {
+    CAPTURE(r);
+    CHECK(formula[r].optimizer == counted[r].optimizer);
+    if (config.parallel.zero_stage < 3) CHECK(formula[r].parameters == counted[r].parameters);
+    CHECK(formula[r].parameters == Approx(counted[r].parameters).epsilon(0.02));
+    CHECK(formula[r].gradients == Approx(counted[r].gradients).epsilon(0.02));
+    const bool apart = config.parallel.zero_stage >= 2 && config.parallel.schedule.starts_with("zb");  // as of random layouts below
+    CHECK(formula[r].peak <= counted[r].peak * (apart ? 1.06 : 1.02) + 2 * boundary);
+    CHECK(formula[r].peak >= counted[r].peak * 0.98 - 2 * boundary);
+  }
 }
 
 TEST_CASE("memory by formula equals counted memory: sharding") {

@@ -117,12 +117,12 @@ std::string name_of(const Layout& layout) {
   return named.str();
 }
 
-std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank) {
+std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
+                                          bool empty_ends) {
   const size_t stages = stage_rank.size();
   TRIREME_CHECK(stages >= 1 && static_cast<int64_t>(stages) <= layers, stages, " stages, ", layers, " layers");
-  // Embedding and head are work enough for a stage, so the first and the last one get layers only where they are the cheapest.
   std::vector<int64_t> split(stages, 1);
-  if (stages > 1) split.front() = split.back() = 0;
+  if (empty_ends && stages > 1) split.front() = split.back() = 0;
   std::vector<double> cost(stages);
   for (size_t s = 0; s < stages; ++s) cost[s] = static_cast<double>(split[s]) * layer;
   cost.front() += first_extra;
