@@ -39,8 +39,9 @@ void set_recompute(TrainingConfig& t, RecomputeMode recompute) {
 void check_against(const Config& config, const Layout& layout) {
   Config candidate = config;
   candidate.parallel = layout.parallel();
-  // Stages without layers let a model have fewer layers than stages.
-  if (const auto& split = config.parallel.layers_per_stage; split && static_cast<int64_t>(split->size()) == layout.stages())
+  // With stages without layers, a model may have fewer layers than stages.
+  const auto& split = config.parallel.layers_per_stage;
+  if (layout.stages() > config.model.layers && split && static_cast<int64_t>(split->size()) == layout.stages())
     candidate.parallel.layers_per_stage = split;
   candidate.training.micro_batch_size = layout.micro_batch;
   candidate.training.global_batch_size = layout.micro_batch * layout.data;
