@@ -60,6 +60,23 @@ TEST_CASE("export: the folder of a checkpoint from eight ranks equals that of th
   check(run(directory, exporting("run", "unchecked", {"--no-check"})), 0, "not checked: --no-check");
 }
 
+TEST_CASE("export: a run with embedding and head on stages of their own, continued in other splits and back") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const auto part = [&](const Arguments& split, int last) {
+    train(directory, split + sets({"training.steps=8"}) + Arguments{"--max-steps", std::to_string(last)});
+  };
+  part(layout(1, 3, 2, 3) + sets({"parallel.layers_per_stage=[0,4,0]"}), 2);
+  check(run(directory, exporting("run", "first")), 0, "bit for bit\n");
+  part(layout(1, 2, 1, 0) + sets({"parallel.layers_per_stage=[3,1]"}), 4);
+  part(layout(2, 2, 1, 0) + sets({"parallel.layers_per_stage=[0,2,2,0]", "parallel.schedule=zb_v"}), 6);
+  part(layout(1, 2, 2, 1) + sets({"parallel.layers_per_stage=[4,0]", "parallel.schedule=zb_h1"}), 8);
+  check(run(directory, exporting("run", "last")), 0, "bit for bit\n");
+  train(directory, sets({"training.steps=8", "run.directory=one"}));
+  const std::vector<double> split = losses(directory / "run", 8), one = losses(directory / "one", 8);
+  for (size_t step = 0; step < one.size(); ++step) CHECK(split[step] == Approx(one[step]).epsilon(1e-4));
+}
+
 TEST_CASE("export: GPT-2, Mistral and the Qwen models, checked") {
   const std::vector<std::pair<std::string, Arguments>> models{{"GPT2LMHeadModel", {"model.architecture=gpt2", "model.kv_heads=4"}},
                                                               {"Qwen2ForCausalLM", {"model.qkv_bias=true", "model.tied_embeddings=false"}},

@@ -94,9 +94,12 @@ enum Option {
   kRebalance,
   kSecondary,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 5, 2, 2, 2, 3, 7, 3, 3, 3, 2};  ///< number of values per option
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 2, 2, 3, 7, 3, 3, 3, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 constexpr int kElastic = 2;  ///< value of kRebalance
+
+/// Values of kUneven.
+enum Split { kEvenSplit, kUnevenSplit, kEmptyFirst, kEmptyLast, kEmptyEnds };
 
 struct Order {
   ScheduleKind schedule;
@@ -115,7 +118,7 @@ constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1},
                              {ScheduleKind::kInterleaved1F1B, 2},
                              {ScheduleKind::kInterleaved1F1B, 3},
                              {ScheduleKind::kZbV, 2}};
-constexpr int kInterleavedTwice = 5;
+constexpr int kInterleavedTwice = 5, kInterleavedThrice = 6;
 constexpr Recomputation kRecomputes[] = {{RecomputeMode::kNone, 1},
                                          {RecomputeMode::kSelective, 1},
                                          {RecomputeMode::kFull, 1},
@@ -134,6 +137,18 @@ std::vector<int64_t> uneven_layers(int64_t layers, int64_t stages, uint64_t seed
   return split;
 }
 
+/// The first stage, the last, or both have no layer.
+std::vector<int64_t> layers_with_empty_ends(int split, int64_t layers, int64_t stages, uint64_t seed) {
+  const bool first = split != kEmptyLast, last = split != kEmptyFirst;
+  std::vector<int64_t> of_stages = uneven_layers(layers, stages - (first && last ? 2 : 1), seed);
+  if (first) of_stages.insert(of_stages.begin(), 0);
+  if (last) of_stages.push_back(0);
+  return of_stages;
+}
+
+/// Stages without which the layers cannot be split in this way.
+int64_t least_stages(int split) { return split <= kEvenSplit ? 1 : split == kEmptyEnds ? 3 : 2; }
+
 /// Completes `part` to a legal choice, if there is one: options that are not set get the value that restricts the set ones least.
 Choice completed(Choice part) {
   const auto set = [&](Option option, int value) {
@@ -147,9 +162,11 @@ Choice completed(Choice part) {
   }
   set(kReplicate, 0);
   set(kData, part[kSecondary] == 1 ? 3 : part[kRebalance] == 1 ? std::max(part[kReplicate], 1) : part[kReplicate]);
-  if (part[kUneven] == 1 && part[kPipeline] == kUnset) set(kOrder, kInterleavedTwice);
-  set(kOrder, part[kUneven] == 1 && part[kPipeline] == 0 ? kInterleavedTwice : 1);
-  set(kPipeline, part[kUneven] == 1 && kOrders[part[kOrder]].virtual_stages == 1 ? 1 : 0);
+  // Virtual stages add stages without ranks.
+  const auto stages = static_cast<int>(least_stages(part[kUneven]));
+  const int interleaved = stages == 3 ? kInterleavedThrice : kInterleavedTwice;
+  set(kOrder, stages > 1 && part[kPipeline] + 1 < stages ? interleaved : 1);
+  set(kPipeline, (stages - 1) / kOrders[part[kOrder]].virtual_stages);
   set(kZero, 3);
   for (int option = 0; option < kOptions; ++option) set(static_cast<Option>(option), 0);
   return part;
@@ -296,16 +313,17 @@ ParityCase case_of(const Choice& choice) {
   layout.rebalance = choice[kRebalance] == 1;
   layout.elastic = choice[kRebalance] == kElastic;
   layout.secondary = choice[kSecondary] == 1 ? 2 : 0;
-  if (choice[kUneven] == 1) {
-    uint64_t seed = 0;
-    for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);
-    layout.layers_per_stage = uneven_layers(layout.layers, layout.stages(), seed);
-  }
+  uint64_t seed = 0;
+  for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);
+  const int64_t stages = layout.stages();
+  if (choice[kUneven] == kUnevenSplit) layout.layers_per_stage = uneven_layers(layout.layers, stages, seed);
+  if (choice[kUneven] > kUnevenSplit && stages >= least_stages(choice[kUneven]))
+    layout.layers_per_stage = layers_with_empty_ends(choice[kUneven], layout.layers, stages, seed);
   return {kModels[choice[kModel]], layout};
 }
 
 bool is_legal(const Choice& choice) {
-  if (choice[kUneven] == 1 && choice[kPipeline] == 0 && kOrders[choice[kOrder]].virtual_stages == 1) return false;  // one stage cannot be uneven
+  if ((1 + choice[kPipeline]) * kOrders[choice[kOrder]].virtual_stages < least_stages(choice[kUneven])) return false;
   const auto& [model, layout] = case_of(choice);
   return layout.world() <= 8 && is_distinct(layout) && is_legal(model, layout);
 }

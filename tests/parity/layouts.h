@@ -16,9 +16,10 @@ struct ParityCase {
 std::vector<ParityCase> all_parity_cases();
 
 /// A case as the index of each option's value. The options: model, tensor, pipeline, data, ZeRO stage, replicate, sequence parallelism, schedule with
-/// its virtual stages (1 to 3), accumulation, reshard, prefetch, micro-batch size, layers per stage even or uneven, recomputation, bucket, optimizer,
-/// moving average, window on no layer, on all or on some, algorithm of the collectives, islands with local updates, documents with or without balance by
-/// cost, numbers of micro-batches that are equal, rebalanced, or of an elastic job that does not divide its batch, secondary shards or none. Models have 13 layers, and worlds have up to eight ranks.
+/// its virtual stages (1 to 3), accumulation, reshard, prefetch, micro-batch size, layers per stage even, uneven, or none in the first stage, the last or
+/// both, recomputation, bucket, optimizer, moving average, window on no layer, on all or on some, algorithm of the collectives, islands with local
+/// updates, documents with or without balance by cost, numbers of micro-batches that are equal, rebalanced, or of an elastic job that does not divide
+/// its batch, secondary shards or none. Models have 13 layers, and worlds have up to eight ranks.
 constexpr int kOptions = 23;
 using Choice = std::array<int, kOptions>;
 ParityCase case_of(const Choice& choice);

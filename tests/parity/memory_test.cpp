@@ -166,6 +166,16 @@ std::vector<ParityLayout> layouts() {
       all.push_back(layout);
     }
   }
+  // Stages without layers.
+  for (const int zero : {0, 2, 3}) {
+    all.push_back(ParityLayout{{.pipeline = 3, .data = 2, .zero = zero}}.with_layers(5, {0, 5, 0}));
+    all.push_back(ParityLayout{{.tensor = 2, .pipeline = 2, .zero = zero, .sequence_parallel = true, .schedule = ScheduleKind::kZbH1}}.with_layers(
+        5, zero == 2 ? std::vector<int64_t>{0, 5} : std::vector<int64_t>{5, 0}));
+    all.push_back(
+        ParityLayout{{.pipeline = 2, .data = 2, .zero = zero, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.with_layers(5, {0, 3, 2, 0}));
+    all.push_back(ParityLayout{{.pipeline = 2, .data = 2, .zero = zero, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.with_layers(
+        5, {0, 3, 2, 0}));
+  }
   return all;
 }
 

@@ -94,14 +94,16 @@ void check_covers(int strength, size_t draws) {
 TEST_CASE("the tested layouts cover every legal pair of option values, and no illegal one", "[slow]") {
   check_covers(2, 3000);
   // The cases for which options were added occur.
-  int ragged = 0, uneven = 0;
+  int ragged = 0, uneven = 0, empty_end = 0;
   for (const auto& [model, layout] : pairs()) {
     const int64_t microbatches = 12 / (layout.data * layout.micro_batch);
     ragged += layout.stages_per_rank() > 1 && microbatches % layout.pipeline != 0;
     uneven += !layout.layers_per_stage.empty();
+    empty_end += std::ranges::count(layout.layers_per_stage, 0) > 0;
   }
   CHECK(ragged > 2);
   CHECK(uneven > 10);
+  CHECK(empty_end > 20);
 }
 
 TEST_CASE("the slow layouts cover every legal triple of option values", "[slow]") { check_covers(3, 60000); }

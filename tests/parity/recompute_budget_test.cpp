@@ -88,11 +88,13 @@ TEST_CASE("a budget selects the policy that fits with the fewest recomputed FLOP
 }
 
 TEST_CASE("a budget is met on every rank of every layout, with virtual stages too, and training is bit-identical") {
-  std::vector<ParityLayout> all(4);
+  std::vector<ParityLayout> all(6);
   all[0] = {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};
   all[1] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.with_layers(6);
   all[2] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.with_layers(13);
   all[3] = {{.data = 3, .zero = 2, .micro_batch = 2, .schedule = ScheduleKind::kGPipe}};
+  all[4] = ParityLayout{{.pipeline = 3, .data = 2, .zero = 3}}.with_layers(6, {0, 6, 0});
+  all[5] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.with_layers(6, {0, 3, 3, 0});
   for (const ParityLayout& layout : all) {
     const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
     const auto layers = static_cast<size_t>(config.model.layers);

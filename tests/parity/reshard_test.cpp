@@ -1,5 +1,6 @@
 // Checkpoints are independent of the layout: a run saved under one layout continues identically under any other.
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -60,8 +61,16 @@ ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
   layout.reshard = layout.zero == 3 && variant % 2 == 0 ? Reshard::kAfterStep : Reshard::kAfterUse;
   const int64_t stages = layout.stages();
   if (stages > 1 && (variant + layout.data) % 2 == 0) {
-    layout.layers_per_stage.assign(static_cast<size_t>(stages), 1);
-    layout.layers_per_stage[static_cast<size_t>(variant) % layout.layers_per_stage.size()] = layout.layers + 1 - stages;
+    std::vector<int64_t>& split = layout.layers_per_stage;
+    split.assign(static_cast<size_t>(stages), 1);
+    size_t most = static_cast<size_t>(variant) % split.size();
+    if (variant != 3) {  // both ends have none, or one of two stages
+      const bool first = stages > 2 || variant != 1, last = stages > 2 || !first;
+      if (first) split.front() = 0;
+      if (last) split.back() = 0;
+      most = first ? 1 : 0;
+    }
+    split[most] += layout.layers - std::accumulate(split.begin(), split.end(), int64_t{0});
   }
   layout.bucket_blocks = 1 + variant / 2;
   layout.micro_batch = variant == 2 ? 2 : 1;
@@ -206,6 +215,9 @@ void check_spread(const std::vector<Pair>& pairs) {
       seen.insert({"replicate", layout.replicate});
       seen.insert({"sequence parallel", layout.sequence_parallel});
       seen.insert({"layers per stage", !layout.layers_per_stage.empty()});
+      const std::vector<int64_t>& split = layout.layers_per_stage;
+      seen.insert({"empty first stage", !split.empty() && split.front() == 0});
+      seen.insert({"empty last stage", !split.empty() && split.back() == 0});
       seen.insert({"bucket", layout.bucket_blocks});
       if (layout.pipeline > 1) seen.insert({name_of(layout.schedule), layout.stages_per_rank()});
     }
@@ -223,6 +235,10 @@ void check_spread(const std::vector<Pair>& pairs) {
                               {"sequence parallel", 1},
                               {"bucket", 1},
                               {"bucket", 2},
+                              {"empty first stage", 0},
+                              {"empty first stage", 1},
+                              {"empty last stage", 0},
+                              {"empty last stage", 1},
                               {"layers per stage", 0},
                               {"layers per stage", 1}}) {
       INFO(value.first << " " << value.second);

@@ -91,6 +91,10 @@ TEST_CASE("samples: the logits after a text are those of generate, and of one ra
       ++layouts;
       check_close(continued(model, layout, 1), after);
     }
+    ParityLayout ends;  // without layers
+    static_cast<Layout&>(ends) = parse_layout("pp3dp2z3");
+    CAPTURE(name_of(model));
+    check_close(continued(model, ends.with_layers(5, {0, 5, 0}), 1), after);
   }
   CHECK(layouts >= 24);
 }

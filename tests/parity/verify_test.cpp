@@ -191,6 +191,28 @@ TEST_CASE("two hundred random configurations train the same model in random layo
   for (uint64_t seed = 1000; seed < 1200; ++seed) check_no_alarm(seed);
 }
 
+TEST_CASE("verify runs stages without layers, and names the stage of a tensor among them") {
+  for (const char* architecture : {"llama", "gpt2"}) {
+    Config user = small_config(architecture, 0.2);
+    user.model.layers = 4;
+    user.parallel.pipeline = 4;
+    user.parallel.layers_per_stage = {0, 3, 1, 0};
+    user.parallel.gradient_accumulation = GradientAccumulation::kAuto;
+    user = resolve(user);
+    const std::vector<Layout> layouts = parse_layouts("pp4 pp4-zb_h2 pp2-zb_v pp2dp2z3 tp2pp2dp2z1sp-interleaved_1f1b");
+    Verifier verifier(user, layouts, {.seed = 5});
+    CHECK(verifier.layout(default_layouts(user).front()).layout == "pp4");
+    for (const Layout& layout : layouts) {
+      const LayoutVerdict verdict = verifier.layout(layout);
+      INFO(architecture << " " << verdict.layout << ": " << verdict.what);
+      CHECK(verifier.clone().in(layout).parallel.layers_per_stage->front() == 0);
+      CHECK((layout.stages() == 2 || verifier.clone().in(layout).parallel.layers_per_stage->back() == 0));
+      CHECK(verdict.kind == LayoutVerdict::Kind::kSame);
+      CHECK(verdict.max_difference < kSlack);
+    }
+  }
+}
+
 TEST_CASE("one rank is compared with an independent implementation, and every discrepancy is detected") {
   for (const char* architecture : {"llama", "gpt2"}) {
     INFO(architecture);

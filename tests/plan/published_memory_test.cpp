@@ -5,6 +5,7 @@
 
 #include "tests/plan/published_rows.h"
 #include "tests/support/catch.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/memory/stack_memory.h"
 #include "trainer/plan/stack.h"
@@ -33,6 +34,34 @@ TEST_CASE("every stack has memory figures") {
     CHECK(std::ranges::count(stack_memories(), std::string(stack.name), [](const StackMemory& one) { return std::string(one.stack); }) ==
           (own ? 0 : 1));
   }
+}
+
+TEST_CASE("memory of other systems' stacks: a last stage without layers has its logits") {
+  Config config;
+  config.data.train = {"none"};
+  config.run.device = "cpu";
+  config.model.layers = 8;
+  config.model.hidden_size = 1024;
+  config.model.heads = 16;
+  config.model.vocab_size = 128000;
+  config.model.tied_embeddings = false;
+  config.training.steps = 1;
+  config.training.sequence_length = 1024;
+  config.training.global_batch_size = 16;
+  config.training.precision = "bf16";
+  config.parallel.pipeline = 4;
+  config.parallel.layers_per_stage = {0, 4, 4, 0};
+  ClusterConfig cluster;
+  cluster.device.type = "H100";
+  cluster.devices_per_node = 4;
+  cluster.software.stack = "megatron-2024";
+  const std::vector<RankBytes> ranks = formula_memory(resolve(config), resolve_cluster(cluster));
+  constexpr double kTable = 128000.0 * 1024, kBytes = 18;  // weight, gradient, fp32 weight and two moments
+  const auto states = [&](size_t rank) { return ranks[rank].parameters + ranks[rank].gradients + ranks[rank].optimizer; };
+  CHECK(states(0) == Approx(kBytes * kTable).epsilon(1e-3));
+  CHECK(states(3) == Approx(kBytes * kTable).epsilon(1e-3));
+  CHECK(ranks[0].activations == 0);
+  CHECK(ranks[3].activations == Approx(8.0 * 1024 * 128000));  // 8 bytes a logit
 }
 
 TEST_CASE("published memory by source, and runs out of memory") {

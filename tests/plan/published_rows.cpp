@@ -136,7 +136,7 @@ void split_layers(Config& config, const std::string& stack) {
     for (int64_t i = 1; i <= m.layers; ++i)
       ++split[static_cast<size_t>(
           std::clamp<int64_t>(static_cast<int64_t>(std::ceil(static_cast<double>(i) * layer / stage)) - 1, 0, p.pipeline - 1))];
-    if (std::ranges::min(split) > 0) p.layers_per_stage = split;
+    p.layers_per_stage = split;
     return;
   }
   const int64_t stages = p.pipeline * p.virtual_stages.value_or(p.schedule == "zb_v" ? 2 : 1);
@@ -147,7 +147,7 @@ void split_layers(Config& config, const std::string& stack) {
     std::vector<int64_t> split(static_cast<size_t>(stages), (layers + 2) / stages);
     --split.front();
     --split.back();
-    if (split.front() >= 1) p.layers_per_stage = split;
+    p.layers_per_stage = split;
   }
 }
 

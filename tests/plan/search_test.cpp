@@ -9,6 +9,7 @@
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/layout.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
@@ -214,7 +215,7 @@ TEST_CASE("equal layers are split as by balance_layers, and evenly over ranks") 
     std::iota(rank_of.begin(), rank_of.end(), 0);
     CAPTURE(stages, layers, first, last);
     REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of) ==
-            balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages));
+            balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages, true));
   }
   const std::vector<int> v = stage_ranks_of(ScheduleKind::kZbV, 3, 2);
   const std::vector<int64_t> split = balance_equal_layers(9, 1, 0, 0, v);
@@ -266,10 +267,10 @@ TEST_CASE("layers with different costs are split by cost") {
   config.model.max_positions = 32768;
   config.model.window = 64;
   config.model.window_layers = {0, 1, 2, 3};
-  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 30, .prune = false});
+  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 4000, .prune = false});
   int pipelines = 0;
   for (const RankedLayout& layout : result.layouts) {
-    if (layout.config.parallel.pipeline != 2 || *layout.config.parallel.virtual_stages != 1) continue;
+    if (layout.config.parallel.pipeline != 2 || *layout.config.parallel.virtual_stages != 1 || microbatches_of(layout.config) == 1) continue;
     CAPTURE(layout.layout);
     const std::vector<int64_t>& split = *layout.config.parallel.layers_per_stage;
     CHECK(split.front() > split.back());
@@ -330,16 +331,35 @@ TEST_CASE("layer balance accounts for embedding and head") {
   Config config = small_model(12);
   config.model.vocab_size = 256000;  // the head takes longer than several layers
   const SearchResult result = search_layouts(config, cluster, {}, {.keep = 4000});
-  int uneven = 0;
+  int uneven = 0, waiting = 0, faster = 0;
   for (const RankedLayout& layout : result.layouts) {
     const std::vector<int64_t>& split = *layout.config.parallel.layers_per_stage;
     if (layout.config.parallel.pipeline != 4 || *layout.config.parallel.virtual_stages != 1) continue;
     INFO(layout.layout);
     REQUIRE(std::accumulate(split.begin(), split.end(), int64_t{0}) == 12);
-    REQUIRE(split.back() == 1);
+    const bool waits = microbatches_of(layout.config) > 1;
+    REQUIRE(split.back() == (waits ? 0 : 1));
+    // Faster than with a layer in each stage, as `auto` of the configuration has.
+    Config with_layer = layout.config;
+    with_layer.parallel.layers_per_stage = {4, 4, 3, 1};
+    const double with_layer_seconds = forecast_time(with_layer, cluster).step_seconds;
+    REQUIRE(layout.forecast.step_seconds <= with_layer_seconds * (1 + 1e-9));
+    faster += waits && layout.forecast.step_seconds < with_layer_seconds;
+    waiting += waits;
+    REQUIRE(resolve(layout.written, cluster.devices()).parallel.layers_per_stage == split);
     ++uneven;
   }
   REQUIRE(uneven > 0);
+  REQUIRE(waiting > 0);
+  REQUIRE(faster == waiting);
+}
+
+TEST_CASE("a search leaves no stage without layers where a layer costs nothing there") {
+  const SearchResult result = search_layouts(small_model(12), h100(1, 4), {}, {.keep = 4000});
+  for (const RankedLayout& layout : result.layouts) {
+    INFO(layout.layout);
+    REQUIRE(layout.config.parallel.layers_per_stage->front() > 0);
+  }
 }
 
 TEST_CASE("a search for 16,384 devices takes seconds") {

@@ -50,6 +50,7 @@ TEST_CASE("the simulated world takes as long as the forecast without the update"
   constexpr double kTransfers = 3e-3;  // a V has two stages on a rank, and so twice as many
   constexpr double kReduced = 0.02;    // reductions once per step overlap the actual compute; in the forecast, a share of it
   constexpr double kEachUse = 5e-3;    // no compute before the first gather and after the last reduction
+  constexpr double kAlone = 0.03;      // a head alone on its rank is gathered once a step; in the forecast, for each backward
   const Case cases[] = {
       {"one rank", "tensor: 1", kSame, kSame},
       {"tensor ranks", "tensor: 4", kSame, kSame},
@@ -60,6 +61,11 @@ TEST_CASE("the simulated world takes as long as the forecast without the update"
       {"interleaved", "pipeline: 4, schedule: interleaved_1f1b, virtual_stages: 2", kTransfer, kTransfer},
       {"zb_h1", "pipeline: 4, schedule: zb_h1", kTransfer, kTransfer},
       {"a V", "pipeline: 4, schedule: zb_v", kTransfer, kTransfers},
+      {"ends without layers", "pipeline: 4, layers_per_stage: [0, 8, 8, 0]", kTransfer, kTransfer},
+      {"ends without layers, tied", "pipeline: 4, layers_per_stage: [0, 8, 8, 0], schedule: zb_h1", kTransfer, kTransfer, true},
+      {"a V without layers on a rank", "pipeline: 4, schedule: zb_v, layers_per_stage: [0, 2, 3, 3, 3, 3, 2, 0]", kTransfer, kTransfers, true},
+      {"ends without layers, data", "pipeline: 4, data: 2, zero_stage: 1, layers_per_stage: [0, 8, 8, 0]", kReduced, kReduced},
+      {"ends without layers, ZeRO-3", "pipeline: 4, data: 2, zero_stage: 3, layers_per_stage: [0, 8, 8, 0]", kAlone, kReduced},
       {"a V, tied", "pipeline: 4, schedule: zb_v", kTransfer, kTransfers, true},
       {"tied, ends apart", "pipeline: 2", kTransfer, kTransfer, true},
       {"tied, ends apart, data", "pipeline: 2, data: 2", kReduced, kReduced, true},

@@ -55,7 +55,7 @@ TEST_CASE("config: one value for a list leads to a list of it, if it is a valid 
   check("data.weights=0.5", "; nearest valid [0.5]");
   check("data.train=data/a", "; nearest valid [data/a]");
   check("data.train=0", "; nearest valid [\"0\"]");  // a path; another YAML reader would take 0 for a number
-  for (const char* set : {"parallel.layers_per_stage=0", "parallel.layers_per_stage=four", "data.weights=0", "model.window_layers=0.5"}) {
+  for (const char* set : {"parallel.layers_per_stage=-1", "parallel.layers_per_stage=four", "data.weights=0", "model.window_layers=0.5"}) {
     CAPTURE(set, message_of(set));
     CHECK(message_of(set).find("nearest") == std::string::npos);
   }

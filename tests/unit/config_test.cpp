@@ -212,6 +212,23 @@ TEST_CASE("config: a step with too many actions for the memory is refused") {
                                                 Catch::Matchers::Contains("nearest valid 20000000"));
 }
 
+TEST_CASE("config: the first and the last stage may have no layers, with fewer layers than stages too") {
+  const auto split = [](const std::vector<std::string>& sets) { return resolve(parse_config(kSmall, "run.yaml", sets)).parallel.layers_per_stage; };
+  using Split = std::vector<int64_t>;
+  for (const char* ends : {"[0, 4, 0]", "[0, 1, 3]", "[3, 1, 0]"}) {
+    INFO(ends);
+    CHECK(split({"parallel.pipeline=3", concat("parallel.layers_per_stage=", ends)})->size() == 3);
+  }
+  CHECK(split({"parallel.pipeline=2", "parallel.layers_per_stage=[0, 4]"}) == Split{0, 4});
+  CHECK(split({"parallel.pipeline=2", "parallel.layers_per_stage=[4, 0]"}) == Split{4, 0});
+  CHECK(split({"parallel.pipeline=6", "parallel.layers_per_stage=[0, 1, 1, 1, 1, 0]"}) == Split{0, 1, 1, 1, 1, 0});
+  CHECK(split({"parallel.pipeline=3", "parallel.schedule=zb_v", "parallel.layers_per_stage=[0, 1, 1, 1, 1, 0]"}) == Split{0, 1, 1, 1, 1, 0});
+  CHECK(split({"parallel.schedule=interleaved_1f1b", "parallel.virtual_stages=6", "parallel.layers_per_stage=[0, 1, 1, 1, 1, 0]"})->size() == 6);
+  CHECK(split({"parallel.pipeline=2", "model.layers=1", "parallel.layers_per_stage=[1, 0]"}) == Split{1, 0});
+  // `auto` gives every stage a layer, however large the head is.
+  CHECK(split({"parallel.pipeline=4", "model.vocab_size=1000000"}) == Split{1, 1, 1, 1});
+}
+
 TEST_CASE("config: balance_layers") {
   using Split = std::vector<int64_t>;
   const auto uniform = [](int64_t layers, double first, double last, int64_t stages) {
@@ -226,6 +243,14 @@ TEST_CASE("config: balance_layers") {
   CHECK(uniform(8, 0, 3, 3) == Split{3, 4, 1});
   CHECK(uniform(8, 3, 0, 3) == Split{1, 3, 4});
   CHECK(uniform(3, 0, 100, 3) == Split{1, 1, 1});  // never an empty stage
+  const auto open_ended = [](int64_t layers, double first, double last, int64_t stages) {
+    return balance_layers(std::vector<double>(static_cast<size_t>(layers), 1.0), first, last, stages, true);
+  };
+  CHECK(open_ended(3, 0, 100, 3) == Split{1, 2, 0});
+  CHECK(open_ended(8, 0.1, 0.9, 4) == Split{2, 2, 2, 2});
+  CHECK(open_ended(6, 4, 4, 4) == Split{0, 3, 3, 0});
+  CHECK(open_ended(2, 1, 1, 2) == Split{1, 1});
+  CHECK(open_ended(1, 0, 0, 1) == Split{1});
   CHECK(balance_layers({5, 1, 1, 1, 1, 1}, 0, 0, 2) == Split{1, 5});
   CHECK(balance_layers({1, 1, 1, 9, 1, 1}, 0, 0, 3) == Split{3, 1, 2});
 
@@ -247,6 +272,9 @@ TEST_CASE("config: balance_layers") {
     for (int64_t a = 1; a < layers - 1; ++a)
       for (int64_t b = 1; a + b < layers; ++b) best = std::min(best, largest({a, b, layers - a - b}));
     CHECK(largest(balance_layers(cost, 2, 4, 3)) == best);
+    for (int64_t a = 0; a < layers; ++a)
+      for (int64_t b = 1; a + b <= layers; ++b) best = std::min(best, largest({a, b, layers - a - b}));
+    CHECK(largest(balance_layers(cost, 2, 4, 3, true)) == best);
   }
 }
 

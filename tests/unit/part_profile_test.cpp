@@ -94,6 +94,9 @@ TEST_CASE("units of a stage have the elements of their parts, a tied embedding o
   CHECK(elements(whole_range(model), false, 2) == std::vector<int64_t>{table, 2 * block, 2 * block, block, norm});
   CHECK(elements(stage_range({2, 3}, 1), false, 1) == std::vector<int64_t>{block, block, block, norm, table});
   CHECK(elements(stage_range({2, 3}, 1), true, 1) == std::vector<int64_t>{block, block, block, norm});
+  CHECK(elements(stage_range({0, 5, 0}, 0), false, 1) == std::vector<int64_t>{table});
+  CHECK(elements(stage_range({0, 5, 0}, 2), false, 1) == std::vector<int64_t>{norm, table});
+  CHECK(elements(stage_range({0, 5, 0}, 2), true, 1) == std::vector<int64_t>{norm});
 }
 
 TEST_CASE("a window affects only the attention of its layers in profiles") {

@@ -7,6 +7,7 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/verify/clone.h"
 #include "trainer/verify/diagnosis.h"
+#include "trainer/verify/verify.h"
 
 namespace trireme::test {
 namespace {
@@ -119,6 +120,44 @@ TEST_CASE("a clone keeps irregular sizes of a model, and is only as large as the
   grouped.model.ffn_size = 256;
   CHECK(*make_clone(grouped, parse_layouts("tp8 tp4"), 5).config.model.kv_heads == 4);
   CHECK(*make_clone(grouped, parse_layouts("tp2"), 5).config.model.kv_heads == 2);
+}
+
+TEST_CASE("a clone has no layers in the first and the last stage where the configuration has none") {
+  using Split = std::vector<int64_t>;
+  const auto split = [](int64_t layers, const Split& user, const std::string& spec) {
+    Config config = odd_config();
+    config.model.layers = layers;
+    config.parallel.pipeline = static_cast<int64_t>(user.size());
+    config.parallel.layers_per_stage = user;
+    const Clone clone = make_clone(resolve(config), {parse_layout(spec)}, 5);
+    const Config of_clone = clone.in(parse_layout(spec));
+    CHECK_NOTHROW(resolve(of_clone));
+    return *of_clone.parallel.layers_per_stage;
+  };
+  CHECK(split(12, {0, 6, 6, 0}, "pp4") == Split{0, 2, 3, 0});
+  CHECK(split(12, {0, 5, 7, 0}, "pp4") == Split{0, 1, 4, 0});
+  CHECK(split(12, {0, 6, 6, 0}, "pp2vpp2-interleaved_1f1b") == Split{0, 2, 3, 0});
+  CHECK(split(12, {0, 6, 6, 0}, "pp2") == Split{0, 3});
+  CHECK(split(12, {0, 6, 6, 0}, "pp3-zb_h1") == Split{0, 4, 0});
+  CHECK(split(12, {6, 6, 0}, "pp2") == Split{3, 0});
+  CHECK(split(12, {0, 6, 6, 0}, "tp2") == Split{2});
+  CHECK(split(2, {0, 1, 1, 0}, "pp4") == Split{0, 1, 1, 0});
+  CHECK(split(2, {1, 1, 0}, "pp3") == Split{1, 1, 0});
+}
+
+TEST_CASE("a tensor belongs to the stage that has its layer, embedding and head to the ends") {
+  for (const auto& [tensor, stage] : {std::pair("embedding.weight", 0),
+                                      {"positions.weight", 0},
+                                      {"blocks.0.mlp.up.weight", 1},
+                                      {"blocks.1.mlp.up.weight", 1},
+                                      {"blocks.2.mlp.up.weight", 2},
+                                      {"final_norm.weight", 3},
+                                      {"head.weight", 3}}) {
+    INFO(tensor);
+    CHECK(stage_of(tensor, {0, 2, 1, 0}) == stage);
+  }
+  CHECK(stage_of("blocks.0.mlp.up.weight", {1, 2, 0}) == 0);
+  CHECK(stage_of("blocks.2.mlp.up.weight", {1, 2, 0}) == 1);
 }
 
 TEST_CASE("a layout that is invalid for the model is refused with the broken rule") {

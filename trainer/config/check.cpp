@@ -82,15 +82,8 @@ void check_tensor(Rules& rules, const Config& c) {
   if (ffn % tensor != 0) rules.broken("parallel.tensor", concat("does not divide model.ffn_size ", ffn), "divisors of ffn_size", close);
 }
 
-void check_pipeline(Rules& rules, const Config& c) {
-  if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages", "parallel.schedule", "model.layers"})) return;
+void check_stages(Rules& rules, const Config& c) {
   const int64_t layers = c.model.layers, virtual_stages = *c.parallel.virtual_stages, stages = c.parallel.pipeline * virtual_stages;
-  for (const ScheduleKind kind : kScheduleKinds)
-    if (c.parallel.schedule == name_of(kind) && !allows_virtual_stages(kind, static_cast<int>(virtual_stages)))
-      rules.broken("parallel.virtual_stages", concat("schedule ", name_of(kind), " requires ", default_virtual_stages(kind)),
-                   concat(default_virtual_stages(kind), ", auto, or schedule interleaved_1f1b"), std::to_string(default_virtual_stages(kind)));
-  if (c.parallel.schedule == "file" && c.parallel.schedule_file == "none")
-    rules.broken("parallel.schedule", "parallel.schedule_file is not given", "file with a schedule_file, or another schedule", "1f1b");
   if (virtual_stages > layers && c.parallel.schedule == name_of(ScheduleKind::kZbV))
     rules.broken("parallel.schedule", concat("needs ", virtual_stages, " stages per rank, but model.layers is ", layers),
                  "a schedule with fewer stages", "1f1b");
@@ -102,14 +95,40 @@ void check_pipeline(Rules& rules, const Config& c) {
     rules.broken("parallel.pipeline",
                  concat("more stages than model.layers ", layers, virtual_stages > 1 ? concat(": virtual_stages ", virtual_stages) : ""),
                  concat("integer from 1 to ", layers / virtual_stages), std::to_string(std::max<int64_t>(1, layers / virtual_stages)));
-  if (!c.parallel.layers_per_stage || !rules.apply({"parallel.layers_per_stage"})) return;
-  const std::vector<int64_t>& split = *c.parallel.layers_per_stage;
+}
+
+void check_split(Rules& rules, const Config& c, const std::vector<int64_t>& split) {
+  const char* const key = "parallel.layers_per_stage";
+  const int64_t layers = c.model.layers, virtual_stages = *c.parallel.virtual_stages, stages = c.parallel.pipeline * virtual_stages;
   const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
-  const std::string allowed = concat(stages, " integers from 1 with the sum ", layers, ", or auto");
+  const std::string allowed =
+      concat(stages, " integers from 1 with the sum ", layers, stages > 1 ? ", of which the first and the last may be 0" : "", ", or auto");
   const std::string times = virtual_stages > 1 ? concat(" x virtual_stages ", virtual_stages) : "";
   if (static_cast<int64_t>(split.size()) != stages)
-    rules.broken("parallel.layers_per_stage", concat(split.size(), " entries for pipeline ", c.parallel.pipeline, times), allowed, "auto");
-  if (sum != layers) rules.broken("parallel.layers_per_stage", concat("the sum is ", sum, ", but model.layers is ", layers), allowed, "auto");
+    rules.broken(key, concat(split.size(), " entries for pipeline ", c.parallel.pipeline, times), allowed, "auto");
+  if (sum != layers) rules.broken(key, concat("the sum is ", sum, ", but model.layers is ", layers), allowed, "auto");
+  for (size_t stage = 1; stage + 1 < split.size(); ++stage)
+    if (split[stage] == 0)
+      return rules.broken(
+          key,
+          concat("stage ", stage, " would compute nothing; without layers, only the first stage has work, the embedding, and the last, the head"),
+          allowed, "auto");
+}
+
+void check_pipeline(Rules& rules, const Config& c) {
+  if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages", "parallel.schedule", "model.layers"})) return;
+  const int64_t virtual_stages = *c.parallel.virtual_stages, stages = c.parallel.pipeline * virtual_stages;
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (c.parallel.schedule == name_of(kind) && !allows_virtual_stages(kind, static_cast<int>(virtual_stages)))
+      rules.broken("parallel.virtual_stages", concat("schedule ", name_of(kind), " requires ", default_virtual_stages(kind)),
+                   concat(default_virtual_stages(kind), ", auto, or schedule interleaved_1f1b"), std::to_string(default_virtual_stages(kind)));
+  if (c.parallel.schedule == "file" && c.parallel.schedule_file == "none")
+    rules.broken("parallel.schedule", "parallel.schedule_file is not given", "file with a schedule_file, or another schedule", "1f1b");
+  const bool has_split = c.parallel.layers_per_stage && rules.apply({"parallel.layers_per_stage"});
+  // A split with two stages without layers has up to two stages more than layers.
+  const int64_t without_layers = has_split && static_cast<int64_t>(c.parallel.layers_per_stage->size()) == stages ? 2 : 0;
+  if (stages > c.model.layers + without_layers) check_stages(rules, c);
+  if (has_split) check_split(rules, c, *c.parallel.layers_per_stage);
 }
 
 /// The second copy of the parameters (ParamStore).

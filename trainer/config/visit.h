@@ -80,10 +80,12 @@ void visit(V& v, ParallelConfig& c) {
          .auto_rule = "2 for interleaved_1f1b and zb_v, otherwise 1"}),
     c.virtual_stages);
   v(layout_key({.key = "layers_per_stage",
-                .doc = "Number of layers of each of the pipeline x virtual_stages stages, first stage first.",
-                .min = 1,
+                .doc =
+                    "Number of layers of each of the pipeline x virtual_stages stages, first stage first. The first and the last stage may have 0: "
+                    "then they are the embedding and the head alone.",
+                .min = 0,
                 .max = 1024,
-                .auto_rule = "balanced by the weights of the matrix products, head included"}),
+                .auto_rule = "balanced by the weights of the matrix products, head included, at least 1 each"}),
     c.layers_per_stage);
   v(layout_key({.key = "gradient_accumulation",
                 .doc = "How gradients accumulate over micro-batches. full: in full size, reduced once per step. sharded: reduced after every "

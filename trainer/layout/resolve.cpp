@@ -91,7 +91,8 @@ std::vector<int64_t> balanced_layers(const Config& config) {
 
 }  // namespace
 
-std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages) {
+std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages,
+                                    bool empty_ends) {
   const auto layers = static_cast<int64_t>(cost_of_layer.size());
   TRIREME_CHECK(stages >= 1 && stages <= layers, stages, " stages, ", layers, " layers");
   constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -108,8 +109,8 @@ std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, do
     best.assign(static_cast<size_t>(stages + 1) * width, kNever);
     best[0] = 0;
     for (int64_t s = 1; s <= stages; ++s)
-      for (int64_t end = s; end <= layers - (stages - s); ++end)
-        for (int64_t begin = s - 1; begin < end; ++begin) {
+      for (int64_t end = 0; end <= layers; ++end)
+        for (int64_t begin = 0; begin <= end - (empty_ends && (s == 1 || s == stages) ? 0 : 1); ++begin) {
           const double before = best[static_cast<size_t>(s - 1) * width + static_cast<size_t>(begin)];
           const double value = total(before, stage_cost(s - 1, begin, end));
           const size_t at = static_cast<size_t>(s) * width + static_cast<size_t>(end);

@@ -117,16 +117,19 @@ std::string name_of(const Layout& layout) {
   return named.str();
 }
 
-std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank) {
+std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
+                                          bool empty_ends) {
   const size_t stages = stage_rank.size();
   TRIREME_CHECK(stages >= 1 && static_cast<int64_t>(stages) <= layers, stages, " stages, ", layers, " layers");
   std::vector<int64_t> split(stages, 1);
-  std::vector<double> cost(stages, layer);
+  if (empty_ends && stages > 1) split.front() = split.back() = 0;
+  std::vector<double> cost(stages);
+  for (size_t s = 0; s < stages; ++s) cost[s] = static_cast<double>(split[s]) * layer;
   cost.front() += first_extra;
   cost.back() += last_extra;
   std::vector<double> of_rank(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
   for (size_t s = 0; s < stages; ++s) of_rank[static_cast<size_t>(stage_rank[s])] += cost[s];
-  for (int64_t left = layers - static_cast<int64_t>(stages); left > 0; --left) {
+  for (int64_t left = layers - std::accumulate(split.begin(), split.end(), int64_t{0}); left > 0; --left) {
     size_t least = 0;
     for (size_t s = 1; s < stages; ++s)
       if (std::pair(cost[s], of_rank[static_cast<size_t>(stage_rank[s])]) <= std::pair(cost[least], of_rank[static_cast<size_t>(stage_rank[least])]))

@@ -95,8 +95,8 @@ class Search {
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models_;
-  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t>, std::vector<int64_t>> splits_;  ///< by number of stages; if blocks differ
-  std::vector<Found> best_;                                                                        ///< sorted; at most options.keep families
+  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t, bool>, std::vector<int64_t>> splits_;  ///< by number of stages; if blocks differ
+  std::vector<Found> best_;                                                                              ///< sorted; at most options.keep families
   std::map<size_t, Found> best_of_group_;
   std::map<size_t, Found> nearest_of_group_;
   int64_t legal_ = 0, tried_ = 0;
@@ -129,12 +129,14 @@ std::vector<int64_t> Search::split(const Layout& layout) {
   const std::vector<int> stage_rank = stage_ranks_of(layout);
   const int64_t layers = space_.base().model.layers;
   const double first = total(model.embedding()), last = total(model.head());
-  if (blocks_alike_) return balance_equal_layers(layers, block_of(model, layout).total(), first, last, stage_rank);
-  std::vector<int64_t>& known = splits_[{&model, layout.recompute.value(), stage_rank.size()}];
+  // Stages wait for the longest of them from the second micro-batch on; a single micro-batch gains nothing from a stage without layers.
+  const bool empty_ends = space_.base().training.global_batch_size / layout.micro_batch / layout.data > 1;
+  if (blocks_alike_) return balance_equal_layers(layers, block_of(model, layout).total(), first, last, stage_rank, empty_ends);
+  std::vector<int64_t>& known = splits_[{&model, layout.recompute.value(), stage_rank.size(), empty_ends}];
   if (!known.empty()) return known;
   std::vector<double> blocks;
   for (int64_t b = 0; b < layers; ++b) blocks.push_back(seconds_of(model, b, layout).total());
-  return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()));
+  return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()), empty_ends);
 }
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {

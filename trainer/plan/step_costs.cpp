@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
@@ -404,6 +405,8 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
       add(model.parts.back(), Recompute::kNone);
       if (one_table) elements[rank] -= table;
     }
+    // The uses of an embedding alone on its rank are all adjacent, so it is gathered once a step.
+    if (range.blocks == 0 && *config.parallel.virtual_stages == 1 && stack.own) stage.forward -= std::exchange(stage.gather_forward, 0);
     forward[rank] += stage.forward - stage.gather_forward;
     backward[rank] += stage.input_gradient + stage.weight_gradient - stage.gather_backward;
     costs.stages.push_back(stage);

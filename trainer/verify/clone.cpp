@@ -39,6 +39,10 @@ void set_recompute(TrainingConfig& t, RecomputeMode recompute) {
 void check_against(const Config& config, const Layout& layout) {
   Config candidate = config;
   candidate.parallel = layout.parallel();
+  // With stages without layers, a model may have fewer layers than stages.
+  const auto& split = config.parallel.layers_per_stage;
+  if (layout.stages() > config.model.layers && split && static_cast<int64_t>(split->size()) == layout.stages())
+    candidate.parallel.layers_per_stage = split;
   candidate.training.micro_batch_size = layout.micro_batch;
   candidate.training.global_batch_size = layout.micro_batch * layout.data;
   candidate.training.precision = "fp64";
@@ -176,8 +180,20 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   t.schedule.name = LearningRateSchedule::kConstant;
 }
 
-/// Layers per stage: at least one each; the rest goes to the stage that has most in the configuration, else nearly but never exactly evenly.
-std::vector<int64_t> split_layers(int64_t layers, int64_t stages, const std::vector<int64_t>& user) {
+/// Layers per stage: at least one each; the rest goes to the stage that has most in the configuration, else nearly but never exactly evenly. The first
+/// and the last stage have none if they have none in the configuration, whose stages may be more: with two stages, only the first of them.
+std::vector<int64_t> split_layers(int64_t layers, int64_t stages, std::vector<int64_t> user) {
+  if (stages > 1 && !user.empty() && user.front() == 0) {
+    std::vector<int64_t> split = split_layers(layers, stages - 1, {user.begin() + 1, user.end()});
+    split.insert(split.begin(), 0);
+    return split;
+  }
+  if (stages > 1 && !user.empty() && user.back() == 0) {
+    user.pop_back();
+    std::vector<int64_t> split = split_layers(layers, stages - 1, user);
+    split.push_back(0);
+    return split;
+  }
   std::vector<int64_t> split(static_cast<size_t>(stages), layers / stages);
   for (int64_t s = stages - layers % stages; s < stages; ++s) ++split[static_cast<size_t>(s)];
   const bool even = layers % stages == 0 && stages > 1 && layers > stages;

@@ -25,16 +25,16 @@ bool is_sooner(const Difference& a, const Difference& b) {
 
 int64_t block_of(const std::string& tensor) { return tensor.starts_with("blocks.") ? std::stoll(tensor.substr(7)) : -1; }
 
-int stage_of(const std::string& tensor, const std::vector<int64_t>& layers) {
+}  // namespace
+
+int stage_of(const std::string& tensor, const std::vector<int64_t>& layers_per_stage) {
   if (tensor == "embedding.weight" || tensor == "positions.weight") return 0;
   int stage = 0;
   int64_t block = block_of(tensor);
-  if (block < 0) return static_cast<int>(layers.size()) - 1;
-  while (block >= layers[static_cast<size_t>(stage)]) block -= layers[static_cast<size_t>(stage++)];
+  if (block < 0) return static_cast<int>(layers_per_stage.size()) - 1;
+  while (block >= layers_per_stage[static_cast<size_t>(stage)]) block -= layers_per_stage[static_cast<size_t>(stage++)];
   return stage;
 }
-
-}  // namespace
 
 const char* name_of(LayoutVerdict::Kind kind) {
   switch (kind) {

@@ -30,6 +30,9 @@ struct LayoutVerdict {
 };
 const char* name_of(LayoutVerdict::Kind kind);  ///< same, differs, hangs, fails
 
+/// The stage that computes with a tensor; of a tied embedding, the first.
+int stage_of(const std::string& tensor, const std::vector<int64_t>& layers_per_stage);
+
 struct VerifyOptions {
   int steps = 3;  ///< at least 2
   int64_t seed = 1234;

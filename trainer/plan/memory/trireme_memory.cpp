@@ -50,6 +50,8 @@ struct StageMemory {
   double first_backward = 0, first_weight_gradient = 0, first_gradients = 0;
   double lingering = 0;               ///< last gradient of a backward; its reduction ends with the first reduction of the rank's next backward
   bool begins_where_it_ends = false;  ///< the next backward adds to that same gradient first, so it waits for the reduction
+  bool head_alone = false;            ///< its I adds to the gradient
+  double reduced_alone = 0;           ///< of a single-part stage: gradients while the first of its units is reduced, with the result
 };
 
 class StageMemoryModel {
@@ -114,6 +116,7 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
     for (const UnitRef& unit : reads.units_of_part[i])
       if (unit.stage < 0) part.units.push_back(static_cast<size_t>(unit.unit));
   }
+  stage.head_alone = parts.size() == 1 && parts.front().kind == PartKind::kHead;
   set_peaks(stage);
   return stage;
 }
@@ -172,6 +175,9 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
   stage.begins_where_it_ends = stage.adders[final_unit].second + 1 == stage.parts.size();
   if (!policy_.gradients_resident)
     stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
+  if (!policy_.gradients_resident && stage.parts.size() == 1)
+    stage.reduced_alone = static_cast<double>(size_of(precision_.gradient)) *
+                          (std::accumulate(stage.units.begin(), stage.units.end(), 0.0) + std::ranges::max(stage.units) / policy_.shard);
   PartBytes held{};  // bytes held by the other parts while one runs
   held.forward = 0;
   held.input_gradient = stage.saved;
@@ -216,11 +222,20 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   RankBytes bytes;
   double elements = 0;
   int local = 0;
+  double gathered = 0;
+  bool has_blocks = false;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (stage_rank[s] != index) continue;
+    gathered += stages[s]->gathered;
+    has_blocks = has_blocks || stages[s]->parts.size() > 1 || (s > 0 && s + 1 < stages.size());
+  }
+  // Without blocks on the rank, an embedding alone is followed by a head alone.
+  const auto beyond_of = [&](const StageMemory& stage) { return has_blocks || stage.beyond == 0 ? stage.beyond : gathered - stage.gathered; };
   for (size_t s = 0; s < stages.size(); ++s) {
     if (stage_rank[s] != index) continue;
     ++local;
     elements += std::accumulate(stages[s]->units.begin(), stages[s]->units.end(), 0.0);
-    bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + stages[s]->beyond);
+    bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + beyond_of(*stages[s]));
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
   const bool apart = precision_.master != precision_.compute || (encodes_parameters() && policy_.parameters_resident);
@@ -266,7 +281,8 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   for (size_t i = 0; i < list.size(); ++i) {
     const Action& action = list[i];
     const StageMemory& stage = *stages[static_cast<size_t>(action.stage)];
-    const double beyond = i + 1 < list.size() && list[i + 1].stage != action.stage ? stage.beyond : 0;
+    const double beyond = i + 1 < list.size() && list[i + 1].stage != action.stage ? beyond_of(stage) : 0;
+    const double alone = stage.reduced_alone > 0 ? stage.reduced_alone + stage.gathered : 0;
     if (action.type == ActionType::kForward) --inputs;
     const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)]->lingering;
     const double at_last_part = reduced == action.stage && stage.begins_where_it_ends ? 0 : lingering;
@@ -282,22 +298,24 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
         break;
       case ActionType::kBackward:
         held -= stage.saved;
-        raise(std::max(stage.with_units.backward, stage.first_backward + at_last_part), stage.activations.backward);
+        raise(std::max({stage.with_units.backward, stage.first_backward + at_last_part, alone}), stage.activations.backward);
         break;
       case ActionType::kBackwardInput:
         held -= stage.saved;
-        raise(stage.with_units.input_gradient + lingering, stage.activations.input_gradient);
+        raise(stage.head_alone ? std::max(stage.with_units.input_gradient + stage.first_gradients + at_last_part, alone)
+                               : stage.with_units.input_gradient + lingering,
+              stage.activations.input_gradient);
         held += stage.kept;
         break;
       case ActionType::kBackwardWeight:
         held -= stage.kept;
-        raise(std::max(stage.with_units.weight_gradient, stage.first_weight_gradient + at_last_part), stage.activations.weight_gradient);
+        raise(std::max({stage.with_units.weight_gradient, stage.first_weight_gradient + at_last_part, alone}), stage.activations.weight_gradient);
         break;
       default: break;
     }
     gradients_flow = gradients_flow || action.type != ActionType::kForward;
     if (action.type != ActionType::kBackward && action.type != ActionType::kBackwardWeight) continue;
-    bytes.gradients = std::max({bytes.gradients, stage.full_gradients, stage.first_gradients + at_last_part});
+    bytes.gradients = std::max({bytes.gradients, stage.full_gradients, stage.first_gradients + at_last_part, stage.reduced_alone});
     reduced = action.stage;
   }
   bytes.gradients += gradients;
