@@ -1,10 +1,10 @@
-// Fits the figures of other systems' stacks to published runs: `published_fit FILE [--rows] [--mechanisms]`. Prints the fitted figures beside those of
+// Fits the figures of other systems' stacks to published runs: `published_fit FILE [--rows | --mechanisms]`. Prints the fitted figures beside those of
 // trainer/plan/stack.cpp, and how forecasts do on runs that they were not fitted to: each table of a document is left out in turn, all figures are fitted
 // anew without it, and its runs are forecast. --rows prints each of these forecasts, --mechanisms what each mechanism gains alone and last. Takes about a
 // minute; --mechanisms takes several.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <map>
@@ -28,10 +28,11 @@ Stack& stack_called(const std::string& name) { return const_cast<Stack&>(stack_o
 
 /// Forecast / measured step time. Profiles and schedules do not depend on the fitted figures.
 double ratio_of(const published::Run& run) {
-  static std::map<const published::Run*, PartProfiles> profiles;
-  static std::map<const published::Run*, std::vector<int>> ranks_of_stages;
-  const auto [found, added] = profiles.try_emplace(&run, run.config.model);
-  std::vector<int>& stage_rank = ranks_of_stages[&run];
+  static std::map<std::string, PartProfiles> profiles;
+  static std::map<std::string, std::vector<int>> ranks_of_stages;
+  const std::string key = concat(run.id, " ", run.config.training.micro_batch_size);
+  const auto [found, added] = profiles.try_emplace(key, run.config.model);
+  std::vector<int>& stage_rank = ranks_of_stages[key];
   if (added) stage_rank = stage_ranks(training_schedule(run.config));
   const StepCosts costs = step_costs(run.config, run.cluster, model_seconds(run.config, run.cluster, found->second), stage_rank);
   return step_seconds(run.config, run.cluster, costs) / *run.step_seconds;
@@ -187,6 +188,72 @@ LeftOut leave_out(const Runs& runs, const std::vector<Parameter>& fitted) {
   return result;
 }
 
+/// Something that the forecast knows about some systems, and how to take it away.
+struct Mechanism {
+  const char* name;
+  std::function<void(Stack&)> from_stack;
+  std::function<void(published::Run&)> from_run;
+  std::vector<double Stack::*> figures = {};  ///< fitted figures that go with it
+};
+
+std::vector<Mechanism> mechanisms() {
+  const auto nothing = [](auto&) {};
+  return {
+      {"traffic of separate elementwise kernels", [](Stack& stack) { stack.elementwise = 1; }, nothing, {&Stack::elementwise}},
+      {"a compiler fuses elementwise operations", nothing, [](published::Run& run) { run.cluster.software.compiled = false; }},
+      {"asynchronous tensor parallelism", nothing, [](published::Run& run) { run.cluster.software.asynchronous_tensor = false; }},
+      {"fp8 products", nothing, [](published::Run& run) { run.cluster.software.fp8 = "none"; }},
+      {"traffic between data ranks, by system", [](Stack& stack) { stack.data_factor = 1; }, nothing, {&Stack::data_factor}},
+      {"time for each layer, Megatron-DeepSpeed", [](Stack& stack) { stack.layer_seconds = 0; }, nothing, {&Stack::layer_seconds}},
+      {"time for each data rank, nanotron", [](Stack& stack) { stack.rank_seconds = 0; }, nothing, {&Stack::rank_seconds}},
+      {"gathers of single tensors, DeepSpeed ZeRO-3", [](Stack& stack) { stack.gathers_per_block = 1; }, nothing},
+      {"searched schedules, zero bubble", [](Stack& stack) { stack.searched_schedules = false; }, nothing},
+  };
+}
+
+/// Errors on tables left out of a forecast without the mechanisms for which `off` holds.
+std::vector<double> left_out_without(const std::string& path, const std::function<bool(size_t)>& off, bool tunes) {
+  const std::vector<Stack> before = stacks();
+  published::Rows rows = published::read_rows(path, tunes);
+  std::vector<Parameter> fitted = parameters();
+  const std::vector<Mechanism> all = mechanisms();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!off(i)) continue;
+    for (const Stack& stack : before)
+      if (!stack.own) all[i].from_stack(stack_called(stack.name));
+    for (published::Run& run : rows.runs) all[i].from_run(run);
+    std::erase_if(fitted, [&](const Parameter& parameter) { return std::ranges::find(all[i].figures, parameter.figure) != all[i].figures.end(); });
+  }
+  Runs runs;
+  for (const published::Run& run : rows.runs)
+    if (run.step_seconds) runs.push_back(&run);
+  fit(fitted, runs);
+  std::vector<double> errors = leave_out(runs, fitted).all;
+  for (const Stack& stack : before) stack_called(stack.name) = stack;
+  return errors;
+}
+
+void compare_mechanisms(const std::string& path) {
+  constexpr auto kHeader = " runs   median      p90     bias  (% of the measured)\n";
+  std::cout << std::left << std::setw(92) << "left out" << std::right << kHeader;
+  const std::vector<Mechanism> all = mechanisms();
+  print("all mechanisms", left_out_without(
+                              path, [](size_t) { return false; }, true));
+  print("without micro-batches tuned as their authors did", left_out_without(
+                                                                path, [](size_t) { return false; }, false));
+  print("none", left_out_without(
+                    path, [](size_t) { return true; }, false));
+  print("only micro-batches tuned as their authors did", left_out_without(
+                                                             path, [](size_t) { return true; }, true));
+  for (size_t i = 0; i < all.size(); ++i) {
+    print(concat("without ", all[i].name), left_out_without(
+                                               path, [i](size_t other) { return other == i; }, true));
+    print(concat("only ", all[i].name), left_out_without(
+                                            path, [i](size_t other) { return other != i; }, false));
+    std::cout << std::flush;
+  }
+}
+
 /// Whether `run` resembles one of `others`: each of its sizes is at most a factor of two beyond theirs.
 bool is_within(const published::Run& run, const Runs& others) {
   const RunSizes sizes = sizes_of_run(run.config, run.cluster);
@@ -199,10 +266,15 @@ bool is_within(const published::Run& run, const Runs& others) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: published_fit FILE [--rows]" << std::endl;
+    std::cerr << "usage: published_fit FILE [--rows | --mechanisms]" << std::endl;
     return 64;
   }
-  const bool each = argc > 2 && std::strcmp(argv[2], "--rows") == 0;
+  const std::string option = argc > 2 ? argv[2] : "";
+  if (option == "--mechanisms") {
+    compare_mechanisms(argv[1]);
+    return 0;
+  }
+  const bool each = option == "--rows";
   const published::Rows rows = published::read_rows(argv[1]);
   Runs runs;
   for (const published::Run& run : rows.runs)

@@ -256,7 +256,7 @@ Config tuned(const Json& row, const Config& config, const ClusterConfig& cluster
 
 }  // namespace
 
-Rows read_rows(const std::string& path) {
+Rows read_rows(const std::string& path, bool tunes) {
   std::ifstream file(path);
   TRIREME_CHECK(file.good(), path, ": cannot be read");
   Rows rows;
@@ -269,7 +269,8 @@ Rows read_rows(const std::string& path) {
     run.id = row.at("id");
     try {
       run.cluster = cluster_of(row, stack_name(row.at("group"), run.id));
-      run.config = tuned(row, config_of(row, run.cluster), run.cluster);
+      run.config = config_of(row, run.cluster);
+      if (tunes) run.config = tuned(row, run.config, run.cluster);
     } catch (const Refused& refused) {
       rows.left_out.push_back(concat(run.id, ": ", refused.why));
       continue;

@@ -26,8 +26,9 @@ struct Rows {
   std::vector<std::string> left_out;  ///< "id: reason why Trireme has no such configuration"
 };
 
-/// Reads every train_step and memory_oom row of the file. Configuration and cluster do not depend on a row's result.
-Rows read_rows(const std::string& path);
+/// Reads every train_step and memory_oom row of the file. `tunes`: micro-batch sizes that a row omits are those of the fastest forecast instead of 1, where
+/// the authors say that they tuned them. Configuration and cluster do not depend on a row's result.
+Rows read_rows(const std::string& path, bool tunes = true);
 
 /// The smallest value that at least `share` of the values do not exceed.
 double quantile(std::vector<double> values, double share);

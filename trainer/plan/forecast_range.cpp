@@ -54,20 +54,20 @@ bool RunSpan::is_near(const RunSizes& sizes) const {
 }
 
 const std::vector<SeenRuns>& seen_runs() {
-  // Printed by scripts/bench/published_fit.cpp. Where fewer than 20 runs lie within the span of the other tables, the error is that of all systems, 0.093,
+  // Printed by scripts/bench/published_fit.cpp. Where fewer than 20 runs lie within the span of the other tables, the error is that of all systems, 0.099,
   // if it is larger.
   static const std::vector<SeenRuns> table = {
       {"deepspeed-zero3", 4, {{384, 12288, 2048, 2048}, {1536, 20480, 2048, 8192}}, 0.41},
       {"llm-foundry", 88, {{8, 768, 512, 4096}, {512, 8192, 65536, 98304}}, 0.062},
-      {"llm.c", 3, {{8, 768, 1024, 16384}, {8, 1600, 1024, 65536}}, 0.093},
-      {"megatron-2021", 17, {{8, 2304, 2048, 2048}, {3072, 25600, 2048, 32768}}, 0.093},
-      {"megatron-2023", 8, {{256, 12288, 2048, 4096}, {12288, 20480, 2048, 8192}}, 0.093},
+      {"llm.c", 3, {{8, 768, 1024, 16384}, {8, 1600, 1024, 65536}}, 0.099},
+      {"megatron-2021", 17, {{8, 2304, 2048, 2048}, {3072, 25600, 2048, 32768}}, 0.099},
+      {"megatron-2023", 8, {{256, 12288, 2048, 4096}, {12288, 20480, 2048, 8192}}, 0.099},
       {"megatron-2024", 52, {{8, 2048, 2048, 2048}, {6144, 18432, 8192, 16384}}, 0.085},
       {"megatron-deepspeed", 73, {{320, 12288, 2048, 2048}, {3360, 20480, 2048, 16384}}, 0.087},
       {"nanotron", 18, {{8, 2048, 4096, 4096}, {512, 8192, 4096, 32768}}, 0.215},
       {"pytorch-fsdp", 2, {{8, 768, 1024, 12288}, {16, 2048, 2048, 16384}}, 0.38},
       {"torchtitan", 28, {{8, 4096, 8192, 16384}, {512, 16384, 262144, 131072}}, 0.315},
-      {"zero-bubble", 42, {{8, 2304, 1024, 1024}, {32, 6144, 1024, 6144}}, 0.07},
+      {"zero-bubble", 56, {{8, 2304, 1024, 1024}, {32, 6144, 1024, 6144}}, 0.071},
   };
   return table;
 }
