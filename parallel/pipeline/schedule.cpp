@@ -206,6 +206,15 @@ ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int 
   throw InternalError("unknown schedule");
 }
 
+SchedulePeriod period_of(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
+  if (kind == ScheduleKind::kGPipe) return {};  // all forwards precede all backwards, so no part of a list repeats both
+  if (kind != ScheduleKind::kInterleaved1F1B || virtual_stages == 1) return {.microbatches = 1, .irregular = 0};
+  // The first groups have one more micro-batch each, as many as remain; all others have as many as there are ranks.
+  const int groups = microbatches / ranks, remainder = microbatches % ranks;
+  if (groups <= remainder) return {};
+  return {.microbatches = ranks, .irregular = remainder * (ranks + 1)};
+}
+
 std::vector<int> stage_ranks(const ActionLists& lists) {
   std::vector<int> ranks;
   for (size_t rank = 0; rank < lists.size(); ++rank) {

@@ -1,7 +1,10 @@
 #include "trainer/plan/layouts.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
+#include <tuple>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -124,16 +127,29 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
   std::vector<double> cost(stages, layer);
   cost.front() += first_extra;
   cost.back() += last_extra;
-  std::vector<double> of_rank(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
-  for (size_t s = 0; s < stages; ++s) of_rank[static_cast<size_t>(stage_rank[s])] += cost[s];
+  const auto ranks = static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1;
+  // The stages of each rank by cost, and the ranks by the cost of their next stage and by their load. Of equal stages the last one comes first.
+  using Stage = std::pair<double, int64_t>;
+  using Rank = std::tuple<double, double, int64_t>;
+  std::vector<std::priority_queue<Stage, std::vector<Stage>, std::greater<>>> stages_of(ranks);
+  std::priority_queue<Rank, std::vector<Rank>, std::greater<>> next;
+  std::vector<double> load(ranks, 0);
+  for (size_t s = 0; s < stages; ++s) {
+    load[static_cast<size_t>(stage_rank[s])] += cost[s];
+    stages_of[static_cast<size_t>(stage_rank[s])].emplace(cost[s], -static_cast<int64_t>(s));
+  }
+  const auto offer = [&](size_t rank) { next.emplace(stages_of[rank].top().first, load[rank], stages_of[rank].top().second); };
+  for (size_t rank = 0; rank < ranks; ++rank) offer(rank);
   for (int64_t left = layers - static_cast<int64_t>(stages); left > 0; --left) {
-    size_t least = 0;
-    for (size_t s = 1; s < stages; ++s)
-      if (std::pair(cost[s], of_rank[static_cast<size_t>(stage_rank[s])]) <= std::pair(cost[least], of_rank[static_cast<size_t>(stage_rank[least])]))
-        least = s;
+    const auto least = static_cast<size_t>(-std::get<2>(next.top()));
+    const auto rank = static_cast<size_t>(stage_rank[least]);
+    next.pop();
+    stages_of[rank].pop();
     ++split[least];
     cost[least] += layer;
-    of_rank[static_cast<size_t>(stage_rank[least])] += layer;
+    load[rank] += layer;
+    stages_of[rank].emplace(cost[least], -static_cast<int64_t>(least));
+    offer(rank);
   }
   return split;
 }

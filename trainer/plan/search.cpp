@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "kernels/core/check.h"
@@ -250,6 +251,7 @@ bool Search::too_large(const Layout& layout, size_t group, const std::vector<Ran
 void Search::expand(const Node& node) {
   Found found{node.layout, {}, node.group, {}};
   std::vector<RankBytes> whole;
+  std::optional<StepSchedule> schedule;  // the same for every sharding
   const std::vector<int> rank_of = stage_ranks_of(node.layout);
   for (const auto& [zero, replicate] : groups_[node.group].shardings) {
     found.layout.zero = zero;
@@ -268,7 +270,10 @@ void Search::expand(const Node& node) {
     ++tried_;
     std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_, profiles_);
     found.forecast = {};
-    if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, costs);
+    if (largest_peak(memory) <= limit_) {
+      if (!schedule) schedule = step_schedule(config);
+      found.forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
+    }
     set_memory(found.forecast, std::move(memory), limit_);
     keep(found);
   }

@@ -328,13 +328,16 @@ int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches) {
   return 4 * ranks + (largest > ranks ? 4 * (largest - ranks - 1) + 1 : 0);
 }
 
-ActionLists steady_schedule(const Config& config) {
+Config with_steady_microbatches(const Config& config) {
   Config fewer = config;
-  if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
+  const bool differ = config.resilience.rebalance != Rebalance::kNone || !config.resilience.reroute.empty();
+  if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe" && !differ)
     fewer.training.global_batch_size = config.training.micro_batch_size * *config.parallel.data * gradients_per_step(config) *
                                        steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
-  return training_schedule(fewer);
+  return fewer;
 }
+
+ActionLists steady_schedule(const Config& config) { return training_schedule(with_steady_microbatches(config)); }
 
 std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles) { return StageMemoryModel(config, profiles).ranks(); }
 

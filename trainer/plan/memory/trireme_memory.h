@@ -15,8 +15,10 @@ std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profil
 
 /// A number of micro-batches, at most `microbatches`, with which a schedule reaches the same number in flight on each rank as with `microbatches`.
 int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches);
-/// Schedule of a training step, shortened to that number of micro-batches. A schedule file and gpipe, which has all micro-batches in flight, are not
-/// shortened.
+/// The configuration with that number of micro-batches: each rank has the same memory, but for the token ids of those left out. Not shortened are
+/// gpipe, which has all micro-batches in flight, a schedule file, and steps in which data ranks differ.
+Config with_steady_microbatches(const Config& config);
+/// Schedule of a training step of that configuration.
 ActionLists steady_schedule(const Config& config);
 
 }  // namespace trireme
