@@ -39,6 +39,7 @@ class ListBuilder {
     const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
     return at < next_.size() && next_[at] == slots_;
   }
+  void reserve(size_t actions) { list_.reserve(actions); }
   ActionList take() { return std::move(list_); }
 
  private:
@@ -121,6 +122,7 @@ ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
   ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     ListBuilder list(microbatches);
+    list.reserve(2 * chunks.size());
     size_t forwards = 0;
     const auto forward = [&] {
       if (forwards < chunks.size()) list.add(ActionType::kForward, chunks[forwards++] * ranks + rank);

@@ -255,12 +255,15 @@ const ActionLists& StepSchedule::lists(int microbatches) {
   return at->second;
 }
 
-std::vector<int> StepSchedule::stage_ranks() { return trireme::stage_ranks(lists(period_.microbatches > 0 ? 1 : microbatches_)); }
+const std::vector<int>& StepSchedule::stage_ranks() {
+  if (stage_ranks_.empty()) stage_ranks_ = trireme::stage_ranks(lists(period_.microbatches > 0 ? 1 : microbatches_));
+  return stage_ranks_;
+}
 
 StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stages) {
   const auto [step, irregular] = schedule.period();
   const int all = schedule.microbatches();
-  const std::vector<int> stage_rank = schedule.stage_ranks();
+  const std::vector<int>& stage_rank = schedule.stage_ranks();
   TRIREME_CHECK(stage_rank.size() == stages.size(), stage_rank.size(), " stages, ", stages.size(), " costs");
   StepTimes times;
   const auto simulated = [&](const TickScale& scale, int microbatches) {
@@ -270,7 +273,7 @@ StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stag
   };
   // A shorter schedule has as many micro-batches as the whole one but for a multiple of `step`.
   const auto at_least = [&](int64_t count) { return step == 0 ? all : count + (all - count % step) % step; };
-  for (int64_t microbatches = at_least(irregular + 8 * std::ssize(schedule.lists(1)) + 8);; microbatches = at_least(2 * microbatches)) {
+  for (int64_t microbatches = at_least(irregular + 8 * (std::ranges::max(stage_rank) + 1) + 8);; microbatches = at_least(2 * microbatches)) {
     if (2 * microbatches > all) {
       const TickScale scale(stages, all);
       set_times(times, simulated(scale, all), scale, 0);

@@ -25,13 +25,14 @@ class StepSchedule {
   const SchedulePeriod& period() const { return period_; }
   const ActionLists& lists(int microbatches);
   /// Pipeline rank of each stage.
-  std::vector<int> stage_ranks();
+  const std::vector<int>& stage_ranks();
 
  private:
   Lists lists_;
   int microbatches_;
   SchedulePeriod period_;
   std::map<int, ActionLists> known_;  ///< by number of micro-batches
+  std::vector<int> stage_ranks_;
 };
 
 struct StepTimes {
@@ -40,11 +41,11 @@ struct StepTimes {
     double compute = 0;
     double wait() const { return end - begin - compute; }
   };
-  std::vector<Rank> ranks;     ///< by pipeline rank
-  double step_seconds = 0;     ///< these three as in Simulation
+  std::vector<Rank> ranks;  ///< by pipeline rank
+  double step_seconds = 0;  ///< these three as in Simulation
   double barrier_seconds = 0;
   double bubble = 0;
-  int64_t simulated = 0;       ///< number of actions that were simulated
+  int64_t simulated = 0;  ///< number of actions that were simulated
 };
 
 /// The times that simulate() gives the lists of all micro-batches, up to rounding. `stages`: by global stage, not negative.

@@ -157,7 +157,11 @@ TEST_CASE("long transfers have a period of several micro-batches") {
 }
 
 TEST_CASE("a list that cannot run is refused, with the rank and the action") {
-  StepSchedule schedule([](int) { return ActionLists{{{ActionType::kBackward, 0, 0}, {ActionType::kForward, 0, 0}}, {{ActionType::kForward, 1, 0}, {ActionType::kBackward, 1, 0}}}; },
-                        1, {});
+  StepSchedule schedule(
+      [](int) {
+        return ActionLists{{{ActionType::kBackward, 0, 0}, {ActionType::kForward, 0, 0}},
+                           {{ActionType::kForward, 1, 0}, {ActionType::kBackward, 1, 0}}};
+      },
+      1, {});
   CHECK_THROWS_WITH(step_times(schedule, std::vector<StageTimes>(2)), Catch::Contains("is stuck at"));
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/step_times.h"
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
 #include "trainer/loop/memory.h"
@@ -58,7 +59,8 @@ double peak_flops(const Config& config, const ClusterConfig& cluster);
 
 /// Memory by formula, one entry per pipeline rank, for searches and for other systems' stacks. Takes microseconds. Exact for parameters, gradients
 /// and optimizer state, within a few percent for the rest (a test compares it with counted_memory). `profiles`: part profiles of config.model.
-std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);
+/// `schedule`: step_schedule(config).
+std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles, StepSchedule& schedule);
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);
 /// Memory of Trireme's own stack, counted on the meta device.
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster);

@@ -4,7 +4,6 @@
 #include <functional>
 #include <numeric>
 #include <queue>
-#include <tuple>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -127,29 +126,42 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
   std::vector<double> cost(stages, layer);
   cost.front() += first_extra;
   cost.back() += last_extra;
-  const auto ranks = static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1;
-  // The stages of each rank by cost, and the ranks by the cost of their next stage and by their load. Of equal stages the last one comes first.
-  using Stage = std::pair<double, int64_t>;
-  using Rank = std::tuple<double, double, int64_t>;
-  std::vector<std::priority_queue<Stage, std::vector<Stage>, std::greater<>>> stages_of(ranks);
-  std::priority_queue<Rank, std::vector<Rank>, std::greater<>> next;
-  std::vector<double> load(ranks, 0);
-  for (size_t s = 0; s < stages; ++s) {
-    load[static_cast<size_t>(stage_rank[s])] += cost[s];
-    stages_of[static_cast<size_t>(stage_rank[s])].emplace(cost[s], -static_cast<int64_t>(s));
-  }
-  const auto offer = [&](size_t rank) { next.emplace(stages_of[rank].top().first, load[rank], stages_of[rank].top().second); };
-  for (size_t rank = 0; rank < ranks; ++rank) offer(rank);
-  for (int64_t left = layers - static_cast<int64_t>(stages); left > 0; --left) {
-    const auto least = static_cast<size_t>(-std::get<2>(next.top()));
-    const auto rank = static_cast<size_t>(stage_rank[least]);
-    next.pop();
-    stages_of[rank].pop();
-    ++split[least];
-    cost[least] += layer;
-    load[rank] += layer;
-    stages_of[rank].emplace(cost[least], -static_cast<int64_t>(least));
-    offer(rank);
+  std::vector<double> load(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
+  const auto load_of = [&](size_t s) -> double& { return load[static_cast<size_t>(stage_rank[s])]; };
+  for (size_t s = 0; s < stages; ++s) load_of(s) += cost[s];
+  const auto add = [&](size_t s) {
+    ++split[s];
+    cost[s] += layer;
+    load_of(s) += layer;
+  };
+  // All stages with the smallest cost get their layer before any of them gets another one.
+  std::vector<size_t> least;
+  for (auto left = static_cast<size_t>(layers) - stages; left > 0; left -= std::min(left, least.size())) {
+    const double smallest = *std::min_element(cost.begin(), cost.end());
+    least.clear();
+    for (size_t s = 0; s < stages; ++s)
+      if (cost[s] == smallest) least.push_back(s);
+    if (least.size() <= left) {
+      for (const size_t s : least) add(s);
+      continue;
+    }
+    // There is not one for each of them: the next stage of each rank, its last one, by the load of the rank.
+    std::vector<std::vector<size_t>> of_rank(load.size());
+    for (const size_t s : least) of_rank[static_cast<size_t>(stage_rank[s])].push_back(s);
+    using Next = std::pair<double, int64_t>;
+    std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+    const auto offer = [&](std::vector<size_t>& rest) {
+      if (!rest.empty()) next.emplace(load_of(rest.back()), -static_cast<int64_t>(rest.back()));
+    };
+    std::ranges::for_each(of_rank, offer);
+    for (size_t i = 0; i < left; ++i) {
+      const auto s = static_cast<size_t>(-next.top().second);
+      next.pop();
+      add(s);
+      std::vector<size_t>& rest = of_rank[static_cast<size_t>(stage_rank[s])];
+      rest.pop_back();
+      offer(rest);
+    }
   }
   return split;
 }

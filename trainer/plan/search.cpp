@@ -106,11 +106,11 @@ class Search {
 /// Cached for all layouts with the same costs. Below ZeRO-2 the costs do not depend on the data ranks.
 const ModelSeconds& Search::model_of(const Layout& layout) {
   const bool sharded = layout.zero >= 2;
-  const Config config = space_.config(layout, {space_.base().model.layers});
+  const auto config = [&] { return space_.config(layout, {space_.base().model.layers}); };
   const auto [at, added] =
       models_.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0, sharded ? layout.data : 1,
-                           sharded ? layout.replicate : 1, sharded ? shared_uses(config, stack_of(cluster_.software.stack)) : SharedUses{}});
-  if (added) at->second = model_seconds(config, cluster_, profiles_);
+                           sharded ? layout.replicate : 1, sharded ? shared_uses(config(), stack_of(cluster_.software.stack)) : SharedUses{}});
+  if (added) at->second = model_seconds(config(), cluster_, profiles_);
   return at->second;
 }
 
@@ -251,7 +251,7 @@ bool Search::too_large(const Layout& layout, size_t group, const std::vector<Ran
 void Search::expand(const Node& node) {
   Found found{node.layout, {}, node.group, {}};
   std::vector<RankBytes> whole;
-  std::optional<StepSchedule> schedule;  // the same for every sharding
+  std::optional<StepSchedule> schedule;  // the same for all shardings
   const std::vector<int> rank_of = stage_ranks_of(node.layout);
   for (const auto& [zero, replicate] : groups_[node.group].shardings) {
     found.layout.zero = zero;
@@ -259,7 +259,9 @@ void Search::expand(const Node& node) {
     if (!worth(found.layout, node.group, node.bound)) continue;
     if (found.split.empty()) {
       found.split = split(node.layout);
-      whole = formula_memory(space_.config(node.layout, found.split), cluster_, profiles_);
+      const Config config = space_.config(node.layout, found.split);
+      schedule = step_schedule(config);
+      whole = formula_memory(config, cluster_, profiles_, *schedule);
     }
     if (too_large(found.layout, node.group, whole)) continue;
     const Config config = space_.config(found.layout, found.split);
@@ -268,13 +270,9 @@ void Search::expand(const Node& node) {
     for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
     if (!worth(found.layout, node.group, bound(found.layout, costs.stages, costs.transfers) + kRounding * (after + costs.host))) continue;
     ++tried_;
-    std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_, profiles_);
     found.forecast = {};
-    if (largest_peak(memory) <= limit_) {
-      if (!schedule) schedule = step_schedule(config);
-      found.forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
-    }
-    set_memory(found.forecast, std::move(memory), limit_);
+    set_memory(found.forecast, zero == 0 ? whole : formula_memory(config, cluster_, profiles_, *schedule), limit_);
+    if (found.forecast.fits) found.forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
     keep(found);
   }
 }
@@ -325,8 +323,21 @@ SearchResult search_layouts(const Config& config, const ClusterConfig& cluster, 
   SearchResult result = Search(config, cluster, options).run(progress);
   for (size_t i = 1; i < result.layouts.size(); ++i) result.layouts[i].reason = slowdown_reason(result.layouts[i], result.layouts[0]);
   for (RankedLayout& layout : result.too_large) layout.reason = memory_reason(layout.forecast);
-  if (!result.layouts.empty() || !options.advise) return result;
+  result.why = winning_reason(result);
+  if (!options.advise) return result;
+  if (result.legal == 0) result.batches = better_batches(config, cluster, 0);
+  if (!result.layouts.empty()) {
+    constexpr double kIdle = 0.05;
+    const Forecast& best = result.layouts.front().forecast;
+    if (best.bubble >= kIdle && config.training.global_batch_size % cluster.devices() != 0)
+      result.batches = better_batches(config, cluster, best.tokens_per_second_per_device);
+    return result;
+  }
   result.remedies = find_remedies(config, cluster);
+  for (const BetterBatch& better : result.batches) {
+    result.remedies.push_back({concat("with training.global_batch_size ", better.batch), config, cluster});
+    result.remedies.back().config.training.global_batch_size = better.batch;
+  }
   result.advice = advice(result, config, cluster);
   return result;
 }

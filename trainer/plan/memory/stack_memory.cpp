@@ -59,7 +59,7 @@ class Ranks {
         shape_(profile_shape(config)),
         layer_(layer_bytes(config, memory, fused)),
         recompute_(recompute_policy(config)) {}
-  std::vector<RankBytes> all() const;
+  std::vector<RankBytes> all(const ActionLists& plan) const;
 
  private:
   StackStage stage(int index, bool first_stage_is_local) const;
@@ -123,8 +123,7 @@ double Ranks::most_activations(const ActionList& list, const std::vector<StackSt
   return most;
 }
 
-std::vector<RankBytes> Ranks::all() const {
-  const ActionLists plan = steady_schedule(config_);
+std::vector<RankBytes> Ranks::all(const ActionLists& plan) const {
   const std::vector<int> stage_rank = stage_ranks(plan);
   std::vector<StackStage> stages;
   for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, stage_rank[static_cast<size_t>(s)] == stage_rank.front()));
@@ -172,12 +171,12 @@ const std::vector<StackMemory>& stack_memories() {
   return table;
 }
 
-std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles) {
+std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles, const ActionLists& lists) {
   const bool fused = stack_of(stack).attention != AttentionKernel::kUnfused;
   const auto& table = stack_memories();
   const auto found = std::ranges::find_if(table, [&](const StackMemory& one) { return stack == one.stack; });
   TRIREME_CHECK(found != table.end(), stack, " has no memory figures");
-  return Ranks(config, *found, fused, profiles).all();
+  return Ranks(config, *found, fused, profiles).all(lists);
 }
 
 }  // namespace trireme
