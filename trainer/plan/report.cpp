@@ -278,7 +278,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
 
 std::string search_text(const SearchResult& result) {
   constexpr size_t kShown = 12, kTooLarge = 4;
-  std::string text = concat(counted(result.legal, "legal layout"), ", ", result.tried, " forecast, the others pruned by bounds on time and memory\n");
+  std::string text = concat(counted(result.legal, "legal layout"), ", ", result.tried, " forecast, the others pruned by bounds on time and memory\n",
+                            result.why.empty() ? "" : result.why + "\n");
   double largest = 0;
   for (const auto* layouts : {&result.layouts, &result.too_large})
     for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast.memory));
@@ -300,6 +301,10 @@ std::string search_text(const SearchResult& result) {
   std::istringstream table(table_of(rows));
   std::string line;
   for (size_t i = 0; std::getline(table, line); ++i) text += line + reasons[i] + "\n";
+  for (const BetterBatch& better : result.layouts.empty() ? std::vector<BetterBatch>() : result.batches)
+    text += concat("ranks idle with this batch: training.global_batch_size ", better.batch, " gives ",
+                   print("%.2f", better.tokens_per_second_per_device / result.layouts.front().forecast.tokens_per_second_per_device),
+                   " times the tokens/s per device, with ", better.layout, "\n");
   return result.advice.empty() ? text : text + result.advice + "\n";
 }
 
