@@ -216,8 +216,11 @@ void check_odd_requests(int requests, unsigned seed) {
   int legal = 0, fitting = 0, compared = 0;
   for (int i = 0; i < requests; ++i) {
     Config config = odd.config();
-    const ClusterConfig cluster = odd.cluster();
+    ClusterConfig cluster = odd.cluster();
     if (odd.whole(0, 1) == 0) config.training.global_batch_size = cluster.devices() * odd.whole(1, 4);  // with which layouts are legal
+    // Half of the devices have just enough memory for a drawn layout, so that most others do not fit.
+    const std::optional<Config> tight = odd.layout(config, cluster);
+    if (tight && odd.whole(0, 1) == 0) cluster.device.memory = 1.01 * largest_peak(formula_memory(*tight, cluster));
     CAPTURE(i, cluster.devices(), cluster.devices_per_node, config.model.layers, config.model.heads, config.training.global_batch_size,
             config.training.sequence_length, config.training.precision, *cluster.device.memory);
     const SearchResult result = search_layouts(config, cluster, {}, {.advise = i % 8 == 0});
