@@ -32,8 +32,12 @@ class ListBuilder {
     const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
     if (at >= next_.size()) next_.resize(at + kTypes, 0);
     int& next = next_[at];
-    for (const int end = std::min(slots_, next + times); next < end; ++next)
-      if (next < microbatches_) list_.push_back({type, stage, next});
+    for (const int end = std::min(slots_, next + times); next < end; ++next) {
+      if (next >= microbatches_) continue;
+      Action& action = list_.emplace_back(type);
+      action.stage = stage;
+      action.microbatch = next;
+    }
   }
   bool all(ActionType type, int stage) const {
     const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);

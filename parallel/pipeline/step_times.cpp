@@ -132,10 +132,10 @@ bool TickSimulation::compute(int rank, const Action& action) {
   const std::optional<Ticks> input = arrival(rank, kind, action.stage, action.microbatch);
   if (!input) return false;
   const StageTicks& costs = costs_[static_cast<size_t>(action.stage)];
-  const Ticks ticks = kind == kF                              ? costs.forward
-                      : kind == kW                            ? costs.weight_gradient
+  const Ticks ticks = kind == kF                             ? costs.forward
+                      : kind == kW                           ? costs.weight_gradient
                       : action.type == ActionType::kBackward ? costs.input_gradient + costs.weight_gradient
-                                                              : costs.input_gradient;
+                                                             : costs.input_gradient;
   Ticks& clock = clock_[static_cast<size_t>(rank)];
   Rank& times = ranks_[static_cast<size_t>(rank)];
   const Ticks begin = std::max(clock, *input);
@@ -273,7 +273,8 @@ StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stag
   };
   // A shorter schedule has as many micro-batches as the whole one but for a multiple of `step`.
   const auto at_least = [&](int64_t count) { return step == 0 ? all : count + (all - count % step) % step; };
-  for (int64_t microbatches = at_least(irregular + 8 * (std::ranges::max(stage_rank) + 1) + 8);; microbatches = at_least(2 * microbatches)) {
+  // Up to two times as many micro-batches as ranks are in flight; a period is looked for in the middle of five times as many.
+  for (int64_t microbatches = at_least(irregular + 10 * (std::ranges::max(stage_rank) + 1) + 8);; microbatches = at_least(2 * microbatches)) {
     if (2 * microbatches > all) {
       const TickScale scale(stages, all);
       set_times(times, simulated(scale, all), scale, 0);

@@ -259,6 +259,25 @@ TEST_CASE("pruning changes nothing in the ranking") {
   REQUIRE(tried < all * 2 / 3);
 }
 
+TEST_CASE("a search on several threads has the result of a search on one") {
+  ClusterConfig cluster = h100(2, 4);
+  for (const double share : {1.0, 0.3}) {
+    const Config config = small_model();
+    cluster.device.memory = memory_for(share, config, cluster);
+    const SearchResult one = search_layouts(config, cluster, {}, {.threads = 1}), many = search_layouts(config, cluster, {}, {.threads = 5});
+    CHECK(one.tried == many.tried);
+    CHECK(one.legal == many.legal);
+    REQUIRE(one.layouts.size() == many.layouts.size());
+    for (size_t i = 0; i < one.layouts.size(); ++i) {
+      CHECK(one.layouts[i].config == many.layouts[i].config);
+      CHECK(one.layouts[i].forecast.step_seconds == many.layouts[i].forecast.step_seconds);
+      CHECK(largest_peak(one.layouts[i].forecast.memory) == largest_peak(many.layouts[i].forecast.memory));
+    }
+    REQUIRE(one.too_large.size() == many.too_large.size());
+    for (size_t i = 0; i < one.too_large.size(); ++i) CHECK(one.too_large[i].layout == many.too_large[i].layout);
+  }
+}
+
 TEST_CASE("layers with different costs are split by cost") {
   const ClusterConfig cluster = h100(1, 2);
   Config config = small_model(6);

@@ -48,6 +48,7 @@ struct SearchResult {
 struct SearchOptions {
   size_t keep = 10;    ///< number of best families to keep
   bool prune = true;   ///< false: forecast every layout (for the test that pruning is exact)
+  size_t threads = 0;  ///< 0: one for each core of the machine; the result does not depend on it
   bool advise = true;  ///< look for remedies if nothing fits, and for better batches if ranks idle
 };
 
