@@ -32,13 +32,18 @@ class ListBuilder {
     const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
     if (at >= next_.size()) next_.resize(at + kTypes, 0);
     int& next = next_[at];
-    for (const int end = std::min(slots_, next + times); next < end; ++next)
-      if (next < microbatches_) list_.push_back({type, stage, next});
+    for (const int end = std::min(slots_, next + times); next < end; ++next) {
+      if (next >= microbatches_) continue;
+      Action& action = list_.emplace_back(type);
+      action.stage = stage;
+      action.microbatch = next;
+    }
   }
   bool all(ActionType type, int stage) const {
     const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
     return at < next_.size() && next_[at] == slots_;
   }
+  void reserve(size_t actions) { list_.reserve(actions); }
   ActionList take() { return std::move(list_); }
 
  private:
@@ -121,6 +126,7 @@ ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
   ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     ListBuilder list(microbatches);
+    list.reserve(2 * chunks.size());
     size_t forwards = 0;
     const auto forward = [&] {
       if (forwards < chunks.size()) list.add(ActionType::kForward, chunks[forwards++] * ranks + rank);
@@ -204,6 +210,15 @@ ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int 
     case ScheduleKind::kZbV: return zb_v(ranks, microbatches);
   }
   throw InternalError("unknown schedule");
+}
+
+SchedulePeriod period_of(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
+  if (kind == ScheduleKind::kGPipe) return {};  // all forwards precede all backwards, so no part of a list repeats both
+  if (kind != ScheduleKind::kInterleaved1F1B || virtual_stages == 1) return {.microbatches = 1, .irregular = 0};
+  // The first groups have one more micro-batch each, as many as remain; all others have as many as there are ranks.
+  const int groups = microbatches / ranks, remainder = microbatches % ranks;
+  if (groups <= remainder) return {};
+  return {.microbatches = ranks, .irregular = remainder * (ranks + 1)};
 }
 
 std::vector<int> stage_ranks(const ActionLists& lists) {

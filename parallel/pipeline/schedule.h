@@ -37,6 +37,14 @@ bool allows_virtual_stages(ScheduleKind kind, int virtual_stages);
 
 ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int microbatches);
 
+/// How a schedule grows: the lists of more micro-batches, by a multiple of `microbatches`, repeat the middle of these lists, behind the first
+/// `irregular` micro-batches.
+struct SchedulePeriod {
+  int microbatches = 0;  ///< 0: the lists are not known to repeat
+  int irregular = 0;
+};
+SchedulePeriod period_of(ScheduleKind kind, int ranks, int virtual_stages, int microbatches);
+
 /// The pipeline rank that computes each stage. Errors: InternalError if a stage is computed by no rank, or by two.
 std::vector<int> stage_ranks(const ActionLists& lists);
 

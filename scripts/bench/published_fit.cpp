@@ -28,14 +28,15 @@ Stack& stack_called(const std::string& name) { return const_cast<Stack&>(stack_o
 
 /// Forecast / measured step time. Profiles and schedules do not depend on the fitted figures.
 double ratio_of(const published::Run& run) {
-  static std::map<std::string, PartProfiles> profiles;
-  static std::map<std::string, std::vector<int>> ranks_of_stages;
-  const std::string key = concat(run.id, " ", run.config.training.micro_batch_size);
-  const auto [found, added] = profiles.try_emplace(key, run.config.model);
-  std::vector<int>& stage_rank = ranks_of_stages[key];
-  if (added) stage_rank = stage_ranks(training_schedule(run.config));
-  const StepCosts costs = step_costs(run.config, run.cluster, model_seconds(run.config, run.cluster, found->second), stage_rank);
-  return step_seconds(run.config, run.cluster, costs) / *run.step_seconds;
+  struct Fixed {
+    explicit Fixed(const Config& config) : profiles(config.model), schedule(step_schedule(config)) {}
+    PartProfiles profiles;
+    StepSchedule schedule;
+  };
+  static std::map<std::string, Fixed> all;
+  Fixed& fixed = all.try_emplace(concat(run.id, " ", run.config.training.micro_batch_size), run.config).first->second;
+  const StepCosts costs = step_costs(run.config, run.cluster, model_seconds(run.config, run.cluster, fixed.profiles), fixed.schedule.stage_ranks());
+  return step_seconds(run.config, run.cluster, costs, fixed.schedule) / *run.step_seconds;
 }
 
 /// A figure that several stacks share.

@@ -248,6 +248,28 @@ TEST_CASE("plan --search ranks layouts, and writes the best as a configuration w
   CHECK(other["layout"] == other["layouts"][0]["layout"]);
 }
 
+TEST_CASE("plan --search explains its winner, and --nodes auto compares numbers of nodes") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments search = plan(sets({"parallel.data=auto"}) + Arguments{"--cluster", "cluster.yaml", "--nodes", "auto", "--search"});
+  const json found = answer(directory, search + Arguments{"--json"});
+  REQUIRE(found["nodes"].size() > 1);
+  int cheapest = 0;
+  for (const json& row : found["nodes"]) {
+    CHECK(row["devices"] == 4 * row["nodes"].get<int64_t>());
+    CHECK(row["cost_per_billion_tokens"] == Approx(2 * row["device_hours_per_billion_tokens"].get<double>()));
+    if (!row["cheapest"]) continue;
+    ++cheapest;
+    CHECK(row["nodes"] == found["cluster"]["nodes"]);
+    CHECK(row["layout"] == found["layouts"][0]["layout"]);
+  }
+  CHECK(cheapest == 1);
+  CHECK(found["nodes"][0]["fewest"] == true);
+  CHECK(found["batches"].is_array());
+  REQUIRE(found["why"].is_string());
+  CHECK_THAT(must(directory, search).out, Catch::Matchers::Contains(found["why"].get<std::string>()) && Catch::Matchers::Contains("cheapest"));
+}
+
 TEST_CASE("plan simulates every rank, traces selected ones and draws the pipeline") {
   const TemporaryDirectory directory;
   prepare(directory);

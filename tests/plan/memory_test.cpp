@@ -5,6 +5,7 @@
 #include "parallel/pipeline/schedule.h"
 #include "tests/support/catch.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/memory/trireme_memory.h"
 #include "trainer/plan/step_costs.h"
@@ -125,6 +126,68 @@ TEST_CASE("memory by formula equals counted memory: stages without layers") {
     CHECK(formula[r].peak <= counted[r].peak * (apart ? 1.06 : 1.02) + 2 * boundary);
     CHECK(formula[r].peak >= counted[r].peak * 0.98 - 2 * boundary);
   }
+}
+
+namespace {
+
+/// Compares memory that is counted with few micro-batches, and forecast_memory with all of them.
+void compare_with_all_microbatches(const Config& config) {
+  CAPTURE(config.parallel.schedule, config.parallel.pipeline, config.parallel.zero_stage, config.training.global_batch_size);
+  const std::vector<RankBytes> counted = counted_memory(config, machine("cpu"));
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const LoweredSchedule schedule = lowered_schedule(config);
+  for (int rank = 0; rank < mesh.pipeline; ++rank) {
+    const RankMemory whole = forecast_memory(config, rank_of(mesh, {.pipeline = rank}), mesh.world(), recompute_policy(config), schedule);
+    const RankMemory& few = *counted[static_cast<size_t>(rank)].counted;
+    CHECK(few.peak == whole.peak);
+    CHECK(few.peak_total == whole.peak_total);
+    for (size_t phase = 0; phase < kMemoryPhases; ++phase) {
+      CAPTURE(rank, phase);
+      CHECK(few.phases[phase].peak == whole.phases[phase].peak);
+      CHECK(few.phases[phase].peak_total == whole.phases[phase].peak_total);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("memory counted with few micro-batches equals that with all of them: groups of every size") {
+  Config c = base("llama");
+  c.model.layers = 16;
+  c.model.hidden_size = 256;
+  c.model.heads = 4;
+  c.training.sequence_length = 64;
+  c.training.micro_batch_size = 1;
+  c.parallel.pipeline = GENERATE(3, 5, 8);
+  c.parallel.schedule = "interleaved_1f1b";
+  c.parallel.data = 2;
+  c.parallel.zero_stage = GENERATE(0, 3);
+  for (const int64_t microbatches : {8 * c.parallel.pipeline + 1, 8 * c.parallel.pipeline + 3, 9 * c.parallel.pipeline - 1,
+                                     10 * c.parallel.pipeline + 2, 13 * c.parallel.pipeline - 2}) {
+    c.training.global_batch_size = microbatches * *c.parallel.data;
+    compare_with_all_microbatches(resolve(c));
+  }
+}
+
+TEST_CASE("memory counted with few micro-batches equals that with all of them") {
+  Config c = base("llama");
+  c.model.layers = 8;
+  c.model.hidden_size = 256;
+  c.model.heads = 4;
+  c.training.sequence_length = 64;
+  c.training.micro_batch_size = 1;
+  c.parallel.pipeline = GENERATE(1, 2, 4);
+  c.parallel.schedule = GENERATE(as<std::string>{}, "gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v");
+  const int zero = GENERATE(0, 2, 3);
+  c.parallel.data = zero > 0 ? 2 : 1;
+  c.parallel.zero_stage = zero;
+  c.data.document_mask = GENERATE(false, true);
+  if (c.parallel.pipeline == 1 && c.parallel.schedule != "1f1b") return;
+  const int64_t microbatches = GENERATE(40, 41, 67);
+  c.training.global_batch_size = microbatches * *c.parallel.data;
+  const Config config = resolve(c);
+  CHECK(with_steady_microbatches(config).training.global_batch_size < (c.parallel.schedule == "gpipe" ? 2 : 1) * config.training.global_batch_size);
+  compare_with_all_microbatches(config);
 }
 
 TEST_CASE("memory by formula equals counted memory: sharding") {

@@ -260,6 +260,25 @@ TEST_CASE("pruning changes nothing in the ranking") {
   REQUIRE(tried < all * 2 / 3);
 }
 
+TEST_CASE("a search on several threads has the result of a search on one") {
+  ClusterConfig cluster = h100(2, 4);
+  for (const double share : {1.0, 0.3}) {
+    const Config config = small_model();
+    cluster.device.memory = memory_for(share, config, cluster);
+    const SearchResult one = search_layouts(config, cluster, {}, {.threads = 1}), many = search_layouts(config, cluster, {}, {.threads = 5});
+    CHECK(one.tried == many.tried);
+    CHECK(one.legal == many.legal);
+    REQUIRE(one.layouts.size() == many.layouts.size());
+    for (size_t i = 0; i < one.layouts.size(); ++i) {
+      CHECK(one.layouts[i].config == many.layouts[i].config);
+      CHECK(one.layouts[i].forecast.step_seconds == many.layouts[i].forecast.step_seconds);
+      CHECK(largest_peak(one.layouts[i].forecast.memory) == largest_peak(many.layouts[i].forecast.memory));
+    }
+    REQUIRE(one.too_large.size() == many.too_large.size());
+    for (size_t i = 0; i < one.too_large.size(); ++i) CHECK(one.too_large[i].layout == many.too_large[i].layout);
+  }
+}
+
 TEST_CASE("layers with different costs are split by cost") {
   const ClusterConfig cluster = h100(1, 2);
   Config config = small_model(6);
@@ -372,6 +391,33 @@ TEST_CASE("a search for 16,384 devices takes seconds") {
   REQUIRE(result.legal > 10000);
   REQUIRE(result.layouts[0].config.parallel.tensor * result.layouts[0].config.parallel.pipeline >= 8);
   REQUIRE(seconds < 20);  // documented: 5 s
+}
+
+TEST_CASE("a search ranks tight layouts behind roomy ones that are nearly as fast") {
+  Config c = small_model(16);
+  c.model.hidden_size = 2048;
+  c.training.sequence_length = 2048;
+  c.training.global_batch_size = 128;
+  c.plan.memory_margin = 0;
+  ClusterConfig cluster = h100(1);
+  const RankedLayout fastest = search_layouts(c, cluster).layouts.front();
+  const double peak = largest_peak(fastest.forecast.memory);
+  cluster.device.memory = peak / 0.95;  // the fastest layout leaves 5 % free
+  const SearchResult plain = search_layouts(c, cluster);
+  CHECK(plain.layouts.front().layout == fastest.layout);
+  CHECK_FALSE(plain.layouts.front().forecast.tight);
+  c.plan.memory_margin = 0.08;
+  const SearchResult careful = search_layouts(c, cluster);
+  const RankedLayout& first = careful.layouts.front();
+  CAPTURE(fastest.layout, first.layout, first.forecast.step_seconds / fastest.forecast.step_seconds);
+  CHECK_FALSE(first.forecast.tight);
+  CHECK(first.forecast.step_seconds <= 1.02 * fastest.forecast.step_seconds);
+  const auto found = std::ranges::find(careful.layouts, fastest.layout, &RankedLayout::layout);
+  REQUIRE(found != careful.layouts.end());
+  CHECK(found->forecast.tight);
+  CHECK(found->reason.find("tight: needs") != std::string::npos);
+  for (size_t i = 0; i + 1 < careful.layouts.size(); ++i)
+    CHECK(ranking_seconds(careful.layouts[i].forecast) <= ranking_seconds(careful.layouts[i + 1].forecast) * (1 + 1e-12));
 }
 
 TEST_CASE("if nothing fits, the advice makes the model fit") {

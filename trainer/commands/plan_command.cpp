@@ -23,6 +23,7 @@
 #include "trainer/plan/elastic_cost.h"
 #include "trainer/plan/federation_cost.h"
 #include "trainer/plan/layouts.h"
+#include "trainer/plan/node_search.h"
 #include "trainer/plan/peer_cost.h"
 #include "trainer/plan/place.h"
 #include "trainer/plan/privacy_cost.h"
@@ -47,6 +48,7 @@ struct PlanArguments {
   std::optional<double> tokens;
   bool search = false, json = false, simulate = false, analyse = false;
 
+  bool searches_nodes() const { return search && nodes == "auto"; }
   bool wants_world() const { return simulate || trace || svg; }
 };
 
@@ -62,6 +64,7 @@ struct PlanResults {
   std::optional<RankedLayout> plan;
   std::vector<CompressedStep> compressed;  ///< what compression would gain for `plan`
   std::optional<SearchResult> found;
+  std::optional<NodeSearch> nodes;  ///< with --nodes auto --search; `found` is the search of the cheapest number
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
   std::optional<PackedData> packed;          ///< with data.packing
@@ -110,15 +113,30 @@ ordered_json cluster_json(const Place& place) {
           {"devices", c.devices()}, {"stack", c.software.stack}};
 }
 
-SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
+/// Runs a search that reports its progress.
+template <class Search>
+auto with_progress(const Search& search) {
   constexpr int64_t kParts = 1000;
   ProgressLine line("searching layouts", ProgressUnit::kItems, kParts);
   int64_t told = 0;
-  return search_layouts(loaded.config, cluster, [&](double share) {
+  return search([&](double share) {
     const auto done = static_cast<int64_t>(share * kParts);
     line.advance(std::max<int64_t>(0, done - told));
     told = std::max(told, done);
   });
+}
+
+SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
+  return with_progress([&](const auto& progress) { return search_layouts(loaded.config, cluster, progress); });
+}
+
+/// Sets the number of nodes to the cheapest one on which a layout fits. If there is none, it stays, and its search says why.
+void choose_nodes(const LoadedConfig& loaded, ClusterConfig& cluster, PlanResults& answer) {
+  NodeSearch nodes = with_progress([&](const auto& progress) { return search_nodes(loaded.config, cluster, progress); });
+  if (nodes.counts.empty()) return;
+  cluster.nodes = nodes.counts[nodes.cheapest].cluster.nodes;
+  answer.found = nodes.counts[nodes.cheapest].found;
+  answer.nodes = std::move(nodes);
 }
 
 /// Simulates all ranks and creates the requested trace and SVG.
@@ -213,6 +231,12 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
     json["too_large"] = ordered_json::array();
     for (const RankedLayout& layout : answer.found->too_large) json["too_large"].push_back(of(layout));
     json["advice"] = answer.found->advice.empty() ? ordered_json() : ordered_json(answer.found->advice);
+    json["why"] = answer.found->why.empty() ? ordered_json() : ordered_json(answer.found->why);
+    json["batches"] = ordered_json::array();
+    for (const BetterBatch& better : answer.found->batches)
+      json["batches"].push_back(
+          {{"global_batch_size", better.batch}, {"layout", better.layout}, {"tokens_per_second_per_gpu", better.tokens_per_second_per_device}});
+    if (answer.nodes) json["nodes"] = node_search_json(*answer.nodes);
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
   if (answer.reroute) json["reroute"] = reroute_cost_json(*answer.reroute);
@@ -242,6 +266,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
+  if (answer.nodes) std::cout << '\n' << node_search_text(*answer.nodes);
   std::cout << '\n' << search_text(*answer.found);
   if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these layouts as a configuration\n";
 }
@@ -285,7 +310,7 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
 
 void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own,
                      PlanResults& answer) {
-  if (arguments.search) answer.found = search(loaded, place.cluster);
+  if (arguments.search && !answer.found) answer.found = search(loaded, place.cluster);
   if (own)
     answer.plan = ranked(*own, place.cluster);
   else if (!answer.found->layouts.empty())
@@ -325,9 +350,11 @@ void plan(const PlanArguments& arguments) {
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);
   Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
-  resolve_nodes(place, arguments.nodes, p.data ? std::optional(p.islands * p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
+  resolve_nodes(place, arguments.searches_nodes() ? "1" : arguments.nodes,
+                p.data ? std::optional(p.islands * p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
   set_device(loaded.config, place.cluster);
+  if (arguments.searches_nodes()) choose_nodes(loaded, place.cluster, answer);
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
   if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // reports an invalid --ranks early
 
@@ -365,7 +392,8 @@ void add_plan_command(CLI::App& app, int& exit_code) {
            "Cluster file, or a built-in device type (nodes of 8): A100-40GB | A100 | H100 | H200 | B200 | cpu");
   command->add_option("--cluster-set", arguments->cluster_sets, "Override a key of the cluster file: key.path=value; may be repeated")
       ->allow_extra_args(false);
-  add_text(*command, "--nodes", arguments->nodes, nodes_of, "Number of nodes, instead of the cluster's; auto: the number that the layout needs");
+  add_text(*command, "--nodes", arguments->nodes, nodes_of,
+           "Number of nodes, instead of the cluster's; auto: the number that the layout needs, or with --search the cheapest one per token");
   CLI::Option* search = command->add_flag("--search", arguments->search, "Rank all legal layouts on the cluster's devices by forecast time");
   add_text(*command, "--output", arguments->output, path, "Write the best layout's configuration to this file")->needs(search);
   add_text(*command, "--tokens", arguments->tokens, tokens_of, "Also report time, cost and energy of training on this number of tokens");

@@ -342,11 +342,12 @@ void visit(V& v, PlanConfig& c) {
   v(operation_key(
         {.key = "must_fit", .doc = "Refuse to start a run whose forecast memory exceeds the memory of the machine. false: start it anyway."}),
     c.must_fit);
-  v(operation_key({.key = "memory_margin",
-                   .doc = "Share of a device's memory that a forecast peak should leave free. A layout that leaves less is called tight, and a search ranks "
-                          "it behind layouts that are at most 2 % slower. The default is the error of nine of ten forecasts of other systems' memory.",
-                   .min = 0,
-                   .max = 0.9}),
+  v(operation_key(
+        {.key = "memory_margin",
+         .doc = "Share of a device's memory that a forecast peak should leave free. A layout that leaves less is called tight, and a search ranks "
+                "it behind layouts that are at most 2 % slower. The default is the error of nine of ten forecasts of other systems' memory.",
+         .min = 0,
+         .max = 0.9}),
     c.memory_margin);
 }
 

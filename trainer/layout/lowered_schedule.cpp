@@ -241,6 +241,15 @@ ActionLists training_schedule(const Config& config, int microbatches) {
 
 ActionLists training_schedule(const Config& config) { return training_schedule(config, microbatches_of(config)); }
 
+StepSchedule step_schedule(const Config& config) {
+  const int all = microbatches_of(config);
+  SchedulePeriod period;
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (config.parallel.schedule == name_of(kind))
+      period = period_of(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()), all);
+  return StepSchedule([config](int microbatches) { return training_schedule(config, microbatches); }, all, period);
+}
+
 int64_t blocks_per_unit(const Config& config) {
   if (!config.parallel.bucket_size) return 1;
   int64_t elements = 0;

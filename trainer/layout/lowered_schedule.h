@@ -7,6 +7,7 @@
 #include "parallel/pipeline/lower.h"
 #include "parallel/pipeline/reroute.h"
 #include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/step_times.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/config.h"
 #include "trainer/model/part_profile.h"
@@ -50,6 +51,8 @@ ProfileShape profile_shape(const Config& config);
 /// even split. Errors: those of MappedFile; ConfigError if the file is not a valid schedule for this configuration's ranks, stages and micro-batches.
 ActionLists training_schedule(const Config& config, int microbatches);
 ActionLists training_schedule(const Config& config);
+/// The same for step_times(): generated for as many micro-batches as it asks for.
+StepSchedule step_schedule(const Config& config);
 
 /// Number of blocks per unit, whose parameters are gathered and reduced together: as many as fit in parallel.bucket_size bytes, at least one.
 int64_t blocks_per_unit(const Config& config);

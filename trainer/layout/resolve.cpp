@@ -105,23 +105,25 @@ std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, do
   const auto width = static_cast<size_t>(layers) + 1;
   std::vector<double> best;
   std::vector<int64_t> from(static_cast<size_t>(stages + 1) * width);
-  const auto solve = [&](const auto& total) {
+  // A longer stage costs more, so a search from the shortest one ends at a stage that costs more than `most` of the best total so far.
+  const auto solve = [&](const auto& total, const auto& most) {
     best.assign(static_cast<size_t>(stages + 1) * width, kNever);
     best[0] = 0;
     for (int64_t s = 1; s <= stages; ++s)
       for (int64_t end = 0; end <= layers; ++end)
-        for (int64_t begin = 0; begin <= end - (empty_ends && (s == 1 || s == stages) ? 0 : 1); ++begin) {
-          const double before = best[static_cast<size_t>(s - 1) * width + static_cast<size_t>(begin)];
-          const double value = total(before, stage_cost(s - 1, begin, end));
+        for (int64_t begin = end - (empty_ends && (s == 1 || s == stages) ? 0 : 1); begin >= 0; --begin) {
           const size_t at = static_cast<size_t>(s) * width + static_cast<size_t>(end);
-          if (value >= best[at]) continue;  // ties: keep the first, whose early stages, with more micro-batches in flight, are smaller
+          const double cost = stage_cost(s - 1, begin, end);
+          if (cost > most(best[at])) break;
+          const double value = total(best[static_cast<size_t>(s - 1) * width + static_cast<size_t>(begin)], cost);
+          if (value > best[at] || value == kNever) continue;  // ties: the last, whose early stages, with more micro-batches in flight, are smaller
           best[at] = value;
           from[at] = begin;
         }
     return best.back();
   };
-  const double largest = solve([](double before, double cost) { return std::max(before, cost); });
-  solve([&](double before, double cost) { return cost > largest ? kNever : before + cost * cost; });
+  const double largest = solve([](double before, double cost) { return std::max(before, cost); }, [](double known) { return known; });
+  solve([](double before, double cost) { return before + cost * cost; }, [&](double) { return largest; });
   std::vector<int64_t> split(static_cast<size_t>(stages));
   for (int64_t s = stages, end = layers; s > 0; --s) {
     const int64_t begin = from[static_cast<size_t>(s) * width + static_cast<size_t>(end)];

@@ -4,7 +4,6 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
-#include "parallel/pipeline/simulate.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/forecast_range.h"
@@ -13,17 +12,11 @@
 namespace trireme {
 namespace {
 
-double action_seconds(const Action& action, const StepCosts& costs) {
-  const PartSeconds& stage = costs.stages[static_cast<size_t>(action.stage)];
-  switch (action.type) {
-    case ActionType::kForward: return stage.forward;
-    case ActionType::kBackward: return stage.input_gradient + stage.weight_gradient;
-    case ActionType::kBackwardInput: return stage.input_gradient;
-    case ActionType::kBackwardWeight: return stage.weight_gradient;
-    case ActionType::kRecvForward: return costs.transfers[static_cast<size_t>(action.stage) - 1];
-    case ActionType::kRecvBackward: return costs.transfers[static_cast<size_t>(action.stage)];
-    default: return 0;
-  }
+std::vector<StageTimes> stage_times(const StepCosts& costs) {
+  std::vector<StageTimes> times;
+  for (const PartSeconds& stage : costs.stages) times.push_back({stage.forward, stage.input_gradient, stage.weight_gradient, 0});
+  for (size_t stage = 0; stage < costs.transfers.size(); ++stage) times[stage].transfer = costs.transfers[stage];
+  return times;
 }
 
 /// Time of `rank` by cause, for `microbatches` micro-batches through each of its stages, without waits for other pipeline ranks.
@@ -45,30 +38,28 @@ double busy(const StepParts& p) { return p.compute + p.recompute + p.tensor + p.
 
 /// Schedule, costs and simulation of one step.
 struct Step {
-  Step(const Config& config, const ClusterConfig& cluster, ActionLists lists, StepCosts seconds_of)
-      : plan(std::move(lists)),
-        stage_rank(stage_ranks(plan)),
+  Step(const Config& config, const ClusterConfig& cluster, StepSchedule& lists, StepCosts seconds_of)
+      : schedule(lists),
+        stage_rank(schedule.stage_ranks()),
         costs(std::move(seconds_of)),
         turns(std::max(1.0, 1 / cluster.cores_per_rank())),
         run(simulated()) {
-    for (size_t rank = 0; rank < plan.size(); ++rank) {
+    for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
       // A rank's reduction and update follow its last backward. All ranks meet in the gradient norm, so the last one determines the step time.
-      ends = std::max(ends, run.ranks[rank].back().end + costs.reduce[rank] + costs.optimizer[rank]);
+      ends = std::max(ends, run.ranks[rank].end + costs.reduce[rank] + costs.optimizer[rank]);
       // Ranks that share cores fill each other's waits, but the cores have to do the work of all of them.
       work.push_back(step_parts_of(rank, stage_rank, microbatches_of(config), costs));
-      mean += turns * busy(work.back()) / static_cast<double>(plan.size());
+      mean += turns * busy(work.back()) / static_cast<double>(run.ranks.size());
     }
   }
-  Simulation simulated() const {
-    return simulate(plan, [&](const Action& action) { return action_seconds(action, costs); });
-  }
+  StepTimes simulated() const { return step_times(schedule, stage_times(costs)); }
   double seconds() const { return std::max(ends, mean) + costs.host; }
 
-  ActionLists plan;
+  StepSchedule& schedule;
   std::vector<int> stage_rank;
   StepCosts costs;
   double turns;  ///< ranks per core, at least 1
-  Simulation run;
+  StepTimes run;
   double ends = 0;
   std::vector<StepParts> work;  ///< by pipeline rank
   double mean = 0;              ///< seconds of work, mean over ranks, times `turns`
@@ -86,14 +77,13 @@ double steps_per_list(const Config& config) {
 
 }  // namespace
 
-double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs) {
-  return Step(config, cluster, training_schedule(config), costs).seconds() / steps_per_list(config);
+double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs, StepSchedule& schedule) {
+  return Step(config, cluster, schedule, costs).seconds() / steps_per_list(config);
 }
 
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
-  ActionLists plan = training_schedule(config);
-  StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), stage_ranks(plan));
-  Step step(config, cluster, std::move(plan), std::move(costs));
+  StepSchedule schedule = step_schedule(config);
+  Step step(config, cluster, schedule, step_costs(config, cluster, model_seconds(config, cluster), schedule.stage_ranks()));
   Forecast forecast;
   forecast.step_seconds = step.seconds();
   const ForecastRange range = forecast_range(config, cluster);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/step_times.h"
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
 #include "trainer/loop/memory.h"
@@ -42,12 +43,15 @@ struct Forecast {
   int worst_rank = 0;  ///< pipeline rank with the highest peak
 };
 
-/// Step time only. Takes at most tens of microseconds per stage and micro-batch. `config` and `cluster` are resolved.
+/// Step time only. Takes less than a microsecond per stage and simulated micro-batch; of a long schedule few are simulated (step_times). `config` and `cluster` are resolved.
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster);
-/// Only step_seconds of forecast_time(), in half the time. `costs`: result of step_costs(config, cluster, ...).
-double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs);
+/// Only step_seconds of forecast_time(), in half the time. `costs`: result of step_costs(config, cluster, ...). `schedule`: step_schedule(config).
+double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs, StepSchedule& schedule);
 /// Step time and memory. Takes tens of milliseconds per pipeline rank on Trireme's own stack.
 Forecast forecast(const Config& config, const ClusterConfig& cluster);
+
+/// The step time by which a search ranks: that of a tight layout is 2 % longer, so that nearly as fast ones with more room come first.
+inline double ranking_seconds(const Forecast& forecast) { return (forecast.tight ? 1.02 : 1) * forecast.step_seconds; }
 
 /// Highest peak of any rank, bytes.
 double largest_peak(const std::vector<RankBytes>& memory);
@@ -59,7 +63,8 @@ double peak_flops(const Config& config, const ClusterConfig& cluster);
 
 /// Memory by formula, one entry per pipeline rank, for searches and for other systems' stacks. Takes microseconds. Exact for parameters, gradients
 /// and optimizer state, within a few percent for the rest (a test compares it with counted_memory). `profiles`: part profiles of config.model.
-std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);
+/// `schedule`: step_schedule(config).
+std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles, StepSchedule& schedule);
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);
 /// Memory of Trireme's own stack, counted on the meta device.
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster);

@@ -1,7 +1,9 @@
 #include "trainer/plan/layouts.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -127,16 +129,43 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
   for (size_t s = 0; s < stages; ++s) cost[s] = static_cast<double>(split[s]) * layer;
   cost.front() += first_extra;
   cost.back() += last_extra;
-  std::vector<double> of_rank(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
-  for (size_t s = 0; s < stages; ++s) of_rank[static_cast<size_t>(stage_rank[s])] += cost[s];
-  for (int64_t left = layers - std::accumulate(split.begin(), split.end(), int64_t{0}); left > 0; --left) {
-    size_t least = 0;
-    for (size_t s = 1; s < stages; ++s)
-      if (std::pair(cost[s], of_rank[static_cast<size_t>(stage_rank[s])]) <= std::pair(cost[least], of_rank[static_cast<size_t>(stage_rank[least])]))
-        least = s;
-    ++split[least];
-    cost[least] += layer;
-    of_rank[static_cast<size_t>(stage_rank[least])] += layer;
+  std::vector<double> load(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
+  const auto load_of = [&](size_t s) -> double& { return load[static_cast<size_t>(stage_rank[s])]; };
+  for (size_t s = 0; s < stages; ++s) load_of(s) += cost[s];
+  const auto add = [&](size_t s) {
+    ++split[s];
+    cost[s] += layer;
+    load_of(s) += layer;
+  };
+  // All stages with the smallest cost get their layer before any of them gets another one.
+  std::vector<size_t> least;
+  for (auto left = static_cast<size_t>(layers - std::accumulate(split.begin(), split.end(), int64_t{0})); left > 0;
+       left -= std::min(left, least.size())) {
+    const double smallest = *std::min_element(cost.begin(), cost.end());
+    least.clear();
+    for (size_t s = 0; s < stages; ++s)
+      if (cost[s] == smallest) least.push_back(s);
+    if (least.size() <= left) {
+      for (const size_t s : least) add(s);
+      continue;
+    }
+    // There is not one for each of them: the next stage of each rank, its last one, by the load of the rank.
+    std::vector<std::vector<size_t>> of_rank(load.size());
+    for (const size_t s : least) of_rank[static_cast<size_t>(stage_rank[s])].push_back(s);
+    using Next = std::pair<double, int64_t>;
+    std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+    const auto offer = [&](std::vector<size_t>& rest) {
+      if (!rest.empty()) next.emplace(load_of(rest.back()), -static_cast<int64_t>(rest.back()));
+    };
+    std::ranges::for_each(of_rank, offer);
+    for (size_t i = 0; i < left; ++i) {
+      const auto s = static_cast<size_t>(-next.top().second);
+      next.pop();
+      add(s);
+      std::vector<size_t>& rest = of_rank[static_cast<size_t>(stage_rank[s])];
+      rest.pop_back();
+      offer(rest);
+    }
   }
   return split;
 }

@@ -1,7 +1,9 @@
 #include "trainer/plan/proposal.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <tuple>
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
@@ -75,6 +77,10 @@ const SlowdownCause kSlowdownCauses[] = {
 std::string slowdown_reason(const RankedLayout& layout, const RankedLayout& best) {
   const Forecast &mine = layout.forecast, &its = best.forecast;
   const double slower = mine.step_seconds / its.step_seconds - 1;
+  if (mine.tight && !its.tight && slower < 5e-4)
+    return concat(
+        slower < -5e-4 ? concat(print("%.1f %% faster", -slower * 100), ", but tight: needs ") : std::string("equally fast, but tight: needs "),
+        gigabytes(largest_peak(mine.memory)), " of ", gigabytes(mine.memory_limit));
   if (slower < 5e-4) {
     const auto need = [](const Forecast& f) { return gigabytes(largest_peak(f.memory)); };
     return concat("equally fast; needs ", need(mine), ", the best ", need(its));
@@ -85,6 +91,35 @@ std::string slowdown_reason(const RankedLayout& layout, const RankedLayout& best
     if (growth(part) > growth(*most)) most = &part;
   return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", rounded_text(mine.parts.*most->seconds), " against ",
                 rounded_text(its.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")");
+}
+
+std::string winning_reason(const SearchResult& result) {
+  if (result.layouts.size() < 2) return "";
+  const RankedLayout& best = result.layouts.front();
+  const auto split = [](const RankedLayout& layout) {
+    const ParallelConfig& p = layout.config.parallel;
+    return std::tuple(p.tensor, p.pipeline, p.schedule);
+  };
+  const auto found = std::ranges::find_if(result.layouts, [&](const RankedLayout& layout) { return split(layout) != split(best); });
+  const RankedLayout& other = found == result.layouts.end() ? result.layouts[1] : *found;
+  // Parts of the step by what the best layout saves, most first.
+  std::vector<std::pair<double, const char*>> saved;
+  for (const SlowdownCause& part : kSlowdownCauses)
+    saved.emplace_back(other.forecast.parts.*part.seconds - best.forecast.parts.*part.seconds, part.name);
+  std::ranges::stable_sort(saved, std::greater<>(), &std::pair<double, const char*>::first);
+  const double faster = other.forecast.step_seconds - best.forecast.step_seconds, least = 5e-4 * best.forecast.step_seconds;
+  std::string gains, losses;
+  constexpr size_t kGains = 2;
+  for (size_t i = 0; i < kGains && saved[i].first > least; ++i)
+    gains += concat(gains.empty() ? " it saves " : " and ", rounded_text(saved[i].first), " of ", saved[i].second);
+  if (-saved.back().first > least)
+    losses = concat(gains.empty() ? " it" : " but", " spends ", rounded_text(-saved.back().first), " more on ", saved.back().second);
+  std::string first = concat(
+      best.layout, faster > least ? concat(" takes ", rounded_text(faster), " less per step than ") : std::string(" is as fast as "), other.layout,
+      found == result.layouts.end() ? ", the next layout" : ", the next one with another tensor degree, pipeline degree or schedule");
+  if (!gains.empty() || !losses.empty()) first += ":" + gains + losses;
+  const auto need = [](const RankedLayout& layout) { return gigabytes(largest_peak(layout.forecast.memory)); };
+  return concat(first, ". It needs ", need(best), " of a device's ", gigabytes(best.forecast.memory_limit), ", and the other one ", need(other), ".");
 }
 
 std::string memory_reason(const Forecast& forecast) {

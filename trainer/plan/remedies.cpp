@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "trainer/model/flops.h"
@@ -65,6 +67,40 @@ std::optional<ClusterConfig> larger_device(const Config& config, const ClusterCo
 }
 
 }  // namespace
+
+std::optional<int64_t> fewest_nodes(const Config& config, const ClusterConfig& cluster) {
+  ClusterConfig none = cluster;
+  none.nodes = 0;
+  return enough_nodes(config, none);
+}
+
+std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfig& cluster, double rate) {
+  constexpr size_t kMostTried = 8;
+  constexpr double kLeastGain = 1.02;
+  const int64_t batch = config.training.global_batch_size, devices = cluster.devices();
+  std::set<std::pair<int64_t, int64_t>> near;  // distance, batch size
+  for (int64_t unit = 1; unit <= devices; ++unit) {
+    if (devices % unit != 0 || batch % unit == 0) continue;
+    for (const int64_t other : {batch / unit * unit, (batch / unit + 1) * unit})
+      if (other > 0 && (rate == 0 || (2 * other >= batch && other <= 2 * batch))) near.emplace(std::abs(other - batch), other);
+  }
+  std::vector<BetterBatch> better;
+  bool smaller = false, larger = false;
+  size_t tried = 0;
+  for (const auto& [distance, other] : near) {
+    bool& known = other < batch ? smaller : larger;
+    if (known || ++tried > kMostTried) continue;
+    Config changed = config;
+    changed.training.global_batch_size = other;
+    const SearchResult found = search_layouts(changed, cluster, {}, {.keep = 1, .advise = false});
+    if (found.layouts.empty()) continue;
+    const RankedLayout& best = found.layouts.front();
+    if (best.forecast.tokens_per_second_per_device < kLeastGain * rate) continue;
+    known = true;
+    better.push_back({other, best.layout, best.forecast.tokens_per_second_per_device});
+  }
+  return better;
+}
 
 std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& cluster) {
   std::vector<Remedy> out;

@@ -174,15 +174,15 @@ std::string local_text(const RankedLayout& plan) {
 
 std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
-  std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ": ",
-                            f.range_basis, "\ntime of the critical-path rank:\n");
+  std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
+                            "; time of the critical-path rank:\n");
   for (const StepPart& part : kParts) {
     const double share = f.parts.*part.seconds / f.step_seconds;
     if (share < 5e-4) continue;
     text += print("  %-26s%11s %6.1f %%  ", part.words, seconds_text(f.parts.*part.seconds).c_str(), 100 * share);
     text += std::string(static_cast<size_t>(std::lround(kWidth * std::clamp(share, 0.0, 1.0))), '#') + "\n";
   }
-  return text + print("idle %.1f %% of the step, mean over the pipeline ranks\n", 100 * f.bubble);
+  return concat(text, print("idle %.1f %% of the step, mean over the pipeline ranks\n", 100 * f.bubble), "range: ", f.range_basis, "\n");
 }
 
 std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& cluster) {
@@ -284,7 +284,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
 
 std::string search_text(const SearchResult& result) {
   constexpr size_t kShown = 12, kTooLarge = 4;
-  std::string text = concat(counted(result.legal, "legal layout"), ", ", result.tried, " forecast, the others pruned by bounds on time and memory\n");
+  std::string text = concat(counted(result.legal, "legal layout"), ", ", result.tried, " forecast, the others pruned by bounds on time and memory\n",
+                            result.why.empty() ? "" : result.why + "\n");
   double largest = 0;
   for (const auto* layouts : {&result.layouts, &result.too_large})
     for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast.memory));
@@ -306,6 +307,10 @@ std::string search_text(const SearchResult& result) {
   std::istringstream table(table_of(rows));
   std::string line;
   for (size_t i = 0; std::getline(table, line); ++i) text += line + reasons[i] + "\n";
+  for (const BetterBatch& better : result.layouts.empty() ? std::vector<BetterBatch>() : result.batches)
+    text += concat("ranks idle with this batch: training.global_batch_size ", better.batch, " gives ",
+                   print("%.2f", better.tokens_per_second_per_device / result.layouts.front().forecast.tokens_per_second_per_device),
+                   " times the tokens/s per device, with ", better.layout, "\n");
   return result.advice.empty() ? text : text + result.advice + "\n";
 }
 

@@ -23,7 +23,8 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
 /// {"training": {"tokens", "days", "device_hours", "cost", "kilowatt_hours"}}.
 nlohmann::ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
-/// Ranked table of the best layouts with the reason why each is not the best, the layouts closest to fitting, and the advice.
+/// Why the first layout is the best, a ranked table of the best layouts with the reason why each is not the best, the layouts closest to fitting,
+/// better batch sizes, and the advice.
 std::string search_text(const SearchResult& result);
 
 }  // namespace trireme

@@ -1,14 +1,22 @@
 #include "trainer/plan/search.h"
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
 #include <limits>
 #include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <tuple>
 
 #include "kernels/core/check.h"
 #include "trainer/config/check.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/loop/machine.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/step_bound.h"
@@ -29,7 +37,7 @@ struct Node {
 
 struct Group {
   LayoutSpace::Degrees degrees;
-  double best = kNever;     ///< step seconds of the fastest layout that fits
+  double best = kNever;     ///< ranking_seconds of the first layout that fits
   double nearest = kNever;  ///< peak bytes of the smallest layout that does not fit
   std::vector<LayoutSpace::Sharding> shardings;
 };
@@ -47,10 +55,58 @@ struct Found {
   Forecast forecast;
 };
 
+bool are_alike(const std::vector<Part>& parts) {
+  const auto end = parts.end() - 1;
+  return std::adjacent_find(parts.begin() + 1, end, [](const Part& a, const Part& b) { return a.traits() != b.traits(); }) == end;
+}
+
 bool before(const Found& a, const Found& b) {
-  const auto key = [](const Found& f) { return std::tuple(f.forecast.step_seconds, largest_peak(f.forecast.memory), name_of(f.layout)); };
-  if (a.forecast.step_seconds != b.forecast.step_seconds) return a.forecast.step_seconds < b.forecast.step_seconds;
+  const auto key = [](const Found& f) { return std::tuple(ranking_seconds(f.forecast), largest_peak(f.forecast.memory), name_of(f.layout)); };
+  if (ranking_seconds(a.forecast) != ranking_seconds(b.forecast)) return ranking_seconds(a.forecast) < ranking_seconds(b.forecast);
   return key(a) < key(b);
+}
+
+/// The caches of one thread.
+struct Worker {
+  explicit Worker(const ModelConfig& model) : profiles(model) {}
+  PartProfiles profiles;
+  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models;
+  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t, bool>, std::vector<int64_t>> splits;  ///< by number of stages; if blocks differ
+};
+
+/// The forecasts of a node's shardings.
+struct Evaluation {
+  struct Sharding {
+    Layout layout;
+    double bound;  ///< lower bound of the step time
+    Forecast forecast;
+  };
+  std::vector<int64_t> split;
+  std::vector<RankBytes> whole;  ///< memory without sharding
+  std::vector<Sharding> shardings;
+};
+
+/// Calls work(i, worker) for every i below `count`, on one thread for each worker. Rethrows the first error.
+template <class Work>
+void in_parallel(size_t count, std::deque<Worker>& workers, const Work& work) {
+  std::atomic<size_t> next = 0;
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto run = [&](Worker& worker) {
+    try {
+      for (size_t i = next++; i < count; i = next++) work(i, worker);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = count;
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t w = 1; w < std::min(count, workers.size()); ++w) threads.emplace_back(run, std::ref(workers[w]));
+    run(workers.front());
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 class Search {
@@ -61,10 +117,10 @@ class Search {
         options_(options),
         space_(config, cluster),
         limit_(cluster.device.memory.value()),
-        profiles_(space_.base().model),
-        blocks_alike_(std::ranges::adjacent_find(profiles_.parts().begin() + 1, profiles_.parts().end() - 1, [](const Part& a, const Part& b) {
-                        return a.traits() != b.traits();
-                      }) == profiles_.parts().end() - 1) {}
+        blocks_alike_(are_alike(PartProfiles(space_.base().model).parts())) {
+    const size_t threads = options.threads > 0 ? options.threads : static_cast<size_t>(usable_cores());
+    for (size_t i = 0; i < threads; ++i) workers_.emplace_back(space_.base().model);
+  }
 
   SearchResult run(const std::function<void(double)>& progress);
 
@@ -72,15 +128,16 @@ class Search {
   void list_nodes();
   void list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
                   const std::vector<LayoutSpace::Pipelining>& pipelinings);
-  const ModelSeconds& model_of(const Layout& layout);
-  std::vector<int64_t> split(const Layout& layout);
+  const ModelSeconds& model_of(const Layout& layout, Worker& worker) const;
+  std::vector<int64_t> split(const Layout& layout, Worker& worker) const;
   double bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const;
-  double bound_before_sharding(const Layout& layout);
+  double bound_before_sharding(const Layout& layout, Worker& worker) const;
   bool worth(const Layout& layout, size_t group, double bound) const;
   const Found* best_of_family(const Layout& layout) const;
   double least_bytes(const Layout& layout, const std::vector<RankBytes>& whole) const;
   bool too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const;
-  void expand(const Node& node);
+  Evaluation evaluate(const Node& node, Worker& worker) const;
+  void add(const Node& node, Evaluation evaluation);
   void keep(Found found);
   RankedLayout ranked(const Found& found) const;
   void finish(SearchResult& result);
@@ -90,26 +147,24 @@ class Search {
   const SearchOptions& options_;
   LayoutSpace space_;
   double limit_;
-  PartProfiles profiles_;
   bool blocks_alike_;
+  std::deque<Worker> workers_;
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
-  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models_;
-  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t, bool>, std::vector<int64_t>> splits_;  ///< by number of stages; if blocks differ
-  std::vector<Found> best_;                                                                              ///< sorted; at most options.keep families
+  std::vector<Found> best_;  ///< sorted; at most options.keep families
   std::map<size_t, Found> best_of_group_;
   std::map<size_t, Found> nearest_of_group_;
   int64_t legal_ = 0, tried_ = 0;
 };
 
 /// Cached for all layouts with the same costs. Below ZeRO-2 the costs do not depend on the data ranks.
-const ModelSeconds& Search::model_of(const Layout& layout) {
+const ModelSeconds& Search::model_of(const Layout& layout, Worker& worker) const {
   const bool sharded = layout.zero >= 2;
-  const Config config = space_.config(layout, {space_.base().model.layers});
+  const auto config = [&] { return space_.config(layout, {space_.base().model.layers}); };
   const auto [at, added] =
-      models_.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0, sharded ? layout.data : 1,
-                           sharded ? layout.replicate : 1, sharded ? shared_uses(config, stack_of(cluster_.software.stack)) : SharedUses{}});
-  if (added) at->second = model_seconds(config, cluster_, profiles_);
+      worker.models.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0, sharded ? layout.data : 1,
+                                 sharded ? layout.replicate : 1, sharded ? shared_uses(config(), stack_of(cluster_.software.stack)) : SharedUses{}});
+  if (added) at->second = model_seconds(config(), cluster_, worker.profiles);
   return at->second;
 }
 
@@ -124,15 +179,15 @@ const PartSeconds& seconds_of(const ModelSeconds& model, int64_t block, const La
 
 double total(const PartCosts& part) { return part.seconds.front().total(); }
 
-std::vector<int64_t> Search::split(const Layout& layout) {
-  const ModelSeconds& model = model_of(layout);
+std::vector<int64_t> Search::split(const Layout& layout, Worker& worker) const {
+  const ModelSeconds& model = model_of(layout, worker);
   const std::vector<int> stage_rank = stage_ranks_of(layout);
   const int64_t layers = space_.base().model.layers;
   const double first = total(model.embedding()), last = total(model.head());
   // Stages wait for the longest of them from the second micro-batch on; a single micro-batch gains nothing from a stage without layers.
   const bool empty_ends = space_.base().training.global_batch_size / layout.micro_batch / layout.data > 1;
   if (blocks_alike_) return balance_equal_layers(layers, block_of(model, layout).total(), first, last, stage_rank, empty_ends);
-  std::vector<int64_t>& known = splits_[{&model, layout.recompute.value(), stage_rank.size(), empty_ends}];
+  std::vector<int64_t>& known = worker.splits[{&model, layout.recompute.value(), stage_rank.size(), empty_ends}];
   if (!known.empty()) return known;
   std::vector<double> blocks;
   for (int64_t b = 0; b < layers; ++b) blocks.push_back(seconds_of(model, b, layout).total());
@@ -145,10 +200,10 @@ double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stage
 }
 
 /// Bound without communication between data ranks, and therefore valid for every sharding.
-double Search::bound_before_sharding(const Layout& layout) {
-  const ModelSeconds& model = model_of(layout);
+double Search::bound_before_sharding(const Layout& layout, Worker& worker) const {
+  const ModelSeconds& model = model_of(layout, worker);
   std::vector<PartSeconds> stages;
-  for (const StageRange& range : stage_ranges(split(layout))) {
+  for (const StageRange& range : stage_ranges(split(layout, worker))) {
     PartSeconds& stage = stages.emplace_back();
     if (blocks_alike_)
       stage.add(block_of(model, layout), static_cast<double>(range.blocks));
@@ -175,7 +230,6 @@ void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_paralle
                .recompute = recompute},
               group,
               0};
-    node.bound = bound_before_sharding(node.layout);
     nodes_.push_back(node);
     legal_ += static_cast<int64_t>(groups_[group].shardings.size());
   }
@@ -195,6 +249,7 @@ void Search::list_nodes() {
         for (const RecomputeMode recompute : kRecomputes)
           list_nodes(groups_.size() - 1, micro_batch, sequence_parallel, recompute, pipelinings[d.pipeline]);
   }
+  in_parallel(nodes_.size(), workers_, [&](size_t i, Worker& worker) { nodes_[i].bound = bound_before_sharding(nodes_[i].layout, worker); });
   std::stable_sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) { return a.bound < b.bound; });
 }
 
@@ -206,8 +261,8 @@ const Found* Search::best_of_family(const Layout& layout) const {
 /// Whether a layout with step time >= `bound` can still enter the result, as the best of its family or as the best of its group.
 bool Search::worth(const Layout& layout, size_t group, double bound) const {
   if (!options_.prune || bound <= groups_[group].best) return true;
-  if (const Found* family = best_of_family(layout)) return bound <= family->forecast.step_seconds;
-  return best_.size() < options_.keep || bound <= best_.back().forecast.step_seconds;
+  if (const Found* family = best_of_family(layout)) return bound <= ranking_seconds(family->forecast);
+  return best_.size() < options_.keep || bound <= ranking_seconds(best_.back().forecast);
 }
 
 void Search::keep(Found found) {
@@ -220,7 +275,7 @@ void Search::keep(Found found) {
   }
   const auto of_group = best_of_group_.find(found.group);
   if (of_group == best_of_group_.end() || before(found, of_group->second)) best_of_group_[found.group] = found;
-  group.best = std::min(group.best, found.forecast.step_seconds);
+  group.best = std::min(group.best, ranking_seconds(found.forecast));
   if (const Found* family = best_of_family(found.layout)) {
     if (!before(found, *family)) return;
     best_.erase(best_.begin() + (family - best_.data()));
@@ -249,30 +304,43 @@ bool Search::too_large(const Layout& layout, size_t group, const std::vector<Ran
   return least > limit_ && (groups_[group].best < kNever || least >= groups_[group].nearest);
 }
 
-void Search::expand(const Node& node) {
-  Found found{node.layout, {}, node.group, {}};
-  std::vector<RankBytes> whole;
+/// Forecasts the shardings of a node that can still enter the result.
+Evaluation Search::evaluate(const Node& node, Worker& worker) const {
+  Evaluation result;
+  std::optional<StepSchedule> schedule;  // the same for all shardings
   const std::vector<int> rank_of = stage_ranks_of(node.layout);
   for (const auto& [zero, replicate] : groups_[node.group].shardings) {
-    found.layout.zero = zero;
-    found.layout.replicate = replicate;
-    if (!worth(found.layout, node.group, node.bound)) continue;
-    if (found.split.empty()) {
-      found.split = split(node.layout);
-      whole = formula_memory(space_.config(node.layout, found.split), cluster_, profiles_);
+    Layout layout = node.layout;
+    layout.zero = zero;
+    layout.replicate = replicate;
+    if (!worth(layout, node.group, node.bound)) continue;
+    if (result.split.empty()) {
+      result.split = split(node.layout, worker);
+      const Config config = space_.config(node.layout, result.split);
+      schedule = step_schedule(config);
+      result.whole = formula_memory(config, cluster_, worker.profiles, *schedule);
     }
-    if (too_large(found.layout, node.group, whole)) continue;
-    const Config config = space_.config(found.layout, found.split);
-    const StepCosts costs = step_costs(config, cluster_, model_of(found.layout), rank_of);
+    if (too_large(layout, node.group, result.whole)) continue;
+    const Config config = space_.config(layout, result.split);
+    const StepCosts costs = step_costs(config, cluster_, model_of(layout, worker), rank_of);
     double after = kNever;
     for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
-    if (!worth(found.layout, node.group, bound(found.layout, costs.stages, costs.transfers) + kRounding * (after + costs.host))) continue;
+    const double least = bound(layout, costs.stages, costs.transfers) + kRounding * (after + costs.host);
+    if (!worth(layout, node.group, least)) continue;
+    Forecast forecast;
+    set_memory(forecast, zero == 0 ? result.whole : formula_memory(config, cluster_, worker.profiles, *schedule), limit_, given_.plan.memory_margin);
+    if (forecast.fits) forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
+    result.shardings.push_back({layout, least, std::move(forecast)});
+  }
+  return result;
+}
+
+/// Keeps what is worth it now: other nodes may have been added since the evaluation began. The result is that of a search on one thread.
+void Search::add(const Node& node, Evaluation evaluation) {
+  for (auto& [layout, least, forecast] : evaluation.shardings) {
+    if (!worth(layout, node.group, node.bound) || too_large(layout, node.group, evaluation.whole) || !worth(layout, node.group, least)) continue;
     ++tried_;
-    std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_, profiles_);
-    found.forecast = {};
-    if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, costs);
-    set_memory(found.forecast, std::move(memory), limit_, given_.plan.memory_margin);
-    keep(found);
+    keep({layout, evaluation.split, node.group, std::move(forecast)});
   }
 }
 
@@ -304,9 +372,14 @@ void Search::finish(SearchResult& result) {
 SearchResult Search::run(const std::function<void(double)>& progress) {
   SearchResult result;
   list_nodes();
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    expand(nodes_[i]);
-    if (progress && i % 64 == 0) progress(static_cast<double>(i) / static_cast<double>(nodes_.size()));
+  // Nodes are evaluated some at a time, and added in their order.
+  const size_t together = workers_.size() == 1 ? 1 : 8 * workers_.size();
+  std::vector<Evaluation> evaluations(together);
+  for (size_t first = 0; first < nodes_.size(); first += together) {
+    const size_t count = std::min(together, nodes_.size() - first);
+    in_parallel(count, workers_, [&](size_t i, Worker& worker) { evaluations[i] = evaluate(nodes_[first + i], worker); });
+    for (size_t i = 0; i < count; ++i) add(nodes_[first + i], std::move(evaluations[i]));
+    if (progress) progress(static_cast<double>(first) / static_cast<double>(nodes_.size()));
   }
   finish(result);
   result.legal = legal_;
@@ -322,8 +395,21 @@ SearchResult search_layouts(const Config& config, const ClusterConfig& cluster, 
   SearchResult result = Search(config, cluster, options).run(progress);
   for (size_t i = 1; i < result.layouts.size(); ++i) result.layouts[i].reason = slowdown_reason(result.layouts[i], result.layouts[0]);
   for (RankedLayout& layout : result.too_large) layout.reason = memory_reason(layout.forecast);
-  if (!result.layouts.empty() || !options.advise) return result;
+  result.why = winning_reason(result);
+  if (!options.advise) return result;
+  if (result.legal == 0) result.batches = better_batches(config, cluster, 0);
+  if (!result.layouts.empty()) {
+    constexpr double kIdle = 0.05;
+    const Forecast& best = result.layouts.front().forecast;
+    if (best.bubble >= kIdle && config.training.global_batch_size % cluster.devices() != 0)
+      result.batches = better_batches(config, cluster, best.tokens_per_second_per_device);
+    return result;
+  }
   result.remedies = find_remedies(config, cluster);
+  for (const BetterBatch& better : result.batches) {
+    result.remedies.push_back({concat("with training.global_batch_size ", better.batch), config, cluster});
+    result.remedies.back().config.training.global_batch_size = better.batch;
+  }
   result.advice = advice(result, config, cluster);
   return result;
 }

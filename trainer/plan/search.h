@@ -1,6 +1,7 @@
 #pragma once
 // Search over the legal layouts of a model on a cluster, ranked by forecast step time.
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,15 @@ struct Remedy {
   ClusterConfig cluster;
 };
 
+/// A global batch size near the configured one with more throughput, verified by a search.
+struct BetterBatch {
+  int64_t batch = 0;
+  std::string layout;  ///< the fastest one
+  double tokens_per_second_per_device = 0;
+};
+
 struct SearchResult {
-  /// Layouts that fit, fastest first; ties by lower memory. Layouts that differ only in virtual stages, replicas and sequence parallelism form a
+  /// Layouts that fit, fastest first, but tight ones behind roomy ones that are at most 2 % slower (ranking_seconds); ties by lower memory. Layouts that differ only in virtual stages, replicas and sequence parallelism form a
   /// family, represented by its best. Contains the best families, and the best layout of each (tensor, pipeline) that is not among them.
   std::vector<RankedLayout> layouts;
   std::vector<RankedLayout>
@@ -33,12 +41,15 @@ struct SearchResult {
   int64_t tried = 0;             ///< of these, layouts forecast; the others were pruned by a bound on time or memory
   std::vector<Remedy> remedies;  ///< filled if nothing fits
   std::string advice;            ///< the remedies as a sentence; if no layout is legal, the reason
+  std::string why;               ///< winning_reason: why the best layout is the best
+  std::vector<BetterBatch> batches;  ///< nearest first, at most one smaller and one larger; filled if ranks idle because of the batch
 };
 
 struct SearchOptions {
   size_t keep = 10;    ///< number of best families to keep
   bool prune = true;   ///< false: forecast every layout (for the test that pruning is exact)
-  bool advise = true;  ///< look for remedies if nothing fits
+  size_t threads = 0;  ///< 0: one for each core of the machine; the result does not depend on it
+  bool advise = true;  ///< look for remedies if nothing fits, and for better batches if ranks idle
 };
 
 /// Searches layouts of cluster.devices() ranks. Varied: tensor (within a node), pipeline, data, zero stage, replicate, virtual stages and schedule,
@@ -56,5 +67,12 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
 /// Changes that make a model fit on a cluster where no layout fits: more nodes (the fewest), a built-in device with more memory (the smallest),
 /// shorter sequences. Empty if nothing helps.
 std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& cluster);
+
+/// The smallest number of nodes like the cluster's on which the model is known to fit; nullopt if there is none.
+std::optional<int64_t> fewest_nodes(const Config& config, const ClusterConfig& cluster);
+
+/// The nearest smaller and the nearest larger global batch size with which the fastest layout processes at least 2 % more than `rate` tokens per second
+/// and device. Tried are multiples of divisors of the number of devices, within a factor of two, or for a rate of 0 (no legal layout) all next ones.
+std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfig& cluster, double rate);
 
 }  // namespace trireme

@@ -35,15 +35,36 @@ RankBytes counted(const RankMemory& memory) {
 
 }  // namespace
 
+namespace {
+
+/// Adds the token ids and targets, which a rank has of all its micro-batches during the whole run, of micro-batches that were not counted.
+void add_microbatches(RankMemory& memory, const Config& config, int microbatches) {
+  const int64_t buffers = config.data.document_mask ? 4 : 2;
+  const int64_t bytes =
+      microbatches * buffers * static_cast<int64_t>(sizeof(int32_t)) * config.training.micro_batch_size * config.training.sequence_length;
+  const auto add = [&](MemoryPeaks& peaks) {
+    peaks.peak[static_cast<size_t>(MemoryCategory::kData)] += bytes;
+    peaks.peak_total += bytes;
+  };
+  add(memory);
+  for (MemoryPeaks& phase : memory.phases)
+    if (phase.peak_total > 0) add(phase);
+  memory.arena_bytes += bytes;
+}
+
+}  // namespace
+
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster) {
   const MeshShape shape = mesh_shape(config.parallel);
-  const LoweredSchedule schedule = lowered_schedule(config);
   const std::vector<Recompute> recompute = recompute_policy(config);
+  const Config fewer = with_steady_microbatches(config);
+  const LoweredSchedule schedule = lowered_schedule(fewer);
   std::vector<RankBytes> ranks;
   for (int r = 0; r < shape.pipeline; ++r) {
     RankMemory most;
     for (const int rank : ranks_to_forecast(config, r)) {
-      const RankMemory memory = forecast_memory(config, rank, shape.world(), recompute, schedule);
+      RankMemory memory = forecast_memory(fewer, rank, shape.world(), recompute, schedule);
+      add_microbatches(memory, config, microbatches_of(config) - microbatches_of(fewer));
       if (memory.peak_total > most.peak_total) most = memory;
     }
     ranks.push_back(counted(most));
@@ -54,12 +75,13 @@ std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig&
 
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster) {
   PartProfiles profiles(config.model);
-  return formula_memory(config, cluster, profiles);
+  StepSchedule schedule = step_schedule(config);
+  return formula_memory(config, cluster, profiles, schedule);
 }
 
-std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles) {
-  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software, profiles);
-  std::vector<RankBytes> ranks = trireme_memory(config, profiles);
+std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles, StepSchedule& schedule) {
+  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software, profiles, steady_lists(config, schedule));
+  std::vector<RankBytes> ranks = trireme_memory(config, profiles, steady_lists(config, schedule));
   add_runtime(ranks, config, cluster);
   return ranks;
 }

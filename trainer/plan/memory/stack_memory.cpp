@@ -59,7 +59,7 @@ class Ranks {
         shape_(profile_shape(config)),
         layer_(layer_bytes(config, memory, fused)),
         recompute_(recompute_policy(config)) {}
-  std::vector<RankBytes> all() const;
+  std::vector<RankBytes> all(const ActionLists& plan) const;
 
  private:
   StackStage stage(int index, bool first_stage_is_local) const;
@@ -123,8 +123,7 @@ double Ranks::most_activations(const ActionList& list, const std::vector<StackSt
   return most;
 }
 
-std::vector<RankBytes> Ranks::all() const {
-  const ActionLists plan = steady_schedule(config_);
+std::vector<RankBytes> Ranks::all(const ActionLists& plan) const {
   const std::vector<int> stage_rank = stage_ranks(plan);
   std::vector<StackStage> stages;
   for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, stage_rank[static_cast<size_t>(s)] == stage_rank.front()));
@@ -172,7 +171,7 @@ const std::vector<StackMemory>& stack_memories() {
   return table;
 }
 
-std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& software, PartProfiles& profiles) {
+std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& software, PartProfiles& profiles, const ActionLists& lists) {
   const std::string& stack = software.stack;
   const bool fused = stack_of(stack).attention != AttentionKernel::kUnfused;
   const auto& table = stack_memories();
@@ -181,7 +180,7 @@ std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& 
   StackMemory memory = *found;
   // Compiled, the loss does not keep an fp32 copy of the logits beside their log-probabilities (torchtitan, tables 1 and 3).
   if (software.compiled) memory.logit -= 3;
-  return Ranks(config, memory, fused, profiles).all();
+  return Ranks(config, memory, fused, profiles).all(lists);
 }
 
 }  // namespace trireme

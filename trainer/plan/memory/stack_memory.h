@@ -26,7 +26,7 @@ struct StackMemory {
 };
 const std::vector<StackMemory>& stack_memories();
 
-/// Memory as the system's authors measure it, one entry per pipeline rank. `config` is resolved.
-std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& software, PartProfiles& profiles);
+/// Memory as the system's authors measure it, one entry per pipeline rank. `config` is resolved. `lists`: steady_lists().
+std::vector<RankBytes> stack_memory(const Config& config, const SoftwareConfig& software, PartProfiles& profiles, const ActionLists& lists);
 
 }  // namespace trireme

@@ -57,7 +57,7 @@ struct StageMemory {
 class StageMemoryModel {
  public:
   StageMemoryModel(const Config& config, PartProfiles& profiles);
-  std::vector<RankBytes> ranks();
+  std::vector<RankBytes> ranks(const ActionLists& plan);
 
  private:
   bool alike(const StageRange& before, const StageRange& here) const;
@@ -323,8 +323,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   return bytes;
 }
 
-std::vector<RankBytes> StageMemoryModel::ranks() {
-  const ActionLists plan = steady_schedule(config_);
+std::vector<RankBytes> StageMemoryModel::ranks(const ActionLists& plan) {
   const std::vector<int> stage_rank = stage_ranks(plan);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
   std::deque<StageMemory> different;  // one entry for consecutive equal stages
@@ -340,20 +339,39 @@ std::vector<RankBytes> StageMemoryModel::ranks() {
 }  // namespace
 
 int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches) {
-  // Interleaved schedules form floor(m / p) groups. Memory depends on the largest group, so four groups with the same largest size suffice.
+  // Interleaved schedules form floor(m / p) groups, of which the first ones may have one micro-batch more. Memory depends on the sizes of the groups
+  // that are in flight together, so a few of each size suffice.
+  constexpr int64_t kOfEach = 4;
   if (microbatches <= 8 * ranks) return microbatches;
-  const int64_t groups = microbatches / ranks, largest = (microbatches + groups - 1) / groups;
-  return 4 * ranks + (largest > ranks ? 4 * (largest - ranks - 1) + 1 : 0);
+  const int64_t groups = microbatches / ranks, large = microbatches % groups;
+  const int64_t fewer_large = std::min(kOfEach, large), fewer = fewer_large + std::min(kOfEach, groups - large);
+  return fewer * (microbatches / groups) + fewer_large;
 }
 
-ActionLists steady_schedule(const Config& config) {
+namespace {
+
+/// Number of micro-batches of with_steady_microbatches().
+int64_t steady_microbatches(const Config& config) {
+  const bool differ = config.resilience.rebalance != Rebalance::kNone || !config.resilience.reroute.empty();
+  if (config.parallel.schedule == "file" || config.parallel.schedule == "gpipe" || differ) return microbatches_of(config);
+  return steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
+}
+
+}  // namespace
+
+Config with_steady_microbatches(const Config& config) {
   Config fewer = config;
-  if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
-    fewer.training.global_batch_size = config.training.micro_batch_size * *config.parallel.data * gradients_per_step(config) *
-                                       steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
-  return training_schedule(fewer);
+  if (const int64_t steady = steady_microbatches(config); steady < microbatches_of(config))
+    fewer.training.global_batch_size = config.training.micro_batch_size * *config.parallel.data * gradients_per_step(config) * steady;
+  return fewer;
 }
 
-std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles) { return StageMemoryModel(config, profiles).ranks(); }
+const ActionLists& steady_lists(const Config& config, StepSchedule& schedule) {
+  return schedule.lists(static_cast<int>(steady_microbatches(config)));
+}
+
+std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles, const ActionLists& lists) {
+  return StageMemoryModel(config, profiles).ranks(lists);
+}
 
 }  // namespace trireme
