@@ -88,8 +88,10 @@ StackStage Ranks::stage(int index, bool first_stage_is_local) const {
     stage.saved += layer_.saved[static_cast<size_t>(how)];
     stage.backward = std::max(stage.backward, ((how == Recompute::kFull ? 1 : 0) + memory_.backward) * layer_.all);
   }
+  // PyTorch's pipeline keeps what the loss needs until the step ends, as torchtitan's five pipelines show.
+  const int kept = memory_.keeps_logits && config_.parallel.pipeline > 1 ? microbatches_of(config_) : 1;
   if (range.last())
-    stage.backward += memory_.logit *
+    stage.backward += kept * memory_.logit *
                       static_cast<double>(config_.training.micro_batch_size * config_.training.sequence_length * *config_.model.vocab_size) /
                       static_cast<double>(config_.parallel.tensor);
   return stage;
@@ -161,7 +163,7 @@ const std::vector<StackMemory>& stack_memories() {
       {"deepspeed-zero3", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, 1e9},
       {"llm-foundry", 2, 0, 12, false, 0, 6, false, 0, 4, 1.0, 0, kAll},
       // fp32 parameters, gradients and moments, all sharded: 16 bytes. Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6.
-      {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll},
+      {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll, true},
       // fp32 gradient accumulators; master weights, moments and a shard of the accumulators. Queries, keys and values are made contiguous, then
       // rotated.
       {"nanotron", 4, 0, 16, false, 2, 8, false, 0, 8, 1.0, 0, kAll},

@@ -11,18 +11,19 @@ namespace trireme {
 /// Memory constants of a system; none is specific to a single run. Weights and activations have 16 bits.
 struct StackMemory {
   const char* stack;
-  double gradient;        ///< bytes of gradient per parameter, unsharded up to ZeRO-1
-  double bf16_sum;        ///< bytes of additional fp32 gradient accumulator per parameter, in bf16 runs, sharded like the gradient
-  double optimizer;       ///< bytes of master weight and moments per parameter, sharded from ZeRO-1 on
-  bool masks;             ///< dropout masks are saved, one byte per element
-  double copies;          ///< number of copies of queries, keys and values before attention
-  double swiglu;          ///< bytes saved per element of F
-  bool saves_operations;  ///< selective recomputation saves attention and every second product's result instead of all but the scores
-  double backward;        ///< gradients live in a backward, as a multiple of a layer's activations
-  double logit;           ///< bytes per logit on the last stage, including fp32 copy and gradients
-  double fragmentation;   ///< factor on activations for allocator fragmentation
-  double runtime;         ///< bytes of context, code and communicators; 0 if the published figure is the allocator's
-  double live;            ///< ZeRO-3: most parameters gathered at a time, with their gradients
+  double gradient;            ///< bytes of gradient per parameter, unsharded up to ZeRO-1
+  double bf16_sum;            ///< bytes of additional fp32 gradient accumulator per parameter, in bf16 runs, sharded like the gradient
+  double optimizer;           ///< bytes of master weight and moments per parameter, sharded from ZeRO-1 on
+  bool masks;                 ///< dropout masks are saved, one byte per element
+  double copies;              ///< number of copies of queries, keys and values before attention
+  double swiglu;              ///< bytes saved per element of F
+  bool saves_operations;      ///< selective recomputation saves attention and every second product's result instead of all but the scores
+  double backward;            ///< gradients live in a backward, as a multiple of a layer's activations
+  double logit;               ///< bytes per logit on the last stage, including fp32 copy and gradients
+  double fragmentation;       ///< factor on activations for allocator fragmentation
+  double runtime;             ///< bytes of context, code and communicators; 0 if the published figure is the allocator's
+  double live;                ///< ZeRO-3: most parameters gathered at a time, with their gradients
+  bool keeps_logits = false;  ///< in a pipeline the last stage keeps the logits of all micro-batches of a step
 };
 const std::vector<StackMemory>& stack_memories();
 
