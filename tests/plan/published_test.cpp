@@ -89,25 +89,30 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     sweeps[match[1].matched ? match[1] : match[2]].push_back(
         {std::regex_replace(run.id, std::regex("-L\\d+$"), ""), *run.step_seconds, forecast_time(run.config, run.cluster).step_seconds});
   }
-  // Largest regret of using the forecast's first layout, in percent, where it exceeds 3. In the first three sweeps a schedule with half the micro-batch
-  // size is fastest, and the forecast favours the larger one too much. In the others it favours stages of one layer, 1F1B-I and ZB-V with embedding
-  // and head as stages of their own: it misses what a stage costs in this system besides its layers.
-  const std::map<std::string, double> missed = {{"zb-t6-28.3B-m96", 7}, {"zb-t6-28.3B-m128", 3.5}, {"zb-t6-6.2B-m128", 4},   {"zb-t6-6.2B-m48", 5.5},
-                                                {"zb-t6-6.2B-m64", 4},  {"zb-t4-1.5B-m24", 11},    {"zb-t4-1.5B-m32", 10.5}, {"zb-t4-1.5B-m64", 7.5},
-                                                {"zb-t4-6.2B-m24", 8},  {"zb-t4-6.2B-m32", 7},     {"zb-t4-6.2B-m64", 5}};
+  // Largest regret of using the forecast's first layout, in percent, where it exceeds 3. In these sweeps the forecast favours stages of one layer, 1F1B-I
+  // and ZB-V with embedding and head as stages of their own: it misses what a stage costs in this system besides its layers.
+  const std::map<std::string, double> missed = {{"zb-t6-6.2B-m48", 5.5}, {"zb-t6-6.2B-m64", 4}, {"zb-t4-1.5B-m24", 11}, {"zb-t4-1.5B-m32", 10.5},
+                                                {"zb-t4-1.5B-m64", 7.5}, {"zb-t4-6.2B-m24", 8}, {"zb-t4-6.2B-m32", 7},  {"zb-t4-6.2B-m64", 5}};
   int counted = 0;
-  for (auto& [sweep, runs] : sweeps) {
-    if (runs.size() < 3) continue;
+  for (auto& [sweep, measurements] : sweeps) {
+    if (measurements.size() < 3) continue;
     ++counted;
-    std::sort(runs.begin(), runs.end(), [](const Compared& a, const Compared& b) { return a.forecast < b.forecast; });
-    const auto best = std::min_element(runs.begin(), runs.end(), [](const Compared& a, const Compared& b) { return a.measured < b.measured; });
+    // Two measurements of one layout differ by up to 3 %; their mean counts.
+    std::map<std::string, std::vector<Compared>> by_layout;
+    for (const Compared& run : measurements) by_layout[run.layout].push_back(run);
+    std::vector<Compared> runs;
+    for (const auto& [name, repeated] : by_layout) {
+      double sum = 0;
+      for (const Compared& run : repeated) sum += run.measured;
+      runs.push_back({name, sum / static_cast<double>(repeated.size()), repeated.front().forecast});
+    }
+    std::ranges::sort(runs, {}, &Compared::forecast);
+    const auto best = std::ranges::min_element(runs, {}, &Compared::measured);
     const double regret = 100 * (runs.front().measured / best->measured - 1);
     CAPTURE(sweep, runs.size(), regret);
-    // Repeated measurements of one layout count once.
-    const auto before =
-        std::ranges::count_if(runs, [&](const Compared& run) { return run.forecast <= best->forecast && run.layout != best->layout; });
-    CHECK(before < 3);
+    CHECK(best - runs.begin() < 3);
     CHECK(regret <= (missed.contains(sweep) ? missed.at(sweep) : 3));
+    if (missed.contains(sweep)) CHECK(regret > missed.at(sweep) - 1.5);  // otherwise it is no longer missed by as much
   }
   CHECK(counted >= 21);
 }
