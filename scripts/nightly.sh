@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is too long for the default suite: slow tests with clang-tidy, sanitizers, planted bugs, fuzzing. It continues where it stopped: each finished item
 # is a row of nightly/COMMIT.md, and an item with a row is not run again. Exits 1 if a row is not "ok".
-#   ./scripts/nightly.sh [--minutes N] [ITEM...]     starts no item after N minutes; items: slow asan tsan mutations verify-mutations fuzz, default all
+#   ./scripts/nightly.sh [--minutes N] [ITEM...]     starts no item after N minutes; items: slow files asan tsan mutations verify-mutations fuzz, default all
 # Planted bugs run in slices: the item keeps its own results in nightly/COMMIT-mutations.md and continues there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 minutes=100000
 if [ "${1:-}" = --minutes ]; then minutes=${2:?nightly: --minutes needs a number}; shift 2; fi
 items=("$@")
-[ ${#items[@]} -gt 0 ] || items=(slow asan tsan mutations verify-mutations fuzz)
+[ ${#items[@]} -gt 0 ] || items=(slow files asan tsan mutations verify-mutations fuzz)
 commit=$(git rev-parse --short=9 HEAD)
 [ -z "$(git status --porcelain --untracked-files=no)" ] || { echo "nightly: commit the changes first, as results are filed under the commit" >&2; exit 64; }
 mkdir -p nightly
@@ -38,6 +38,7 @@ for item in "${items[@]}"; do
     slow)
       while read -r test; do run "slow: $test" ctest --test-dir build --output-on-failure --no-tests=error -R "^$(sed 's/[][().*+?^$|\\]/\\&/g' <<< "$test")\$"; done < <(
         ctest --test-dir build -N -L slow | sed -n 's/^ *Test *#[0-9]*: //p') ;;
+    files) run "each file compiled alone" bash -c 'cmake -S . -B build/files -G Ninja -DTRIREME_UNITY=OFF -DTRIREME_TESTS=ON && cmake --build build/files' ;;
     asan) run asan bash -c "$(declare -f sanitized); set -e; sanitized cpu-asan-ubsan" ;;
     tsan) run tsan bash -c "$(declare -f sanitized); set -e; sanitized cpu-tsan" ;;
     mutations) run mutations ./scripts/mutations.sh --results "nightly/$commit-mutations.md" ;;

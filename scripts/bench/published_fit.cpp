@@ -160,6 +160,13 @@ void print(const std::string& name, const std::vector<double>& errors) {
             << std::setw(9) << 100 * published::quantile(errors, 0.5) << '\n';
 }
 
+Runs timed_runs(const published::Rows& rows) {
+  Runs runs;
+  for (const published::Run& run : rows.runs)
+    if (run.step_seconds) runs.push_back(&run);
+  return runs;
+}
+
 /// Errors of the forecasts of runs whose table was left out of the fit.
 struct LeftOut {
   std::map<std::string, std::vector<double>> by_table, by_stack;  ///< tables as "stack: table"
@@ -189,35 +196,61 @@ LeftOut leave_out(const Runs& runs, const std::vector<Parameter>& fitted) {
   return result;
 }
 
-/// Something that the forecast knows about some systems, and how to take it away.
+/// Something that the forecast knows about some runs, and how to take it away.
 struct Mechanism {
   const char* name;
-  std::function<void(Stack&)> from_stack;
-  std::function<void(published::Run&)> from_run;
+  std::function<bool(const published::Run&)> concerns;
+  std::function<void(Stack&)> from_stack = [](Stack&) {};
+  std::function<void(published::Run&)> from_run = [](published::Run&) {};
   std::vector<double Stack::*> figures = {};  ///< fitted figures that go with it
 };
 
 std::vector<Mechanism> mechanisms() {
-  const auto nothing = [](auto&) {};
+  const auto of_stack = [](const char* stack) { return [stack](const published::Run& run) { return stack_name(run) == stack; }; };
   return {
-      {"traffic of separate elementwise kernels", [](Stack& stack) { stack.elementwise = 1; }, nothing, {&Stack::elementwise}},
-      {"a compiler fuses elementwise operations", nothing, [](published::Run& run) { run.cluster.software.compiled = false; }},
-      {"asynchronous tensor parallelism", nothing, [](published::Run& run) { run.cluster.software.asynchronous_tensor = false; }},
-      {"fp8 products", nothing, [](published::Run& run) { run.cluster.software.fp8 = "none"; }},
-      {"traffic between data ranks, by system", [](Stack& stack) { stack.data_factor = 1; }, nothing, {&Stack::data_factor}},
-      {"time for each layer, Megatron-DeepSpeed", [](Stack& stack) { stack.layer_seconds = 0; }, nothing, {&Stack::layer_seconds}},
-      {"time for each data rank, nanotron", [](Stack& stack) { stack.rank_seconds = 0; }, nothing, {&Stack::rank_seconds}},
-      {"gathers of single tensors, DeepSpeed ZeRO-3", [](Stack& stack) { stack.gathers_per_block = 1; }, nothing},
-      {"searched schedules, zero bubble", [](Stack& stack) { stack.searched_schedules = false; }, nothing},
+      {"traffic of separate elementwise kernels",
+       [](const published::Run& run) { return !run.cluster.software.compiled && stack_of(stack_name(run)).elementwise > 1; },
+       [](Stack& stack) { stack.elementwise = 1; },
+       [](published::Run&) {},
+       {&Stack::elementwise}},
+      {"a compiler fuses elementwise operations", [](const published::Run& run) { return run.cluster.software.compiled; }, [](Stack&) {},
+       [](published::Run& run) { run.cluster.software.compiled = false; }},
+      {"asynchronous tensor parallelism", [](const published::Run& run) { return run.cluster.software.asynchronous_tensor; }, [](Stack&) {},
+       [](published::Run& run) { run.cluster.software.asynchronous_tensor = false; }},
+      {"fp8 products", [](const published::Run& run) { return run.cluster.software.fp8 != "none"; }, [](Stack&) {},
+       [](published::Run& run) { run.cluster.software.fp8 = "none"; }},
+      {"traffic between data ranks, by system",
+       [](const published::Run& run) { return stack_of(stack_name(run)).data_factor != 1; },
+       [](Stack& stack) { stack.data_factor = 1; },
+       [](published::Run&) {},
+       {&Stack::data_factor}},
+      {"time for each layer, Megatron-DeepSpeed",
+       of_stack("megatron-deepspeed"),
+       [](Stack& stack) { stack.layer_seconds = 0; },
+       [](published::Run&) {},
+       {&Stack::layer_seconds}},
+      {"time for each data rank, nanotron",
+       of_stack("nanotron"),
+       [](Stack& stack) { stack.rank_seconds = 0; },
+       [](published::Run&) {},
+       {&Stack::rank_seconds}},
+      {"gathers of single tensors, DeepSpeed ZeRO-3", of_stack("deepspeed-zero3"), [](Stack& stack) { stack.gathers_per_block = 1; }},
+      {"searched schedules, zero bubble",
+       [](const published::Run& run) { return stack_name(run) == "zero-bubble" && run.config.parallel.schedule == "zb_h2"; },
+       [](Stack& stack) { stack.searched_schedules = false; }},
+      {"micro-batches tuned as by their authors",
+       [](const published::Run& run) {
+         return stack_name(run) == "megatron-2023" || (stack_name(run) == "megatron-2021" && run.id.starts_with("sc21-t1"));
+       }},
   };
 }
 
-/// Errors on tables left out of a forecast without the mechanisms for which `off` holds.
-std::vector<double> left_out_without(const std::string& path, const std::function<bool(size_t)>& off, bool tunes) {
+/// Errors on left-out tables without the mechanisms for which `off` holds, in the order of the file.
+std::vector<double> errors_without(const std::string& path, const std::function<bool(size_t)>& off) {
   const std::vector<Stack> before = stacks();
-  published::Rows rows = published::read_rows(path, tunes);
-  std::vector<Parameter> fitted = parameters();
   const std::vector<Mechanism> all = mechanisms();
+  published::Rows rows = published::read_rows(path, !off(all.size() - 1));
+  std::vector<Parameter> fitted = parameters();
   for (size_t i = 0; i < all.size(); ++i) {
     if (!off(i)) continue;
     for (const Stack& stack : before)
@@ -225,32 +258,39 @@ std::vector<double> left_out_without(const std::string& path, const std::functio
     for (published::Run& run : rows.runs) all[i].from_run(run);
     std::erase_if(fitted, [&](const Parameter& parameter) { return std::ranges::find(all[i].figures, parameter.figure) != all[i].figures.end(); });
   }
-  Runs runs;
-  for (const published::Run& run : rows.runs)
-    if (run.step_seconds) runs.push_back(&run);
+  const Runs runs = timed_runs(rows);
   fit(fitted, runs);
-  std::vector<double> errors = leave_out(runs, fitted).all;
+  const LeftOut left_out = leave_out(runs, fitted);
+  std::vector<double> errors;
+  for (const published::Run* run : runs) errors.push_back(left_out.by_run.at(run));
   for (const Stack& stack : before) stack_called(stack.name) = stack;
   return errors;
 }
 
 void compare_mechanisms(const std::string& path) {
-  constexpr auto kHeader = " runs   median      p90     bias  (% of the measured)\n";
-  std::cout << std::left << std::setw(92) << "left out" << std::right << kHeader;
+  const published::Rows rows = published::read_rows(path);
+  const Runs runs = timed_runs(rows);
   const std::vector<Mechanism> all = mechanisms();
-  print("all mechanisms", left_out_without(
-                              path, [](size_t) { return false; }, true));
-  print("without micro-batches tuned as their authors did", left_out_without(
-                                                                path, [](size_t) { return false; }, false));
-  print("none", left_out_without(
-                    path, [](size_t) { return true; }, false));
-  print("only micro-batches tuned as their authors did", left_out_without(
-                                                             path, [](size_t) { return true; }, true));
+  const std::vector<double> with_all = errors_without(path, [](size_t) { return false; });
+  const std::vector<double> with_none = errors_without(path, [](size_t) { return true; });
+  std::cout << std::left << std::setw(92) << "left out" << std::right << " runs   median      p90     bias  (% of the measured)\n";
+  print("all runs, all mechanisms", with_all);
+  print("all runs, none", with_none);
   for (size_t i = 0; i < all.size(); ++i) {
-    print(concat("without ", all[i].name), left_out_without(
-                                               path, [i](size_t other) { return other == i; }, true));
-    print(concat("only ", all[i].name), left_out_without(
-                                            path, [i](size_t other) { return other != i; }, false));
+    const std::vector<double> without = errors_without(path, [i](size_t other) { return other == i; });
+    const std::vector<double> alone = errors_without(path, [i](size_t other) { return other != i; });
+    const auto concerned = [&](const std::vector<double>& errors) {
+      std::vector<double> some;
+      for (size_t r = 0; r < runs.size(); ++r)
+        if (all[i].concerns(*runs[r])) some.push_back(errors[r]);
+      return some;
+    };
+    std::cout << all[i].name << '\n';
+    print("  last: its runs with it", concerned(with_all));
+    print("  last: its runs without it", concerned(without));
+    print("  last: all runs without it", without);
+    print("  alone: its runs with it", concerned(alone));
+    print("  alone: its runs without it", concerned(with_none));
     std::cout << std::flush;
   }
 }
@@ -277,9 +317,7 @@ int run(int argc, char** argv) {
   }
   const bool each = option == "--rows";
   const published::Rows rows = published::read_rows(argv[1]);
-  Runs runs;
-  for (const published::Run& run : rows.runs)
-    if (run.step_seconds) runs.push_back(&run);
+  const Runs runs = timed_runs(rows);
   std::vector<Parameter> fitted = parameters();
   std::vector<double> given;
   for (const Parameter& parameter : fitted) given.push_back(stack_called(parameter.stacks.front()).*parameter.figure);

@@ -13,8 +13,10 @@ struct Size {
   const char* name;
   double RunSizes::*value;
 };
-constexpr std::array<Size, 4> kSizes{
-    {{"devices", &RunSizes::devices}, {"hidden size", &RunSizes::hidden}, {"sequence", &RunSizes::sequence}, {"micro-batch", &RunSizes::microbatch}}};
+constexpr std::array<Size, 4> kSizes{{{"number of devices", &RunSizes::devices},
+                                      {"hidden size", &RunSizes::hidden},
+                                      {"sequence length", &RunSizes::sequence},
+                                      {"number of tokens in a micro-batch", &RunSizes::microbatch}}};
 
 bool is_near(const RunSpan& span, const RunSizes& sizes, const Size& size) {
   return sizes.*size.value >= span.least.*size.value / 2 && sizes.*size.value <= 2 * span.most.*size.value;

@@ -1,0 +1,156 @@
+// Ranges of forecasts, and the verdict on memory.
+#include "trainer/plan/forecast_range.h"
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/layout/resolve.h"
+#include "trainer/plan/forecast.h"
+#include "trainer/plan/kernel_time.h"
+
+namespace trireme {
+namespace {
+
+using Catch::Matchers::Contains;
+
+Config model_of_7b() {
+  Config c;
+  c.model.layers = 32;
+  c.model.hidden_size = 4096;
+  c.model.heads = 32;
+  c.model.vocab_size = 50368;
+  c.training.steps = 10;
+  c.training.sequence_length = 2048;
+  c.training.global_batch_size = 128;
+  c.training.micro_batch_size = 4;
+  c.training.precision = "bf16";
+  c.parallel.data = 8;
+  c.parallel.zero_stage = 3;
+  c.data.train = {"tokens"};
+  return c;
+}
+
+ClusterConfig cluster_with(const std::string& stack, int64_t devices = 8, const std::string& type = "H100") {
+  ClusterConfig c;
+  c.device.type = type;
+  c.devices_per_node = std::min<int64_t>(devices, 8);
+  c.nodes = devices / c.devices_per_node;
+  c.software.stack = stack;
+  return resolve_cluster(c);
+}
+
+ForecastRange range_with(Config c, const ClusterConfig& cluster) {
+  c.parallel.data = cluster.devices();
+  return forecast_range(resolve(c), cluster);
+}
+
+}  // namespace
+
+TEST_CASE("range: runs like published ones have the error of their system, others a wider one that names the size") {
+  const ClusterConfig foundry = cluster_with("llm-foundry");
+  const ForecastRange usual = range_with(model_of_7b(), foundry);
+  CHECK(usual.error < 0.1);
+  CHECK_THAT(usual.basis, Contains("88 runs of llm-foundry"));
+
+  Config large = model_of_7b();
+  large.model.hidden_size = 32768;
+  CHECK(range_with(large, foundry).error == kErrorBeyond);
+  CHECK_THAT(range_with(large, foundry).basis, Contains("no published run of llm-foundry has such a hidden size: 768 to 8192"));
+
+  Config small = model_of_7b();
+  small.model.hidden_size = 256;
+  CHECK(range_with(small, foundry).error == kErrorBeyond);
+
+  Config length = model_of_7b();
+  length.training.sequence_length = 262144;
+  length.training.micro_batch_size = 1;
+  CHECK_THAT(range_with(length, foundry).basis, Contains("such a sequence length: 512 to 65536"));
+
+  Config batch = model_of_7b();
+  batch.training.micro_batch_size = 128;
+  batch.training.global_batch_size = 1024;
+  CHECK_THAT(range_with(batch, foundry).basis, Contains("such a number of tokens in a micro-batch"));
+
+  Config devices = model_of_7b();
+  devices.training.global_batch_size = 8192;
+  devices.training.micro_batch_size = 4;
+  CHECK(range_with(devices, cluster_with("llm-foundry", 1024)).error < 0.1);  // a factor of two beyond 512
+  CHECK_THAT(range_with(devices, cluster_with("llm-foundry", 2048)).basis, Contains("such a number of devices"));
+  CHECK(range_with(model_of_7b(), cluster_with("llama-3")).error == kErrorUnseen);
+}
+
+TEST_CASE("range: of Trireme, measured machines have their error, and others that of unseen systems") {
+  CHECK(range_with(model_of_7b(), cluster_with("trireme", 1)).error < 0.11);
+  for (const ClusterConfig& cluster : {cluster_with("trireme", 8), cluster_with("trireme", 1, "A100"), cluster_with("trireme", 1, "B200")}) {
+    const ForecastRange range = range_with(model_of_7b(), cluster);
+    CHECK(range.error == kErrorUnseen);
+    CHECK_THAT(range.basis, Contains(cluster.devices() > 1 ? "on several GPUs was measured" : "on such a GPU was measured"));
+  }
+  Config tiny = model_of_7b();
+  tiny.model.hidden_size = 64;
+  tiny.model.heads = 4;
+  CHECK(range_with(tiny, cluster_with("trireme", 1)).error == kErrorUnseen);  // a step whose kernels wait for their launches
+}
+
+TEST_CASE("range: its ends are the step times of which the forecast errs by just so much") {
+  const ForecastRange range{0.25, ""};
+  CHECK(10 / range.low(10) - 1 == Approx(0.25));
+  CHECK(10 / range.high(10) - 1 == Approx(-0.25));
+  for (const SeenRuns& seen : seen_runs()) CHECK((seen.error > 0 && seen.error < 0.5));
+  const Config config = resolve(model_of_7b());
+  const ClusterConfig cluster = cluster_with("llm-foundry");
+  const Forecast forecast = forecast_time(config, cluster);
+  const ForecastRange of_run = forecast_range(config, cluster);
+  CHECK(forecast.step_low == Approx(forecast.step_seconds / (1 + of_run.error)));
+  CHECK(forecast.step_high == Approx(forecast.step_seconds / (1 - of_run.error)));
+  CHECK(forecast.range_basis == of_run.basis);
+}
+
+TEST_CASE("memory: a peak within the margin is tight, and one beyond the device does not fit") {
+  const auto verdict = [](double peak, double margin) {
+    Forecast forecast;
+    set_memory(forecast, {{.peak = 1}, {.peak = peak}}, 100, margin);
+    return std::pair(forecast.fits, forecast.tight);
+  };
+  CHECK(verdict(92, 0.08) == std::pair(true, false));
+  CHECK(verdict(92.1, 0.08) == std::pair(true, true));
+  CHECK(verdict(100, 0.08) == std::pair(true, true));
+  CHECK(verdict(100.1, 0.08) == std::pair(false, false));
+  CHECK(verdict(100, 0) == std::pair(true, false));
+}
+
+TEST_CASE("other systems: parts of a sequence attend to the parts before them") {
+  // The same tokens and the same attention: one sequence of 32,768 tokens on each of four ranks, or four ranks that share four sequences in turn.
+  Config whole = model_of_7b();
+  whole.parallel.data = 4;
+  whole.parallel.zero_stage = 1;
+  whole.training.sequence_length = 32768;
+  whole.training.global_batch_size = 4;
+  whole.training.micro_batch_size = 1;
+  Config parts = whole;
+  parts.training.sequence_length = 8192;
+  parts.training.global_batch_size = 16;
+  ClusterConfig cluster = cluster_with("megatron-2024", 4);
+  const Forecast one = forecast_time(resolve(whole), cluster), alone = forecast_time(resolve(parts), cluster);
+  cluster.software.context = 4;
+  const Forecast shared = forecast_time(resolve(parts), cluster);
+  CHECK(shared.parts.compute == Approx(one.parts.compute).epsilon(0.05));
+  CHECK(alone.parts.compute < 0.9 * shared.parts.compute);
+  CHECK(shared.mfu == Approx(one.mfu).epsilon(0.05));
+  cluster.software.context = 3;
+  CHECK_THROWS_WITH(forecast_time(resolve(parts), cluster), Contains("software.context=3"));
+}
+
+TEST_CASE("other systems: fp8 is for the products of the blocks, and Trireme has none") {
+  const Config config = resolve(model_of_7b());
+  ClusterConfig cluster = cluster_with("torchtitan");
+  const ModelSeconds plain = model_seconds(config, cluster);
+  cluster.software.fp8 = "tensorwise";
+  const ModelSeconds fp8 = model_seconds(config, cluster);
+  CHECK(fp8.head().seconds[0].forward == plain.head().seconds[0].forward);
+  CHECK(fp8.mean_block[0].forward < 0.8 * plain.mean_block[0].forward);
+  CHECK(fp8.mean_block[0].forward > 0.5 * plain.mean_block[0].forward);
+  cluster.software.stack = "trireme";
+  CHECK_THROWS_WITH(forecast_time(config, cluster), Contains("software.fp8"));
+}
+
+}  // namespace trireme
