@@ -68,13 +68,17 @@ TEST_CASE("published memory by source, and runs out of memory") {
   const std::map<std::string, std::pair<double, double>> bounds = {// median, 90th percentile
                                                                    {"megatron-deepspeed", {0.03, 0.08}},
                                                                    {"zero-bubble", {0.03, 0.06}},
-                                                                   {"torchtitan", {0.03, 0.16}},  // its pipelines, and fp8 with tensor parallelism
+                                                                   {"torchtitan", {0.03, 0.03}},
+                                                                   {"torchtitan, several ranks of a model", {0.15, 0.19}},
                                                                    {"nanotron", {0.06, 0.13}}};
   std::map<std::string, std::vector<double>> errors;
   for (const published::Run& run : published::read_rows(rows_file()).runs) {
     const double bytes = most(formula_memory(run.config, run.cluster));
     CAPTURE(run.id, bytes, *run.cluster.device.memory);
-    if (run.memory_bytes && !contradicted(run.id)) errors[run.cluster.software.stack].push_back(std::abs(bytes / *run.memory_bytes - 1));
+    const bool parts =
+        run.cluster.software.stack == "torchtitan" && run.config.parallel.tensor > 1;  // fp8, asynchronous tensor parallelism, pipelines
+    if (run.memory_bytes && !contradicted(run.id))
+      errors[concat(run.cluster.software.stack, parts ? ", several ranks of a model" : "")].push_back(std::abs(bytes / *run.memory_bytes - 1));
     if (!run.out_of_memory) CHECK(bytes <= *run.cluster.device.memory);
     // One run of the chronicles ran out of memory although similar runs with as many parameters per GPU needed 67 GB. No steady-state formula
     // distinguishes them.

@@ -97,9 +97,8 @@ ClusterConfig cluster_of(const Json& row, const std::string& stack) {
   const Json parallel = part(row, "parallel");
   const std::string precision = get<std::string>(parallel, "precision").value_or("bf16"), id = row.at("id");
   if (contains(precision, "fp8") || contains(precision, "float8")) c.software.fp8 = contains(precision, "rowwise") ? "rowwise" : "tensorwise";
-  // torchtitan's runs in fp8, and those with asynchronous tensor parallelism, were all compiled.
+  // torchtitan's runs in fp8, and those of its document on asynchronous tensor parallelism, were all compiled.
   c.software.compiled = stack == "torchtitan" && (c.software.fp8 != "none" || contains(id, "compile") || contains(id, "tt-atp"));
-  c.software.asynchronous_tensor = stack == "torchtitan" && (contains(id, "async"));
   c.software.context = get<int64_t>(parallel, "cp").value_or(1);
   return resolve_cluster(c);
 }

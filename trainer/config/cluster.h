@@ -55,10 +55,9 @@ struct SoftwareConfig {
   std::string stack = "trireme";  ///< one of stacks() (trainer/plan/stack.h), whose kernels, overlap and memory are forecast
   double straggler = 1.0;         ///< compute time of the slowest rank / usual compute time
   /// How a run of another system was set up, where Trireme has no such key.
-  bool compiled = false;             ///< a compiler fuses elementwise operations
-  std::string fp8 = "none";          ///< none, tensorwise or rowwise: matrix products of the blocks in fp8, by the granularity of the scales
-  bool asynchronous_tensor = false;  ///< tensor-parallel collectives in parts that overlap their products
-  int64_t context = 1;               ///< data ranks that share each sequence; training.sequence_length is one rank's part of it
+  bool compiled = false;     ///< a compiler fuses the loss, which then keeps less memory
+  std::string fp8 = "none";  ///< none, tensorwise or rowwise: matrix products of the blocks in fp8, by the granularity of the scales
+  int64_t context = 1;       ///< data ranks that share each sequence; training.sequence_length is one rank's part of it
   bool operator==(const SoftwareConfig&) const = default;
 };
 

@@ -130,14 +130,15 @@ void visit(V& v, SoftwareConfig& c) {
                       "llm-foundry", "torchtitan", "nanotron", "llm.c", "pytorch-fsdp"}},
     c.stack);
   v(Field{.key = "straggler", .doc = "Factor by which the slowest rank's compute takes longer than usual.", .min = 1, .max = 1000}, c.straggler);
-  v(Field{.key = "compiled", .doc = "Whether a compiler fuses the elementwise operations of another system's stack."}, c.compiled);
+  v(Field{.key = "compiled",
+          .doc = "Whether a compiler fuses the loss, which then keeps no fp32 copy of the logits; the step time is forecast without it. For stacks "
+                 "other than "
+                 "trireme."},
+    c.compiled);
   v(Field{.key = "fp8",
           .doc = "Matrix products of the blocks in fp8, by the granularity of their scales. For stacks other than trireme.",
           .choices = {"none", "tensorwise", "rowwise"}},
     c.fp8);
-  v(Field{.key = "asynchronous_tensor",
-          .doc = "Whether tensor-parallel collectives run in parts that overlap their matrix products. For stacks other than trireme."},
-    c.asynchronous_tensor);
   v(Field{.key = "context",
           .doc = "Number of consecutive data ranks that share each sequence (context parallelism). training.sequence_length is then the part of one "
                  "rank, and training.global_batch_size the number of parts. For stacks other than trireme.",

@@ -57,7 +57,8 @@ std::vector<LayoutSpace::Degrees> LayoutSpace::degrees() const {
   for (const int64_t tensor : divisors(cluster_.devices_per_node)) {
     if (!legal({.tensor = tensor})) continue;
     for (const int64_t pipeline : divisors(world / tensor))
-      if (legal({.tensor = tensor, .pipeline = pipeline, .data = world / tensor / pipeline}))
+      if (world / tensor / pipeline % cluster_.software.context == 0 &&
+          legal({.tensor = tensor, .pipeline = pipeline, .data = world / tensor / pipeline}))
         out.push_back({tensor, pipeline, world / tensor / pipeline});
   }
   return out;

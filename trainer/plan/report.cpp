@@ -182,7 +182,9 @@ std::string time_text(const Forecast& f) {
     text += print("  %-26s%11s %6.1f %%  ", part.words, seconds_text(f.parts.*part.seconds).c_str(), 100 * share);
     text += std::string(static_cast<size_t>(std::lround(kWidth * std::clamp(share, 0.0, 1.0))), '#') + "\n";
   }
-  return concat(text, print("idle %.1f %% of the step, mean over the pipeline ranks\n", 100 * f.bubble), "range: ", f.range_basis, "\n");
+  return concat(text, print("idle %.1f %% of the step, mean over the pipeline ranks\n", 100 * f.bubble),
+                print("range -%.1f %% to +%.1f %%: ", 100 * (1 - f.step_low / f.step_seconds), 100 * (f.step_high / f.step_seconds - 1)),
+                f.range_basis, "\n");
 }
 
 std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& cluster) {

@@ -39,9 +39,6 @@ struct Stack {
   double scatter_overlap = gather_overlap;  ///< of the reductions, if it differs from that of the gathers; set by effective_stack
 };
 
-/// Share of tensor-parallel communication that collectives in parts hide behind matrix products. Fitted to megatron-2024.
-inline constexpr double kTensorOverlap = 0.81;
-
 const std::vector<Stack>& stacks();  ///< trireme first
 
 /// The stack called `name`, one of the choices of software.stack.

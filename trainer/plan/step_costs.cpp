@@ -291,6 +291,17 @@ OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, d
 
 }  // namespace
 
+namespace {
+
+/// The first key that only describes runs of other systems and is not at its default; nullptr if there is none.
+const char* foreign_key(const SoftwareConfig& software) {
+  if (software.compiled) return "software.compiled";
+  if (software.fp8 != "none") return "software.fp8";
+  return software.context > 1 ? "software.context" : nullptr;
+}
+
+}  // namespace
+
 Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   Stack stack = stack_of(cluster.software.stack);
   if (config.training.precision == "fp64" && !cluster.device.cores)
@@ -303,18 +314,12 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
     throw ConfigError(concat("parallel.collectives=", config.parallel.collectives, ": GPUs such as device type ", cluster.device.type,
                              " communicate through NCCL, which chooses its own algorithms; allowed library, or a cluster with device.cores"));
   const SoftwareConfig& software = cluster.software;
-  if (stack.own && (software.compiled || software.fp8 != "none" || software.asynchronous_tensor || software.context > 1))
-    throw ConfigError(concat("software.",
-                             software.compiled              ? "compiled"
-                             : software.fp8 != "none"       ? "fp8"
-                             : software.asynchronous_tensor ? "asynchronous_tensor"
-                                                            : "context",
-                             ": describes runs of other systems, and Trireme has no such mode; allowed its default, or another software.stack"));
+  if (const char* key = foreign_key(software); stack.own && key)
+    throw ConfigError(
+        concat(key, ": describes a run of another system, and Trireme has no such mode; allowed its default, or another software.stack"));
   if (config.parallel.data && *config.parallel.data % software.context != 0)
     throw ConfigError(concat("software.context=", software.context, ": does not divide parallel.data ", *config.parallel.data));
-  if (software.compiled) stack.elementwise = 1;
   if (software.fp8 != "none") stack.fp8_rate = software.fp8 == "tensorwise" ? kFp8Rate : 1;  // torchtitan's rowwise runs are no faster than bf16
-  if (software.asynchronous_tensor) stack.tensor_overlap = kTensorOverlap;
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
