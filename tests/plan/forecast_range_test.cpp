@@ -1,4 +1,4 @@
-// Ranges of forecasts, and the verdict on memory.
+// Ranges of forecasts, the verdict on memory, and what describes runs of other systems.
 #include "trainer/plan/forecast_range.h"
 
 #include "kernels/core/check.h"
@@ -157,6 +157,19 @@ TEST_CASE("other systems: fp8 is for the products of the blocks, and Trireme has
   CHECK(fp8.mean_block[0].forward > 0.5 * plain.mean_block[0].forward);
   cluster.software.stack = "trireme";
   CHECK_THROWS_WITH(forecast_time(config, cluster), Contains("software.fp8"));
+}
+
+TEST_CASE("other systems: a schedule that was searched with profiled times has no bubble of unequal times") {
+  Config c = model_of_7b();
+  c.parallel.data = 1;
+  c.parallel.zero_stage = 0;
+  c.parallel.pipeline = 8;
+  c.parallel.schedule = "zb_h2";
+  c.training.global_batch_size = 96;
+  const Config config = resolve(c);
+  const Forecast searched = forecast_time(config, cluster_with("zero-bubble")), by_hand = forecast_time(config, cluster_with("megatron-2021"));
+  CHECK(searched.parts.bubble < 0.6 * by_hand.parts.bubble);
+  CHECK(searched.parts.compute == Approx(by_hand.parts.compute).epsilon(1e-9));  // of the same products and kernels
 }
 
 }  // namespace trireme
