@@ -230,9 +230,9 @@ std::vector<Mechanism> mechanisms() {
        [](published::Run&) {},
        {&Stack::rank_seconds}},
       {"gathers of single tensors, DeepSpeed ZeRO-3", of_stack("deepspeed-zero3"), [](Stack& stack) { stack.gathers_per_block = 1; }},
-      {"searched schedules, zero bubble",
-       [](const published::Run& run) { return stack_name(run) == "zero-bubble" && run.config.parallel.schedule == "zb_h2"; },
-       [](Stack& stack) { stack.searched_schedules = false; }},
+      {"searched schedules and updates without waiting, zero bubble",
+       [](const published::Run& run) { return stack_name(run) == "zero-bubble" && run.config.parallel.schedule != "1f1b"; },
+       [](Stack& stack) { stack.searched_schedules = stack.post_validation = false; }},
       {"micro-batches tuned as by their authors",
        [](const published::Run& run) {
          return stack_name(run) == "megatron-2023" || (stack_name(run) == "megatron-2021" && run.id.starts_with("sc21-t1"));
@@ -302,8 +302,10 @@ bool resembles_others(const published::Run& run, const Runs& runs) {
 std::string seen_row(const std::string& stack, const Runs& runs, const std::vector<double>& within, const LeftOut& left_out) {
   RunSpan span;
   int count = 0;
+  bool fp8 = false;
   for (const published::Run* run : runs) {
     if (stack_name(*run) != stack) continue;
+    fp8 = fp8 || run->cluster.software.fp8 != "none";
     span.add(sizes_of_run(run->config, run->cluster));
     ++count;
   }
@@ -313,8 +315,11 @@ std::string seen_row(const std::string& stack, const Runs& runs, const std::vect
   const auto ninth = [](const std::vector<double>& errors) { return published::quantile(sizes_of(errors), 0.9); };
   // Few errors say little: where fewer than 20 runs resemble others, those of all runs of the system and of all systems count.
   constexpr size_t kFewest = 20;
-  const double error = within.size() >= kFewest ? ninth(within) : std::max(ninth(left_out.by_stack.at(stack)), ninth(left_out.all));
-  return concat("{\"", stack, "\", ", count, ", {", text(span.least), ", ", text(span.most), "}, ", std::ceil(1000 * error) / 1000, "},");
+  const double of_system = ninth(within.size() >= kFewest ? within : left_out.by_stack.at(stack)), of_all = ninth(left_out.all);
+  const bool own = within.size() >= kFewest || of_system > of_all;
+  const double error = own ? of_system : of_all;
+  return concat("{\"", stack, "\", ", count, ", {", text(span.least), ", ", text(span.most), "}, ", fp8 ? "true, " : "false, ",
+                own ? "true, " : "false, ", std::ceil(1000 * error) / 1000, "},");
 }
 
 }  // namespace

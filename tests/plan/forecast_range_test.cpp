@@ -6,6 +6,7 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/kernel_time.h"
+#include "trainer/plan/search.h"
 
 namespace trireme {
 namespace {
@@ -159,17 +160,31 @@ TEST_CASE("other systems: fp8 is for the products of the blocks, and Trireme has
   CHECK_THROWS_WITH(forecast_time(config, cluster), Contains("software.fp8"));
 }
 
-TEST_CASE("other systems: a schedule that was searched with profiled times has no bubble of unequal times") {
+TEST_CASE("other systems: zero-bubble schedules are searched for, and wait for no other rank") {
   Config c = model_of_7b();
   c.parallel.data = 1;
   c.parallel.zero_stage = 0;
   c.parallel.pipeline = 8;
-  c.parallel.schedule = "zb_h2";
-  c.training.global_batch_size = 96;
-  const Config config = resolve(c);
-  const Forecast searched = forecast_time(config, cluster_with("zero-bubble")), by_hand = forecast_time(config, cluster_with("megatron-2021"));
-  CHECK(searched.parts.bubble < 0.6 * by_hand.parts.bubble);
+  c.model.vocab_size = 1024;  // stages of equal cost
+  const auto with = [&](const char* schedule, const char* stack) {
+    c.parallel.schedule = schedule;
+    return forecast_time(resolve(c), cluster_with(stack));
+  };
+  const Forecast searched = with("zb_h2", "zero-bubble"), by_hand = with("zb_h2", "megatron-2021");
   CHECK(searched.parts.compute == Approx(by_hand.parts.compute).epsilon(1e-9));  // of the same products and kernels
+  CHECK(searched.parts.bubble < 0.02 * searched.step_seconds);
+  CHECK(by_hand.parts.bubble > 0.1 * by_hand.step_seconds);
+  CHECK(with("zb_h1", "zero-bubble").parts.bubble < 0.7 * with("zb_h1", "megatron-2021").parts.bubble);
+  CHECK(with("1f1b", "zero-bubble").parts.bubble == Approx(with("1f1b", "megatron-2021").parts.bubble));
+}
+
+TEST_CASE("a search with another system's zero-bubble schedules prunes nothing that is better") {
+  Config c = model_of_7b();
+  c.training.global_batch_size = 32;
+  const ClusterConfig cluster = cluster_with("zero-bubble", 8, "A100");
+  const SearchResult pruned = search_layouts(c, cluster, {}, {.keep = 5}), whole = search_layouts(c, cluster, {}, {.keep = 5, .prune = false});
+  REQUIRE(!whole.layouts.empty());
+  for (size_t i = 0; i < 5; ++i) CHECK(pruned.layouts.at(i).layout == whole.layouts.at(i).layout);
 }
 
 }  // namespace trireme

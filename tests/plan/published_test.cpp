@@ -2,6 +2,7 @@
 #include <cmath>
 #include <map>
 #include <regex>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "tests/plan/published_rows.h"
@@ -49,15 +50,18 @@ TEST_CASE("published runs: median step time error below 4 %, and 90 % within the
 TEST_CASE("published runs: the planner knows the span of each system's runs") {
   std::map<std::string, RunSpan> spans;
   std::map<std::string, int> counts;
+  std::set<std::string> in_fp8;
   for (const Run& run : rows().runs) {
     if (!run.step_seconds) continue;
     spans[run.cluster.software.stack].add(sizes_of_run(run.config, run.cluster));
     ++counts[run.cluster.software.stack];
+    if (run.cluster.software.fp8 != "none") in_fp8.insert(run.cluster.software.stack);
   }
   CHECK(seen_runs().size() == spans.size());
   for (const SeenRuns& seen : seen_runs()) {
     INFO(seen.stack);
     CHECK(seen.runs == counts[seen.stack]);
+    CHECK(seen.fp8 == in_fp8.contains(seen.stack));
     const RunSpan& span = spans[seen.stack];
     for (const auto size : {&RunSizes::devices, &RunSizes::hidden, &RunSizes::sequence, &RunSizes::microbatch}) {
       CHECK(seen.span.least.*size == span.least.*size);

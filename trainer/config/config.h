@@ -320,7 +320,7 @@ struct KernelsConfig {
 struct PlanConfig {
   std::string cluster = "none";  ///< none, a cluster file or a built-in device type
   bool must_fit = true;          ///< refuse to start a run whose forecast exceeds the memory
-  double memory_margin = 0.08;   ///< share of a device's memory; a forecast peak within it is tight
+  double memory_margin = 0.09;   ///< share of a device's memory; a forecast peak within it is tight
   bool operator==(const PlanConfig&) const = default;
 };
 

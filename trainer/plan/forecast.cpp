@@ -46,7 +46,8 @@ struct Step {
         run(simulated()) {
     for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
       // A rank's reduction and update follow its last backward. All ranks meet in the gradient norm, so the last one determines the step time.
-      ends = std::max(ends, run.ranks[rank].end + costs.reduce[rank] + costs.optimizer[rank]);
+      const double begin = costs.staggered ? run.ranks[rank].begin : 0;
+      ends = std::max(ends, run.ranks[rank].end - begin + costs.reduce[rank] + costs.optimizer[rank]);
       // Ranks that share cores fill each other's waits, but the cores have to do the work of all of them.
       work.push_back(step_parts_of(rank, stage_rank, microbatches_of(config), costs));
       mean += turns * busy(work.back()) / static_cast<double>(run.ranks.size());

@@ -26,6 +26,7 @@ constexpr double kErrorOnCpu = 0.14, kErrorOnOneGpu = 0.105;
 
 /// Why no measured step of Trireme on one GPU was like this one; empty if some were.
 std::string unlike_measured(const Config& config, const ClusterConfig& cluster) {
+  if (cluster.device.cores) return "on several CPU machines";
   if (cluster.devices() > 1) return "on several GPUs";
   if (cluster.device.type != "H100" && cluster.device.type != "H200") return concat("on a ", cluster.device.type);
   if (size_of(precision_of(config.training).compute) != 2) return concat("on a GPU in ", config.training.precision);
@@ -35,7 +36,7 @@ std::string unlike_measured(const Config& config, const ClusterConfig& cluster) 
 }
 
 ForecastRange own_range(const Config& config, const ClusterConfig& cluster) {
-  if (cluster.device.cores) return {kErrorOnCpu, "the largest error of ten configurations on two idle cores"};
+  if (cluster.device.cores && cluster.nodes == 1) return {kErrorOnCpu, "the largest error of ten configurations on two idle cores"};
   const std::string unlike = unlike_measured(config, cluster);
   if (unlike.empty()) return {kErrorOnOneGpu, "the largest error of 31 steps of Trireme on one H100 or H200"};
   return {kErrorUnseen,
@@ -68,17 +69,17 @@ const char* RunSpan::first_beyond(const RunSizes& sizes) const {
 const std::vector<SeenRuns>& seen_runs() {
   // Printed by scripts/bench/published_fit.cpp.
   static const std::vector<SeenRuns> table = {
-      {"deepspeed-zero3", 4, {{384, 12288, 2048, 2048}, {1536, 20480, 2048, 8192}}, 0.405},
-      {"llm-foundry", 88, {{8, 768, 512, 4096}, {512, 8192, 65536, 98304}}, 0.06},
-      {"llm.c", 3, {{8, 768, 1024, 16384}, {8, 1600, 1024, 65536}}, 0.094},
-      {"megatron-2021", 17, {{8, 2304, 2048, 2048}, {3072, 25600, 2048, 32768}}, 0.096},
-      {"megatron-2023", 8, {{256, 12288, 2048, 4096}, {12288, 20480, 2048, 8192}}, 0.094},
-      {"megatron-2024", 52, {{8, 2048, 2048, 2048}, {6144, 18432, 8192, 16384}}, 0.084},
-      {"megatron-deepspeed", 73, {{320, 12288, 2048, 2048}, {3360, 20480, 2048, 16384}}, 0.083},
-      {"nanotron", 18, {{8, 2048, 4096, 4096}, {512, 8192, 4096, 32768}}, 0.212},
-      {"pytorch-fsdp", 2, {{8, 768, 1024, 12288}, {16, 2048, 2048, 16384}}, 0.386},
-      {"torchtitan", 28, {{8, 4096, 8192, 16384}, {512, 16384, 262144, 131072}}, 0.333},
-      {"zero-bubble", 56, {{8, 2304, 1024, 1024}, {32, 6144, 1024, 6144}}, 0.072},
+      {"deepspeed-zero3", 4, {{384, 12288, 2048, 2048}, {1536, 20480, 2048, 8192}}, false, true, 0.403},
+      {"llm-foundry", 88, {{8, 768, 512, 4096}, {512, 8192, 65536, 98304}}, false, true, 0.06},
+      {"llm.c", 3, {{8, 768, 1024, 16384}, {8, 1600, 1024, 65536}}, false, false, 0.095},
+      {"megatron-2021", 17, {{8, 2304, 2048, 2048}, {3072, 25600, 2048, 32768}}, false, true, 0.105},
+      {"megatron-2023", 8, {{256, 12288, 2048, 4096}, {12288, 20480, 2048, 8192}}, false, false, 0.095},
+      {"megatron-2024", 52, {{8, 2048, 2048, 2048}, {6144, 18432, 8192, 16384}}, true, true, 0.084},
+      {"megatron-deepspeed", 73, {{320, 12288, 2048, 2048}, {3360, 20480, 2048, 16384}}, false, true, 0.085},
+      {"nanotron", 18, {{8, 2048, 4096, 4096}, {512, 8192, 4096, 32768}}, false, true, 0.212},
+      {"pytorch-fsdp", 2, {{8, 768, 1024, 12288}, {16, 2048, 2048, 16384}}, false, true, 0.386},
+      {"torchtitan", 28, {{8, 4096, 8192, 16384}, {512, 16384, 262144, 131072}}, true, true, 0.334},
+      {"zero-bubble", 56, {{8, 2304, 1024, 1024}, {32, 6144, 1024, 6144}}, false, true, 0.056},
   };
   return table;
 }
@@ -90,9 +91,17 @@ ForecastRange forecast_range(const Config& config, const ClusterConfig& cluster)
   if (seen == seen_runs().end())
     return {kErrorUnseen,
             concat("no step time of ", stack, " was published; the error of nine of ten runs of other systems if no run of their system is fitted")};
-  if (const char* beyond = seen->span.first_beyond(sizes_of_run(config, cluster)); beyond && kErrorBeyond > seen->error)
-    return {kErrorBeyond, concat("none of the ", seen->runs, " published runs of ", stack, " has nearly this ", beyond,
-                                 "; the error of nine of ten runs that no other run of their system resembles")};
+  const std::string& device = cluster.device.type;
+  const bool known_device = device.starts_with("A100") || device == "H100" || device == "H200";
+  const char* beyond = !known_device                                  ? "device type"
+                       : cluster.software.fp8 != "none" && !seen->fp8 ? "precision"
+                                                                      : seen->span.first_beyond(sizes_of_run(config, cluster));
+  if (beyond)
+    return {std::max(kErrorBeyond, seen->error), concat("none of the ", seen->runs, " published runs of ", stack, " has nearly this ", beyond,
+                                                        "; the error of nine of ten runs that no other run of their system resembles")};
+  if (!seen->of_system)
+    return {seen->error, concat(stack, " has only ", seen->runs,
+                                " published runs; the error of nine of ten runs of all systems if their own table is not fitted")};
   return {seen->error, concat("the error of nine of ten of the ", seen->runs, " published runs of ", stack, " if their own table is not fitted")};
 }
 

@@ -27,15 +27,17 @@ struct Stack {
   bool split_transfers = false;  ///< each tensor rank sends only its part of a stage boundary, even without sequence parallelism
   bool own = false;  ///< Trireme: logits live only within the backward; weight gradients gather their inputs again under sequence parallelism;
                      ///< full recomputation skips a block's last product
-  double selective_blocks = 0;      ///< share of a block's forward that selective recomputation repeats in addition to attention
-  double layer_seconds = 0;         ///< fitted: time per layer in which the device waits for the host, for each of forward, input gradient, weight
-                                    ///< gradient and recomputation
-  double rank_seconds = 0;          ///< fitted: time per step and data rank of a sharded optimizer that issues operations for each rank's part
-  int gathers_per_block = 1;        ///< collectives in which ZeRO-3 gathers a block
-  bool searched_schedules = false;  ///< its zero-bubble schedule is searched for with profiled times: zb_h2 without the bubble of unequal times
-  double fp8_rate = 0;              ///< rate of a block's matrix products in fp8 relative to 16 bits; 0: they are in 16 bits; set by effective_stack
-  bool tf32 = false;                ///< fp32 products on tensor cores; set by effective_stack
-  bool cudnn = false;               ///< cuDNN computes attention; set by effective_stack
+  double selective_blocks = 0;  ///< share of a block's forward that selective recomputation repeats in addition to attention
+  double layer_seconds = 0;     ///< fitted: time per layer in which the device waits for the host, for each of forward, input gradient, weight
+                                ///< gradient and recomputation
+  double rank_seconds = 0;      ///< fitted: time per step and data rank of a sharded optimizer that issues operations for each rank's part
+  int gathers_per_block = 1;    ///< collectives in which ZeRO-3 gathers a block
+  /// Zero-bubble schedules: zb_h2 is searched for with profiled times, so that their differences cost nothing.
+  bool searched_schedules = false;
+  bool post_validation = false;  ///< zero-bubble schedules: a rank updates its weights without waiting for the gradient norm of the others
+  double fp8_rate = 0;           ///< rate of a block's matrix products in fp8 relative to 16 bits; 0: they are in 16 bits; set by effective_stack
+  bool tf32 = false;             ///< fp32 products on tensor cores; set by effective_stack
+  bool cudnn = false;            ///< cuDNN computes attention; set by effective_stack
   double scatter_overlap = gather_overlap;  ///< of the reductions, if it differs from that of the gathers; set by effective_stack
 };
 

@@ -317,6 +317,10 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   if (const char* key = foreign_key(software); stack.own && key)
     throw ConfigError(
         concat(key, ": describes a run of another system, and Trireme has no such mode; allowed its default, or another software.stack"));
+  const std::string& device = cluster.device.type;
+  if (software.fp8 != "none" && (cluster.device.cores || device == "A100" || device == "A100-40GB"))
+    throw ConfigError(
+        concat("software.fp8=", software.fp8, ": device type ", device, " has no matrix products in fp8; allowed none, or a device that has"));
   if (config.parallel.data && *config.parallel.data % software.context != 0)
     throw ConfigError(concat("software.context=", software.context, ": does not divide parallel.data ", *config.parallel.data));
   if (software.fp8 != "none") stack.fp8_rate = software.fp8 == "tensorwise" ? kFp8Rate : 1;  // torchtitan's rowwise runs are no faster than bf16
@@ -440,9 +444,10 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
                            outer.all_reduce + server_seconds(config, cluster, elements[rank] / shards));
     costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster) + outer.traffic);
   }
-  // The bubble of zb_h2 is (p-1)(F+I-2W); the authors' searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).
+  // The bubble of zb_h2 is (p-1)(F+I-2W); searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).
   if (stack.searched_schedules && config.parallel.schedule == "zb_h2")
     for (PartSeconds& stage : costs.stages) stage.forward = stage.input_gradient = stage.weight_gradient = stage.total() / 3;
+  costs.staggered = stack.post_validation && config.parallel.schedule.starts_with("zb_");
   costs.host = stack.rank_seconds * (shards - 1);
   costs.slowest = static_cast<int>(std::ranges::max_element(compute) - compute.begin());
   for (size_t i = 0; i < stage_rank.size(); ++i)

@@ -67,6 +67,7 @@ struct StepCosts {
   std::vector<double> reduce;       ///< by pipeline rank: exposed gradient reduction after the last backward, and parameter gathers before first use
   std::vector<double> optimizer;    ///< by pipeline rank: gradient norm and update
   double host = 0;                  ///< time per step in which no device works
+  bool staggered = false;           ///< each pipeline rank begins its next step when it ends this one
   int slowest = 0;                  ///< pipeline rank with the most compute, which software.straggler slows
 };
 /// `stage_rank`: the pipeline rank of each stage (stage_ranks of the schedule).
