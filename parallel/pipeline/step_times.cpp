@@ -214,8 +214,8 @@ class TickScale {
     double all = 0;
     for (const StageTimes& stage : stages) all += stage.forward + stage.input_gradient + stage.weight_gradient + 2 * stage.transfer;
     constexpr int kBits = 61;
-    // The scale of a step that takes no time must not become 0, nor may that of a tiny step underflow to it.
-    seconds_ = std::max(std::ldexp(all * microbatches, -kBits), std::numeric_limits<double>::min());
+    // The scale must not be 0: neither for a step that takes no time, nor by underflow.
+    seconds_ = std::max(std::ldexp(all * microbatches, -kBits), std::numeric_limits<double>::denorm_min());
   }
   Ticks ticks(double seconds) const { return std::llround(seconds / seconds_); }
   double seconds(Ticks ticks) const { return static_cast<double>(ticks) * seconds_; }
