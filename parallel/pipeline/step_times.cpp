@@ -34,8 +34,8 @@ class TickSimulation {
     int microbatches;
     Ticks ticks;
   };
-  /// The shortest period of all times, in multiples of `step` micro-batches, not before micro-batch `first`.
-  std::optional<Period> period(int step, int first) const;
+  /// The shortest period of all times that is a multiple of `period_microbatches`, the period of the lists, and holds from micro-batch `first` on.
+  std::optional<Period> period(int period_microbatches, int first) const;
 
  private:
   enum Kind { kF, kI, kW, kKinds };
@@ -50,8 +50,8 @@ class TickSimulation {
   void announce(Kind kind, int stage, int microbatch);
   bool wait_for_clip(int rank, int microbatch);
   void reach_clip(int rank, int microbatch);
-  bool shifted(int microbatch, int by, Ticks ticks) const;
-  int reach() const;
+  bool repeats_earlier(int microbatch, int by, Ticks ticks) const;
+  int most_microbatches_apart() const;
 
   const ActionLists& lists_;
   const std::vector<int>& stage_rank_;
@@ -60,7 +60,7 @@ class TickSimulation {
   std::vector<Ticks> ends_;  ///< by micro-batch, stage and kind; kNever: not computed
   std::vector<Rank> ranks_;
   std::vector<Ticks> clock_;
-  std::vector<size_t> next_, awaited_;  ///< by rank: position in its list; index of the end it waits for
+  std::vector<size_t> next_, awaited_end_;  ///< by rank: position in its list; index in ends_ of the end it waits for, or kNothing
   std::vector<int> runnable_;
   /// CLIP of a micro-batch, which WAIT_CLIP of every rank waits for.
   struct Meeting {
@@ -83,7 +83,7 @@ TickSimulation::TickSimulation(const ActionLists& lists, const std::vector<int>&
       ranks_(lists.size()),
       clock_(lists.size(), 0),
       next_(lists.size(), 0),
-      awaited_(lists.size(), kNothing) {
+      awaited_end_(lists.size(), kNothing) {
   for (size_t rank = lists.size(); rank-- > 0;) {
     runnable_.push_back(static_cast<int>(rank));
     actions_ += static_cast<int64_t>(lists[rank].size());
@@ -119,7 +119,7 @@ std::optional<Ticks> TickSimulation::arrival(int rank, Kind kind, int stage, int
   if (kind == kW || from < 0 || from == stages()) return 0;
   const size_t at = index(kind, from, microbatch);
   if (ends_[at] == kNever) {
-    awaited_[static_cast<size_t>(rank)] = at;
+    awaited_end_[static_cast<size_t>(rank)] = at;
     return std::nullopt;
   }
   const bool local = stage_rank_[static_cast<size_t>(from)] == rank;
@@ -153,9 +153,9 @@ void TickSimulation::announce(Kind kind, int stage, int microbatch) {
   const int to = kind == kF ? stage + 1 : stage - 1;
   if (kind == kW || to < 0 || to == stages()) return;
   const int rank = stage_rank_[static_cast<size_t>(to)];
-  size_t& awaited = awaited_[static_cast<size_t>(rank)];
-  if (awaited != index(kind, stage, microbatch)) return;
-  awaited = kNothing;
+  size_t& awaited_end = awaited_end_[static_cast<size_t>(rank)];
+  if (awaited_end != index(kind, stage, microbatch)) return;
+  awaited_end = kNothing;
   runnable_.push_back(rank);
 }
 
@@ -179,15 +179,15 @@ bool TickSimulation::wait_for_clip(int rank, int microbatch) {
 }
 
 /// Whether all ends of a micro-batch are those of the one `by` earlier plus `ticks`.
-bool TickSimulation::shifted(int microbatch, int by, Ticks ticks) const {
+bool TickSimulation::repeats_earlier(int microbatch, int by, Ticks ticks) const {
   const size_t row = static_cast<size_t>(stages()) * kKinds;
   const auto at = ends_.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(microbatch) * row);
   return std::equal(at, at + static_cast<std::ptrdiff_t>(row), at - static_cast<std::ptrdiff_t>(static_cast<size_t>(by) * row),
                     [&](Ticks later, Ticks earlier) { return later == kNever ? earlier == kNever : later - earlier == ticks; });
 }
 
-/// How many micro-batches are at most between two neighbours of a list. An action depends on none that is further away.
-int TickSimulation::reach() const {
+/// The largest difference between the micro-batches of two neighbours of a list. An action depends on no micro-batch that is further away.
+int TickSimulation::most_microbatches_apart() const {
   int most = 0;
   for (const ActionList& list : lists_)
     for (size_t i = 1; i < list.size(); ++i) most = std::max(most, std::abs(list[i].microbatch - list[i - 1].microbatch));
@@ -195,12 +195,13 @@ int TickSimulation::reach() const {
 }
 
 /// The last micro-batches run without further forwards, the first ones without backwards; the period has to hold between these.
-std::optional<TickSimulation::Period> TickSimulation::period(int step, int first) const {
-  const int flight = reach() + 1, last = microbatches_ - 1 - 2 * flight;
-  for (int by = step; last - flight - by >= first + flight; by += step) {
+std::optional<TickSimulation::Period> TickSimulation::period(int period_microbatches, int first) const {
+  const int window = most_microbatches_apart() + 1;  // if that many micro-batches in a row repeat earlier ones, then all later ones do
+  const int last = microbatches_ - 1 - 2 * window;
+  for (int by = period_microbatches; last - window - by >= first + window; by += period_microbatches) {
     const Ticks ticks = ends_[index(kF, 0, last)] - ends_[index(kF, 0, last - by)];
     bool all = true;
-    for (int microbatch = last; all && microbatch > last - flight; --microbatch) all = shifted(microbatch, by, ticks);
+    for (int microbatch = last; all && microbatch > last - window; --microbatch) all = repeats_earlier(microbatch, by, ticks);
     if (all) return Period{by, ticks};
   }
   return std::nullopt;
@@ -213,7 +214,8 @@ class TickScale {
     double all = 0;
     for (const StageTimes& stage : stages) all += stage.forward + stage.input_gradient + stage.weight_gradient + 2 * stage.transfer;
     constexpr int kBits = 61;
-    seconds_ = std::ldexp(std::max(all * microbatches, std::numeric_limits<double>::min()), -kBits);
+    // The scale must not be 0: neither for a step that takes no time, nor by underflow.
+    seconds_ = std::max(std::ldexp(all * microbatches, -kBits), std::numeric_limits<double>::denorm_min());
   }
   Ticks ticks(double seconds) const { return std::llround(seconds / seconds_); }
   double seconds(Ticks ticks) const { return static_cast<double>(ticks) * seconds_; }
@@ -230,21 +232,15 @@ class TickScale {
 
 /// The times of a schedule in which `added` seconds of whole periods precede the last micro-batches.
 void set_times(StepTimes& times, const TickSimulation& run, const TickScale& scale, double added) {
-  for (const TickSimulation::Rank& rank : run.ranks())
-    times.ranks.push_back({.begin = scale.seconds(rank.begin), .end = scale.seconds(std::max<Ticks>(rank.end, 0)) + added});
-}
-
-void set_totals(StepTimes& times) {
-  double compute = 0, first = std::numeric_limits<double>::infinity(), last = 0;
-  for (const StepTimes::Rank& rank : times.ranks) {
-    compute += rank.compute;
-    if (rank.compute == 0) continue;
-    times.step_seconds = std::max(times.step_seconds, rank.end - rank.begin);
-    first = std::min(first, rank.begin);
-    last = std::max(last, rank.end);
+  double first = std::numeric_limits<double>::infinity(), last = 0;
+  for (const TickSimulation::Rank& rank : run.ranks()) {
+    StepTimes::Rank& seconds = times.ranks.emplace_back();
+    if (rank.end == kNever) continue;
+    seconds = {.begin = scale.seconds(rank.begin), .end = scale.seconds(rank.end) + added};
+    first = std::min(first, seconds.begin);
+    last = std::max(last, seconds.end);
   }
   times.barrier_seconds = std::max(0.0, last - first);
-  if (times.step_seconds > 0) times.bubble = 1 - compute / static_cast<double>(times.ranks.size()) / times.step_seconds;
 }
 
 }  // namespace
@@ -261,7 +257,7 @@ const std::vector<int>& StepSchedule::stage_ranks() {
 }
 
 StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stages) {
-  const auto [step, irregular] = schedule.period();
+  const auto [period_microbatches, irregular] = schedule.period();
   const int all = schedule.microbatches();
   const std::vector<int>& stage_rank = schedule.stage_ranks();
   TRIREME_CHECK(stage_rank.size() == stages.size(), stage_rank.size(), " stages, ", stages.size(), " costs");
@@ -271,8 +267,10 @@ StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stag
     times.simulated += run.actions();
     return run;
   };
-  // A shorter schedule has as many micro-batches as the whole one but for a multiple of `step`.
-  const auto at_least = [&](int64_t count) { return step == 0 ? all : count + (all - count % step) % step; };
+  // A shorter schedule has as many micro-batches as the whole one but for a multiple of the period of the lists.
+  const auto at_least = [&](int64_t count) {
+    return period_microbatches == 0 ? all : count + (all - count % period_microbatches) % period_microbatches;
+  };
   // Up to two times as many micro-batches as ranks are in flight; a period is looked for in the middle of five times as many.
   for (int64_t microbatches = at_least(irregular + 10 * (std::ranges::max(stage_rank) + 1) + 8);; microbatches = at_least(2 * microbatches)) {
     if (2 * microbatches > all) {
@@ -282,7 +280,7 @@ StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stag
     }
     const TickScale scale(stages, 2.0 * static_cast<double>(microbatches));
     const TickSimulation run = simulated(scale, static_cast<int>(microbatches));
-    const std::optional<TickSimulation::Period> period = run.period(step, irregular);
+    const std::optional<TickSimulation::Period> period = run.period(period_microbatches, irregular);
     if (!period) continue;
     // Whole periods are added to the times. What is left of one is simulated.
     const int64_t rest = (all - microbatches) % period->microbatches, periods = (all - microbatches) / period->microbatches;
@@ -290,10 +288,6 @@ StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stag
     set_times(times, rest == 0 ? run : simulated(scale, static_cast<int>(microbatches + rest)), scale, added);
     break;
   }
-  for (size_t stage = 0; stage < stages.size(); ++stage)
-    times.ranks[static_cast<size_t>(stage_rank[stage])].compute +=
-        all * (stages[stage].forward + stages[stage].input_gradient + stages[stage].weight_gradient);
-  set_totals(times);
   return times;
 }
 

@@ -37,21 +37,17 @@ class StepSchedule {
 
 struct StepTimes {
   struct Rank {
-    double begin = 0, end = 0;  ///< of the rank's first and last compute
-    double compute = 0;
-    double wait() const { return end - begin - compute; }
+    double begin = 0, end = 0;  ///< of the rank's first and last compute that takes time; 0 if it has none
   };
-  std::vector<Rank> ranks;  ///< by pipeline rank
-  double step_seconds = 0;  ///< these three as in Simulation
-  double barrier_seconds = 0;
-  double bubble = 0;
-  int64_t simulated = 0;  ///< number of actions that were simulated
+  std::vector<Rank> ranks;     ///< by pipeline rank
+  double barrier_seconds = 0;  ///< as in Simulation
+  int64_t simulated = 0;       ///< number of actions that were simulated: tests check with it that long schedules are extrapolated
 };
 
-/// The times that simulate() gives the lists of all micro-batches, up to rounding. `stages`: by global stage, not negative.
-/// A schedule is simulated with few micro-batches, then with twice as many, until its times have a period: the times of all ranks and stages, over as
-/// many micro-batches as are in flight at a time, are those of some micro-batches earlier plus one constant. All later times then follow, because each
-/// is a maximum of sums of earlier ones. At worst, the whole schedule is simulated.
+/// The times that simulate() gives the lists of all micro-batches, up to rounding. `stages`: by global stage, not negative. A schedule is simulated
+/// with few micro-batches, then with twice as many, until its times have a period: the times of all ranks and stages, over as many micro-batches as
+/// are in flight at a time, are those of some micro-batches earlier plus one constant. All later times then follow, because each is a maximum of sums
+/// of earlier ones. At worst, the whole schedule is simulated.
 /// Errors: InternalError if a list cannot run to its end.
 StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stages);
 

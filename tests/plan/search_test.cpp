@@ -420,6 +420,30 @@ TEST_CASE("a search ranks tight layouts behind roomy ones that are nearly as fas
     CHECK(ranking_seconds(careful.layouts[i].forecast) <= ranking_seconds(careful.layouts[i + 1].forecast) * (1 + 1e-12));
 }
 
+TEST_CASE("a layout that is tight only by its counted memory does not stay first before a roomy one that is nearly as fast") {
+  int tight = 0, behind = 0;
+  for (const int64_t layers : {4, 6, 8, 12, 16})
+    for (const int64_t batch : {16, 64}) {
+      Config c = small_model(layers);
+      c.training.global_batch_size = batch;
+      ClusterConfig cluster = h100(1);
+      const RankedLayout fastest = search_layouts(c, cluster, {}, {.advise = false}).layouts.front();
+      const double by_formula = largest_peak(formula_memory(fastest.config, cluster)), by_count = largest_peak(fastest.forecast.memory);
+      if (by_count <= by_formula) continue;
+      ++tight;
+      cluster.device.memory = (by_formula + by_count) / 2 / (1 - c.plan.memory_margin);
+      const SearchResult result = search_layouts(c, cluster, {}, {.keep = 100, .advise = false});
+      const RankedLayout& first = result.layouts.front();
+      CAPTURE(layers, batch, fastest.layout, first.layout, first.forecast.step_seconds / fastest.forecast.step_seconds);
+      CHECK(largest_peak(first.forecast.memory) == largest_peak(memory_of(first.config, cluster)));
+      for (size_t i = 0; i + 1 < result.layouts.size(); ++i)
+        CHECK(ranking_seconds(result.layouts[i].forecast) <= ranking_seconds(result.layouts[i + 1].forecast) * (1 + 1e-12));
+      behind += first.layout != fastest.layout ? 1 : 0;
+    }
+  CAPTURE(tight, behind);
+  CHECK(behind >= 1);
+}
+
 TEST_CASE("if nothing fits, the advice makes the model fit") {
   const ClusterConfig cluster = h100(1);
   Config config = llama_405b();
@@ -497,7 +521,9 @@ TEST_CASE("a slower layout states the reason") {
   other.forecast.parts = {.compute = 7, .bubble = 4, .tensor = 1};
   REQUIRE(slowdown_reason(other, best) == "20.0 % slower: bubble 4.00 s against 1.00 s (16 micro-batches on 4 pipeline ranks, 1f1b)");
   other.forecast.parts = {.compute = 8, .bubble = 1, .tensor = 1, .reduce = 2};
-  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: gradient reduction 2.00 s against 0.00 us (ZeRO-0 over 1 data rank)");
+  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: gradient reduction 2.00 s against none (ZeRO-0 over 1 data rank)");
+  other.forecast.tight = true;
+  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: gradient reduction 2.00 s against none (ZeRO-0 over 1 data rank), tight");
   other.forecast = best.forecast;
   other.forecast.memory = {{.peak = 60e9}};
   REQUIRE(slowdown_reason(other, best) == "equally fast; needs 60.0 GB, the best 50.0 GB");

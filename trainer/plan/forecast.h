@@ -43,7 +43,8 @@ struct Forecast {
   int worst_rank = 0;  ///< pipeline rank with the highest peak
 };
 
-/// Step time only. Takes less than a microsecond per stage and simulated micro-batch; of a long schedule few are simulated (step_times). `config` and `cluster` are resolved.
+/// Step time only. Takes less than a microsecond per stage and simulated micro-batch; of a long schedule few are simulated (step_times). `config` and
+/// `cluster` are resolved.
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster);
 /// Only step_seconds of forecast_time(), in half the time. `costs`: result of step_costs(config, cluster, ...). `schedule`: step_schedule(config).
 double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs, StepSchedule& schedule);

@@ -42,6 +42,9 @@ NodeSearch search_nodes(const Config& config, const ClusterConfig& cluster, cons
     if (search.counts[last].device_hours < search.counts[search.cheapest].device_hours) search.cheapest = last;
     if (tokens_per_second(search.counts[last]) > tokens_per_second(search.counts[search.fastest])) search.fastest = last;
   }
+  if (search.counts.empty()) return search;
+  NodeCount& cheapest = search.counts[search.cheapest];  // only for this one, because batches are found by further searches
+  cheapest.found.batches = batches_without_idle_ranks(config, cheapest.cluster, cheapest.best().forecast);
   return search;
 }
 

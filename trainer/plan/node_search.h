@@ -28,7 +28,8 @@ struct NodeSearch {
 };
 
 /// Searches layouts on the smallest number of nodes on which the model fits, and on the powers of two above it up to kMostTimesFewest times as many,
-/// with the same global batch. Numbers of nodes on which no layout is legal or fits are left out. `progress`: as in search_layouts().
+/// with the same global batch. Numbers of nodes on which no layout is legal or fits are left out. Better batches are looked for on the cheapest number
+/// of nodes. `progress`: as in search_layouts().
 NodeSearch search_nodes(const Config& config, const ClusterConfig& cluster, const std::function<void(double)>& progress = {});
 
 /// Table of the numbers of nodes.

@@ -16,8 +16,9 @@
 namespace trireme {
 namespace {
 
-/// Time with two decimals, for reasons.
+/// Time with two decimals, for reasons; "none" if they are zeros.
 std::string rounded_text(double seconds) {
+  if (seconds < 5e-9) return "none";
   return seconds >= 0.1 ? print("%.2f s", seconds) : seconds >= 1e-4 ? print("%.2f ms", seconds * 1e3) : print("%.2f us", seconds * 1e6);
 }
 std::string gigabytes(double bytes) { return bytes >= 1e9 ? print("%.1f GB", bytes / 1e9) : print("%.1f MB", bytes / 1e6); }
@@ -75,22 +76,23 @@ const SlowdownCause kSlowdownCauses[] = {
 }  // namespace
 
 std::string slowdown_reason(const RankedLayout& layout, const RankedLayout& best) {
-  const Forecast &mine = layout.forecast, &its = best.forecast;
-  const double slower = mine.step_seconds / its.step_seconds - 1;
-  if (mine.tight && !its.tight && slower < 5e-4)
+  const Forecast &here = layout.forecast, &first = best.forecast;
+  const double slower = here.step_seconds / first.step_seconds - 1;
+  if (here.tight && !first.tight && slower < 5e-4)
     return concat(
         slower < -5e-4 ? concat(print("%.1f %% faster", -slower * 100), ", but tight: needs ") : std::string("equally fast, but tight: needs "),
-        gigabytes(largest_peak(mine.memory)), " of ", gigabytes(mine.memory_limit));
+        gigabytes(largest_peak(here.memory)), " of ", gigabytes(here.memory_limit));
+  const char* tight = here.tight ? ", tight" : "";
   if (slower < 5e-4) {
     const auto need = [](const Forecast& f) { return gigabytes(largest_peak(f.memory)); };
-    return concat("equally fast; needs ", need(mine), ", the best ", need(its));
+    return concat("equally fast; needs ", need(here), ", the best ", need(first), tight);
   }
   const SlowdownCause* most = kSlowdownCauses;
-  const auto growth = [&](const SlowdownCause& part) { return mine.parts.*part.seconds - its.parts.*part.seconds; };
+  const auto growth = [&](const SlowdownCause& part) { return here.parts.*part.seconds - first.parts.*part.seconds; };
   for (const SlowdownCause& part : kSlowdownCauses)
     if (growth(part) > growth(*most)) most = &part;
-  return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", rounded_text(mine.parts.*most->seconds), " against ",
-                rounded_text(its.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")");
+  return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", rounded_text(here.parts.*most->seconds), " against ",
+                rounded_text(first.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")", tight);
 }
 
 std::string winning_reason(const SearchResult& result) {
@@ -114,11 +116,18 @@ std::string winning_reason(const SearchResult& result) {
     gains += concat(gains.empty() ? " it saves " : " and ", rounded_text(saved[i].first), " of ", saved[i].second);
   if (-saved.back().first > least)
     losses = concat(gains.empty() ? " it" : " but", " spends ", rounded_text(-saved.back().first), " more on ", saved.back().second);
+  const auto by = [](double seconds, const char* than) { return concat(" takes ", rounded_text(seconds), than); };
   std::string first = concat(
-      best.layout, faster > least ? concat(" takes ", rounded_text(faster), " less per step than ") : std::string(" is as fast as "), other.layout,
-      found == result.layouts.end() ? ", the next layout" : ", the next one with another tensor degree, pipeline degree or schedule");
+      best.layout,
+      faster > least    ? by(faster, " less per step than ")
+      : faster < -least ? by(-faster, " more per step than ")
+                        : std::string(" is as fast as "),
+      other.layout, found == result.layouts.end() ? ", the next layout" : ", the next one with another tensor degree, pipeline degree or schedule");
   if (!gains.empty() || !losses.empty()) first += ":" + gains + losses;
   const auto need = [](const RankedLayout& layout) { return gigabytes(largest_peak(layout.forecast.memory)); };
+  if (other.forecast.tight && !best.forecast.tight && faster <= least)
+    return concat(first, ". The other one is ", faster < -least ? "faster, but " : "", "tight: it needs ", need(other), " of a device's ",
+                  gigabytes(other.forecast.memory_limit), ", and ", best.layout, " ", need(best), ".");
   return concat(first, ". It needs ", need(best), " of a device's ", gigabytes(best.forecast.memory_limit), ", and the other one ", need(other), ".");
 }
 

@@ -102,6 +102,12 @@ std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfi
   return better;
 }
 
+std::vector<BetterBatch> batches_without_idle_ranks(const Config& config, const ClusterConfig& cluster, const Forecast& best) {
+  constexpr double kIdle = 0.05;
+  if (best.bubble < kIdle || config.training.global_batch_size % cluster.devices() == 0) return {};
+  return better_batches(config, cluster, best.tokens_per_second_per_device);
+}
+
 std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& cluster) {
   std::vector<Remedy> out;
   if (const std::optional<int64_t> nodes = enough_nodes(config, cluster)) {

@@ -309,10 +309,13 @@ std::string search_text(const SearchResult& result) {
   std::istringstream table(table_of(rows));
   std::string line;
   for (size_t i = 0; std::getline(table, line); ++i) text += line + reasons[i] + "\n";
-  for (const BetterBatch& better : result.layouts.empty() ? std::vector<BetterBatch>() : result.batches)
-    text += concat("ranks idle with this batch: training.global_batch_size ", better.batch, " gives ",
-                   print("%.2f", better.tokens_per_second_per_device / result.layouts.front().forecast.tokens_per_second_per_device),
-                   " times the tokens/s per device, with ", better.layout, "\n");
+  if (!result.layouts.empty() && !result.batches.empty()) {
+    text += "ranks idle with this batch:\n";
+    for (const BetterBatch& better : result.batches)
+      text += concat("  training.global_batch_size ", better.batch, " gives ",
+                     print("%.2f", better.tokens_per_second_per_device / result.layouts.front().forecast.tokens_per_second_per_device),
+                     " times the tokens/s per device, with ", better.layout, "\n");
+  }
   return result.advice.empty() ? text : text + result.advice + "\n";
 }
 

@@ -1,15 +1,12 @@
 #include "trainer/plan/search.h"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <optional>
-#include <thread>
+#include <set>
 #include <tuple>
 
 #include "kernels/core/check.h"
@@ -17,6 +14,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/machine.h"
+#include "trainer/plan/in_parallel.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/step_bound.h"
@@ -85,29 +83,6 @@ struct Evaluation {
   std::vector<RankBytes> whole;  ///< memory without sharding
   std::vector<Sharding> shardings;
 };
-
-/// Calls work(i, worker) for every i below `count`, on one thread for each worker. Rethrows the first error.
-template <class Work>
-void in_parallel(size_t count, std::deque<Worker>& workers, const Work& work) {
-  std::atomic<size_t> next = 0;
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto run = [&](Worker& worker) {
-    try {
-      for (size_t i = next++; i < count; i = next++) work(i, worker);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      next = count;
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t w = 1; w < std::min(count, workers.size()); ++w) threads.emplace_back(run, std::ref(workers[w]));
-    run(workers.front());
-  }
-  if (error) std::rethrow_exception(error);
-}
 
 class Search {
  public:
@@ -351,16 +326,26 @@ RankedLayout Search::ranked(const Found& found) const {
   return {config, with_layout_of(given_, config), name_of(found.layout), forecast, ""};
 }
 
-/// Counts the memory of the best layout, for which devices will be rented. A layout that then does not fit is skipped.
+/// Counts the memory of the best layout, for which devices will be rented. A layout that then does not fit is skipped. One that then is tight goes
+/// behind the roomy ones that are nearly as fast, of which the first is counted in turn.
 void Search::finish(SearchResult& result) {
   std::vector<Found> list = best_;
   for (const auto& [group, found] : best_of_group_)
     if (std::none_of(best_.begin(), best_.end(), [&, g = group](const Found& f) { return f.group == g; })) list.push_back(found);
   std::sort(list.begin(), list.end(), before);
-  for (const Found& found : list) {
-    RankedLayout layout = ranked(found);
-    if (result.layouts.empty()) set_memory(layout.forecast, memory_of(layout.config, cluster_), limit_, given_.plan.memory_margin);
-    (layout.forecast.fits ? result.layouts : result.too_large).push_back(std::move(layout));
+  for (const Found& found : list) result.layouts.push_back(ranked(found));
+  std::set<std::string> counted;
+  while (!result.layouts.empty() && !counted.contains(result.layouts.front().layout)) {
+    RankedLayout layout = std::move(result.layouts.front());
+    result.layouts.erase(result.layouts.begin());
+    set_memory(layout.forecast, memory_of(layout.config, cluster_), limit_, given_.plan.memory_margin);
+    counted.insert(layout.layout);
+    if (!layout.forecast.fits) {
+      result.too_large.push_back(std::move(layout));
+      continue;
+    }
+    const auto slower = [&](const RankedLayout& other) { return ranking_seconds(other.forecast) >= ranking_seconds(layout.forecast); };
+    result.layouts.insert(std::ranges::find_if(result.layouts, slower), std::move(layout));
   }
   for (const auto& [group, found] : nearest_of_group_)
     if (!best_of_group_.contains(group)) result.too_large.push_back(ranked(found));
@@ -379,7 +364,7 @@ SearchResult Search::run(const std::function<void(double)>& progress) {
     const size_t count = std::min(together, nodes_.size() - first);
     in_parallel(count, workers_, [&](size_t i, Worker& worker) { evaluations[i] = evaluate(nodes_[first + i], worker); });
     for (size_t i = 0; i < count; ++i) add(nodes_[first + i], std::move(evaluations[i]));
-    if (progress) progress(static_cast<double>(first) / static_cast<double>(nodes_.size()));
+    if (progress) progress(static_cast<double>(first + count) / static_cast<double>(nodes_.size()));
   }
   finish(result);
   result.legal = legal_;
@@ -399,10 +384,7 @@ SearchResult search_layouts(const Config& config, const ClusterConfig& cluster, 
   if (!options.advise) return result;
   if (result.legal == 0) result.batches = better_batches(config, cluster, 0);
   if (!result.layouts.empty()) {
-    constexpr double kIdle = 0.05;
-    const Forecast& best = result.layouts.front().forecast;
-    if (best.bubble >= kIdle && config.training.global_batch_size % cluster.devices() != 0)
-      result.batches = better_batches(config, cluster, best.tokens_per_second_per_device);
+    result.batches = batches_without_idle_ranks(config, cluster, result.layouts.front().forecast);
     return result;
   }
   result.remedies = find_remedies(config, cluster);

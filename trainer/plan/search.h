@@ -32,8 +32,9 @@ struct BetterBatch {
 };
 
 struct SearchResult {
-  /// Layouts that fit, fastest first, but tight ones behind roomy ones that are at most 2 % slower (ranking_seconds); ties by lower memory. Layouts that differ only in virtual stages, replicas and sequence parallelism form a
-  /// family, represented by its best. Contains the best families, and the best layout of each (tensor, pipeline) that is not among them.
+  /// Layouts that fit, fastest first, but tight ones behind roomy ones that are at most 2 % slower (ranking_seconds); ties by lower memory. Layouts
+  /// that differ only in virtual stages, replicas and sequence parallelism form a family, represented by its best. Contains the best families, and
+  /// the best layout of each (tensor, pipeline) that is not among them.
   std::vector<RankedLayout> layouts;
   std::vector<RankedLayout>
       too_large;                 ///< smallest first: for each (tensor, pipeline) without a fit the closest one, and those that counted memory rejects
@@ -48,7 +49,7 @@ struct SearchResult {
 struct SearchOptions {
   size_t keep = 10;    ///< number of best families to keep
   bool prune = true;   ///< false: forecast every layout (for the test that pruning is exact)
-  size_t threads = 0;  ///< 0: one for each core of the machine; the result does not depend on it
+  size_t threads = 0;  ///< 0: usable_cores(); the result does not depend on it
   bool advise = true;  ///< look for remedies if nothing fits, and for better batches if ranks idle
 };
 
@@ -74,5 +75,8 @@ std::optional<int64_t> fewest_nodes(const Config& config, const ClusterConfig& c
 /// The nearest smaller and the nearest larger global batch size with which the fastest layout processes at least 2 % more than `rate` tokens per second
 /// and device. Tried are multiples of divisors of the number of devices, within a factor of two, or for a rate of 0 (no legal layout) all next ones.
 std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfig& cluster, double rate);
+
+/// better_batches() if ranks idle for 5 % of the best layout's step or more, and the batch is not a multiple of the devices; otherwise none.
+std::vector<BetterBatch> batches_without_idle_ranks(const Config& config, const ClusterConfig& cluster, const Forecast& best);
 
 }  // namespace trireme

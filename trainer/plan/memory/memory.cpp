@@ -33,10 +33,6 @@ RankBytes counted(const RankMemory& memory) {
   return bytes;
 }
 
-}  // namespace
-
-namespace {
-
 /// Adds the token ids and targets, which a rank has of all its micro-batches during the whole run, of micro-batches that were not counted.
 void add_microbatches(RankMemory& memory, const Config& config, int microbatches) {
   const int64_t buffers = config.data.document_mask ? 4 : 2;

@@ -59,7 +59,7 @@ class Ranks {
         shape_(profile_shape(config)),
         layer_(layer_bytes(config, memory, fused)),
         recompute_(recompute_policy(config)) {}
-  std::vector<RankBytes> all(const ActionLists& plan) const;
+  std::vector<RankBytes> all(const ActionLists& lists) const;
 
  private:
   StackStage stage(int index, bool first_stage_is_local) const;
@@ -125,17 +125,17 @@ double Ranks::most_activations(const ActionList& list, const std::vector<StackSt
   return most;
 }
 
-std::vector<RankBytes> Ranks::all(const ActionLists& plan) const {
-  const std::vector<int> stage_rank = stage_ranks(plan);
+std::vector<RankBytes> Ranks::all(const ActionLists& lists) const {
+  const std::vector<int> stage_rank = stage_ranks(lists);
   std::vector<StackStage> stages;
   for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, stage_rank[static_cast<size_t>(s)] == stage_rank.front()));
   std::vector<RankBytes> ranks;
-  for (size_t r = 0; r < plan.size(); ++r) {
+  for (size_t r = 0; r < lists.size(); ++r) {
     double parameters = 0;
     for (size_t s = 0; s < stages.size(); ++s)
       if (stage_rank[s] == static_cast<int>(r)) parameters += stages[s].parameters;
     RankBytes bytes = states(parameters);
-    bytes.activations = memory_.fragmentation * most_activations(plan[r], stages);
+    bytes.activations = memory_.fragmentation * most_activations(lists[r], stages);
     bytes.runtime = memory_.runtime;
     bytes.peak = bytes.parameters + bytes.gradients + bytes.optimizer + bytes.activations + bytes.other + bytes.runtime;
     ranks.push_back(bytes);

@@ -57,7 +57,7 @@ struct StageMemory {
 class StageMemoryModel {
  public:
   StageMemoryModel(const Config& config, PartProfiles& profiles);
-  std::vector<RankBytes> ranks(const ActionLists& plan);
+  std::vector<RankBytes> ranks(const ActionLists& lists);
 
  private:
   bool alike(const StageRange& before, const StageRange& here) const;
@@ -323,8 +323,8 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   return bytes;
 }
 
-std::vector<RankBytes> StageMemoryModel::ranks(const ActionLists& plan) {
-  const std::vector<int> stage_rank = stage_ranks(plan);
+std::vector<RankBytes> StageMemoryModel::ranks(const ActionLists& lists) {
+  const std::vector<int> stage_rank = stage_ranks(lists);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
   std::deque<StageMemory> different;  // one entry for consecutive equal stages
   std::vector<const StageMemory*> stages;
@@ -332,8 +332,15 @@ std::vector<RankBytes> StageMemoryModel::ranks(const ActionLists& plan) {
   for (size_t s = 0; s < ranges.size(); ++s)
     stages.push_back(s > 0 && alike(ranges[s - 1], ranges[s]) ? stages.back() : &different.emplace_back(stage(ranges[s], neighbours)));
   std::vector<RankBytes> ranks;
-  for (int r = 0; r < static_cast<int>(plan.size()); ++r) ranks.push_back(rank(plan[static_cast<size_t>(r)], stages, stage_rank, r));
+  for (int r = 0; r < static_cast<int>(lists.size()); ++r) ranks.push_back(rank(lists[static_cast<size_t>(r)], stages, stage_rank, r));
   return ranks;
+}
+
+/// Number of micro-batches of with_steady_microbatches().
+int64_t steady_microbatches(const Config& config) {
+  const bool differ = config.resilience.rebalance != Rebalance::kNone || !config.resilience.reroute.empty();
+  if (config.parallel.schedule == "file" || config.parallel.schedule == "gpipe" || differ) return microbatches_of(config);
+  return steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
 }
 
 }  // namespace
@@ -347,17 +354,6 @@ int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches) {
   const int64_t fewer_large = std::min(kOfEach, large), fewer = fewer_large + std::min(kOfEach, groups - large);
   return fewer * (microbatches / groups) + fewer_large;
 }
-
-namespace {
-
-/// Number of micro-batches of with_steady_microbatches().
-int64_t steady_microbatches(const Config& config) {
-  const bool differ = config.resilience.rebalance != Rebalance::kNone || !config.resilience.reroute.empty();
-  if (config.parallel.schedule == "file" || config.parallel.schedule == "gpipe" || differ) return microbatches_of(config);
-  return steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
-}
-
-}  // namespace
 
 Config with_steady_microbatches(const Config& config) {
   Config fewer = config;
