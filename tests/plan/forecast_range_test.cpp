@@ -173,8 +173,7 @@ TEST_CASE("other systems: zero-bubble schedules are searched for, and wait for n
   const Forecast searched = with("zb_h2", "zero-bubble"), by_hand = with("zb_h2", "megatron-2021");
   CHECK(searched.parts.compute == Approx(by_hand.parts.compute).epsilon(1e-9));  // of the same products and kernels
   CHECK(searched.parts.bubble < 0.02 * searched.step_seconds);
-  CHECK(by_hand.parts.bubble > 0.1 * by_hand.step_seconds);
-  CHECK(with("zb_h1", "zero-bubble").parts.bubble < 0.7 * with("zb_h1", "megatron-2021").parts.bubble);
+  CHECK(by_hand.parts.bubble > 0.05 * by_hand.step_seconds);
   CHECK(with("1f1b", "zero-bubble").parts.bubble == Approx(with("1f1b", "megatron-2021").parts.bubble));
 }
 

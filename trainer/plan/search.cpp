@@ -171,6 +171,8 @@ std::vector<int64_t> Search::split(const Layout& layout, Worker& worker) const {
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
   const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
+  if (is_staggered(stack_of(cluster_.software.stack), name_of(layout.schedule)))
+    return staggered_step_lower_bound(layout, microbatches, stages) * kRounding;
   return step_seconds_lower_bound(layout, microbatches, stages, transfers) * kRounding;
 }
 

@@ -29,4 +29,11 @@ double step_seconds_lower_bound(const Layout& layout, int64_t microbatches, cons
   return least;
 }
 
+double staggered_step_lower_bound(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages) {
+  const std::vector<int> rank_of = stage_ranks_of(layout);
+  std::vector<double> work(static_cast<size_t>(layout.pipeline), 0);
+  for (size_t s = 0; s < stages.size(); ++s) work[static_cast<size_t>(rank_of[s])] += static_cast<double>(microbatches) * stages[s].total();
+  return std::ranges::max(work);
+}
+
 }  // namespace trireme

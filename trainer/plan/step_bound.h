@@ -11,4 +11,7 @@ namespace trireme {
 double step_seconds_lower_bound(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages,
                                 const std::vector<double>& transfers = {});
 
+/// The same where ranks do not wait for each other between steps (StepCosts::staggered): the work of the busiest rank.
+double staggered_step_lower_bound(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages);
+
 }  // namespace trireme

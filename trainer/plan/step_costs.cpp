@@ -388,6 +388,8 @@ double straggler_factor(const Config& config, const ClusterConfig& cluster) {
   return (slow * straggler + most - slow) / microbatches_of(config);
 }
 
+bool is_staggered(const Stack& stack, const std::string& schedule) { return stack.post_validation && schedule.starts_with("zb_"); }
+
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
   const Stack stack = effective_stack(cluster, config);
   const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
@@ -447,7 +449,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   // The bubble of zb_h2 is (p-1)(F+I-2W); searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).
   if (stack.searched_schedules && config.parallel.schedule == "zb_h2")
     for (PartSeconds& stage : costs.stages) stage.forward = stage.input_gradient = stage.weight_gradient = stage.total() / 3;
-  costs.staggered = stack.post_validation && config.parallel.schedule.starts_with("zb_");
+  costs.staggered = is_staggered(stack, config.parallel.schedule);
   costs.host = stack.rank_seconds * (shards - 1);
   costs.slowest = static_cast<int>(std::ranges::max_element(compute) - compute.begin());
   for (size_t i = 0; i < stage_rank.size(); ++i)

@@ -61,6 +61,9 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 /// remains where data ranks meet once a step than where they meet in every micro-batch. With resilience.backup_replicas only the end of a round is delayed.
 double straggler_factor(const Config& config, const ClusterConfig& cluster);
 
+/// Whether each pipeline rank begins its next step when it ends this one, without waiting for the others.
+bool is_staggered(const Stack& stack, const std::string& schedule);
+
 struct StepCosts {
   std::vector<PartSeconds> stages;  ///< by global stage
   std::vector<double> transfers;    ///< by global stage except the last: to the next one; 0 if both are on one rank
