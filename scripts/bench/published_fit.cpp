@@ -154,7 +154,10 @@ std::vector<double> sizes_of(const std::vector<double>& errors) {
 
 void print(const std::string& name, const std::vector<double>& errors) {
   if (errors.empty()) return;
-  std::cout << std::left << std::setw(92) << name.substr(0, 91) << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1)
+  // A long name keeps its ends: the system, and the table.
+  constexpr size_t kWidth = 92, kFirst = 30;
+  const std::string text = name.size() < kWidth ? name : concat(name.substr(0, kFirst), "...", name.substr(name.size() - (kWidth - kFirst - 4)));
+  std::cout << std::left << std::setw(kWidth) << text << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1)
             << std::setw(9) << 100 * published::quantile(sizes_of(errors), 0.5) << std::setw(9) << 100 * published::quantile(sizes_of(errors), 0.9)
             << std::setw(9) << 100 * published::quantile(errors, 0.5) << '\n';
 }
