@@ -191,6 +191,23 @@ TEST_CASE("memory counted with few micro-batches equals that with all of them") 
   compare_with_all_microbatches(config);
 }
 
+TEST_CASE("memory of steps that clip samples is counted with all micro-batches") {
+  Config c = base("llama");
+  c.model.layers = 8;
+  c.model.hidden_size = 256;
+  c.model.heads = 4;
+  c.training.sequence_length = 64;
+  c.training.micro_batch_size = 1;
+  c.parallel.pipeline = GENERATE(2, 4);
+  c.parallel.data = 1;
+  c.training.global_batch_size = 67;
+  c.security.privacy.clip = 1.0;
+  c.security.privacy.noise = 1.0;
+  c.security.privacy.delta = 1e-6;
+  c.security.privacy.key_file = "unused";
+  compare_with_all_microbatches(resolve(c));
+}
+
 TEST_CASE("memory by formula equals counted memory: sharding") {
   Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
   c.parallel.data = 4;

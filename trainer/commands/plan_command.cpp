@@ -393,7 +393,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("--cluster-set", arguments->cluster_sets, "Override a key of the cluster file: key.path=value; may be repeated")
       ->allow_extra_args(false);
   add_text(*command, "--nodes", arguments->nodes, nodes_of,
-           "Number of nodes, instead of the cluster's; auto: the number that the layout needs, or with --search the cheapest one per token");
+           "Number of nodes, instead of the cluster's; auto: the number that the layout needs, or with --search the cheapest one of those that it tries");
   CLI::Option* search = command->add_flag("--search", arguments->search, "Rank all legal layouts on the cluster's devices by forecast time");
   add_text(*command, "--output", arguments->output, path, "Write the best layout's configuration to this file")->needs(search);
   add_text(*command, "--tokens", arguments->tokens, tokens_of, "Also report time, cost and energy of training on this number of tokens");

@@ -338,7 +338,7 @@ std::vector<RankBytes> StageMemoryModel::ranks(const ActionLists& lists) {
 
 /// Number of micro-batches of with_steady_microbatches().
 int64_t steady_microbatches(const Config& config) {
-  const bool differ = config.resilience.rebalance != Rebalance::kNone || !config.resilience.reroute.empty();
+  const bool differ = config.resilience.rebalance != Rebalance::kNone || !config.resilience.reroute.empty() || is_private(config.security);
   if (config.parallel.schedule == "file" || config.parallel.schedule == "gpipe" || differ) return microbatches_of(config);
   return steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
 }
