@@ -392,8 +392,9 @@ void add_plan_command(CLI::App& app, int& exit_code) {
            "Cluster file, or a built-in device type (nodes of 8): A100-40GB | A100 | H100 | H200 | B200 | cpu");
   command->add_option("--cluster-set", arguments->cluster_sets, "Override a key of the cluster file: key.path=value; may be repeated")
       ->allow_extra_args(false);
-  add_text(*command, "--nodes", arguments->nodes, nodes_of,
-           "Number of nodes, instead of the cluster's; auto: the number that the layout needs, or with --search the cheapest one of those that it tries");
+  add_text(
+      *command, "--nodes", arguments->nodes, nodes_of,
+      "Number of nodes, instead of the cluster's; auto: the number that the layout needs, or with --search the cheapest one of those that it tries");
   CLI::Option* search = command->add_flag("--search", arguments->search, "Rank all legal layouts on the cluster's devices by forecast time");
   add_text(*command, "--output", arguments->output, path, "Write the best layout's configuration to this file")->needs(search);
   add_text(*command, "--tokens", arguments->tokens, tokens_of, "Also report time, cost and energy of training on this number of tokens");
