@@ -30,7 +30,8 @@ std::vector<ListedThread> threads_of(pid_t process) {
     threads.push_back({std::atoi(task->path().filename().c_str()), printable(name)});
   }
   if (threads.empty()) throw MissingFileError(concat("there is no process ", process, " on this host"));
-  std::ranges::sort(threads, {}, &ListedThread::id);
+  // The main thread first: ids start again from the beginning when they reach the largest one, so a later thread may have a smaller id.
+  std::ranges::sort(threads, {}, [&](const ListedThread& thread) { return std::pair(thread.id != process, thread.id); });
   return threads;
 }
 
