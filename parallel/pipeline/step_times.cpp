@@ -25,7 +25,7 @@ class TickSimulation {
   TickSimulation(const ActionLists& lists, const std::vector<int>& stage_rank, std::vector<StageTicks> stages, int microbatches);
 
   struct Rank {
-    Ticks begin = 0, end = kNever;  ///< of its first and last compute that takes time
+    Ticks begin = 0, end = kNever;  ///< begin of its first and end of its last compute that takes time
   };
   const std::vector<Rank>& ranks() const { return ranks_; }
   int64_t actions() const { return actions_; }

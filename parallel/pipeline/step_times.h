@@ -37,7 +37,7 @@ class StepSchedule {
 
 struct StepTimes {
   struct Rank {
-    double begin = 0, end = 0;  ///< of the rank's first and last compute that takes time; 0 if it has none
+    double begin = 0, end = 0;  ///< begin of the rank's first and end of its last compute that takes time; 0 if it has none
   };
   std::vector<Rank> ranks;     ///< by pipeline rank
   double barrier_seconds = 0;  ///< as in Simulation

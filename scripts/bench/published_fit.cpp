@@ -146,21 +146,9 @@ void fit(std::vector<Parameter>& parameters, const Runs& runs) {
   for (const Parameter& parameter : parameters) parameter.apply();
 }
 
-std::vector<double> sizes_of(const std::vector<double>& errors) {
-  std::vector<double> sizes;
-  for (const double error : errors) sizes.push_back(std::abs(error));
-  return sizes;
-}
+constexpr int kWidth = 92;  ///< of the column of names
 
-void print(const std::string& name, const std::vector<double>& errors) {
-  if (errors.empty()) return;
-  // A long name keeps its ends: the system, and the table.
-  constexpr size_t kWidth = 92, kFirst = 30;
-  const std::string text = name.size() < kWidth ? name : concat(name.substr(0, kFirst), "...", name.substr(name.size() - (kWidth - kFirst - 4)));
-  std::cout << std::left << std::setw(kWidth) << text << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1)
-            << std::setw(9) << 100 * published::quantile(sizes_of(errors), 0.5) << std::setw(9) << 100 * published::quantile(sizes_of(errors), 0.9)
-            << std::setw(9) << 100 * published::quantile(errors, 0.5) << '\n';
-}
+void print(const std::string& name, const std::vector<double>& errors) { published::print_errors(name, kWidth, errors); }
 
 Runs timed_runs(const published::Rows& rows) {
   Runs runs;
@@ -169,33 +157,37 @@ Runs timed_runs(const published::Rows& rows) {
   return runs;
 }
 
-/// Errors of the forecasts of runs whose table was left out of the fit.
-struct LeftOut {
-  std::map<std::string, std::vector<double>> by_table, by_stack;  ///< tables as "stack: table"
-  std::vector<double> all;
-  std::map<const published::Run*, double> by_run;
-};
+using Errors = std::map<const published::Run*, double>;  ///< in the order of the file
+using Group = std::function<std::string(const published::Run&)>;
 
-LeftOut leave_out(const Runs& runs, const std::vector<Parameter>& fitted) {
-  std::map<std::string, Runs> tables;
-  for (const published::Run* run : runs) tables[concat(stack_name(*run), ": ", run->table)].push_back(run);
-  LeftOut result;
-  for (const auto& [table, left_out] : tables) {
+std::string table_name(const published::Run& run) { return concat(stack_name(run), ": ", run.table); }
+
+/// Leaves each group of runs out in turn, fits all figures anew without it, and forecasts its runs.
+Errors leave_out(const Runs& runs, const std::vector<Parameter>& fitted, const Group& group) {
+  std::map<std::string, Runs> groups;
+  for (const published::Run* run : runs) groups[group(*run)].push_back(run);
+  Errors errors;
+  for (const auto& [name, left_out] : groups) {
     Runs others;
-    std::ranges::copy_if(runs, std::back_inserter(others),
-                         [&](const published::Run* run) { return std::ranges::find(left_out, run) == left_out.end(); });
+    std::ranges::copy_if(runs, std::back_inserter(others), [&, name = name](const published::Run* run) { return group(*run) != name; });
     std::vector<Parameter> again = fitted;
     fit(again, others);
-    for (const published::Run* run : left_out) {
-      const double error = ratio_of(*run) - 1;
-      result.by_table[table].push_back(error);
-      result.by_stack[stack_name(*run)].push_back(error);
-      result.all.push_back(error);
-      result.by_run[run] = error;
-    }
+    for (const published::Run* run : left_out) errors[run] = ratio_of(*run) - 1;
   }
   for (const Parameter& parameter : fitted) parameter.apply();
-  return result;
+  return errors;
+}
+
+std::map<std::string, std::vector<double>> errors_by(const Errors& errors, const Group& group) {
+  std::map<std::string, std::vector<double>> by_group;
+  for (const auto& [run, error] : errors) by_group[group(*run)].push_back(error);
+  return by_group;
+}
+
+std::vector<double> values_of(const Errors& errors) {
+  std::vector<double> values;
+  for (const auto& [run, error] : errors) values.push_back(error);
+  return values;
 }
 
 /// Something that the forecast knows about some runs, and how to take it away.
@@ -258,9 +250,7 @@ std::vector<double> errors_without(const std::string& path, const std::function<
   }
   const Runs runs = timed_runs(rows);
   fit(fitted, runs);
-  const LeftOut left_out = leave_out(runs, fitted);
-  std::vector<double> errors;
-  for (const published::Run* run : runs) errors.push_back(left_out.by_run.at(run));
+  const std::vector<double> errors = values_of(leave_out(runs, fitted, table_name));
   for (const Stack& stack : before) stack_called(stack.name) = stack;
   return errors;
 }
@@ -271,7 +261,7 @@ void compare_mechanisms(const std::string& path) {
   const std::vector<Mechanism> all = mechanisms();
   const std::vector<double> with_all = errors_without(path, [](size_t) { return false; });
   const std::vector<double> with_none = errors_without(path, [](size_t) { return true; });
-  std::cout << std::left << std::setw(92) << "left out" << std::right << " runs   median      p90     bias  (% of the measured)\n";
+  published::print_header("left out", kWidth);
   print("all runs, all mechanisms", with_all);
   print("all runs, none", with_none);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -302,7 +292,7 @@ bool resembles_others(const published::Run& run, const Runs& runs) {
 }
 
 /// The row of a stack in seen_runs(). `within`: errors of its left-out runs that resemble others.
-std::string seen_row(const std::string& stack, const Runs& runs, const std::vector<double>& within, const LeftOut& left_out) {
+std::string seen_row(const std::string& stack, const Runs& runs, const std::vector<double>& within, const Errors& left_out) {
   RunSpan span;
   int count = 0;
   bool fp8 = false;
@@ -315,10 +305,10 @@ std::string seen_row(const std::string& stack, const Runs& runs, const std::vect
   const auto text = [](const RunSizes& sizes) {
     return concat("{", sizes.devices, ", ", sizes.hidden, ", ", sizes.sequence, ", ", sizes.microbatch, "}");
   };
-  const auto ninth = [](const std::vector<double>& errors) { return published::quantile(sizes_of(errors), 0.9); };
+  const auto ninth = [](const std::vector<double>& errors) { return published::quantile(published::sizes_of(errors), 0.9); };
   // Few errors say little: where fewer than 20 runs resemble others, those of all runs of the system and of all systems count.
   constexpr size_t kFewest = 20;
-  const double of_system = ninth(within.size() >= kFewest ? within : left_out.by_stack.at(stack)), of_all = ninth(left_out.all);
+  const double of_system = ninth(within.size() >= kFewest ? within : errors_by(left_out, stack_name).at(stack)), of_all = ninth(values_of(left_out));
   const bool own = within.size() >= kFewest || of_system > of_all;
   const double error = own ? of_system : of_all;
   return concat("{\"", stack, "\", ", count, ", {", text(span.least), ", ", text(span.most), "}, ", fp8 ? "true, " : "false, ",
@@ -350,22 +340,24 @@ int run(int argc, char** argv) {
               << fitted[p].value << std::setw(9) << given[p] << '\n';
   std::vector<double> errors;
   for (const published::Run* run : runs) errors.push_back(ratio_of(*run) - 1);
-  const LeftOut left_out = leave_out(runs, fitted);
+  const Errors left_out = leave_out(runs, fitted, table_name);
   if (each)
-    for (const auto& [run, error] : left_out.by_run)
+    for (const auto& [run, error] : left_out)
       std::cout << std::left << std::setw(64) << run->id << std::right << std::fixed << std::setprecision(1) << std::setw(8) << 100 * error << " %\n";
-  std::cout << '\n' << std::left << std::setw(92) << "left out" << std::right << " runs   median      p90     bias  (% of the measured)\n";
-  for (const auto& [table, of_table] : left_out.by_table) print(table, of_table);
   std::cout << '\n';
-  for (const auto& [stack, of_stack] : left_out.by_stack) print(stack, of_stack);
-  print("all, left out", left_out.all);
+  published::print_header("left out", kWidth);
+  for (const auto& [table, of_table] : errors_by(left_out, table_name)) print(table, of_table);
+  std::cout << '\n';
+  const auto by_stack = errors_by(left_out, stack_name);
+  for (const auto& [stack, of_stack] : by_stack) print(stack, of_stack);
+  print("all, left out", values_of(left_out));
   print("all, fitted", errors);
 
   std::cout << "\nleft out, by whether other tables of the system have such runs\n";
   std::map<std::string, std::vector<double>> within;
   std::vector<double> beyond;
   int outside = 0;
-  for (const auto& [run, error] : left_out.by_run) {
+  for (const auto& [run, error] : left_out) {
     const bool near = resembles_others(*run, runs);
     (near ? within[stack_name(*run)] : beyond).push_back(error);
     const SeenRuns& seen = *std::ranges::find(seen_runs(), stack_name(*run), &SeenRuns::stack);
@@ -373,22 +365,12 @@ int run(int argc, char** argv) {
   }
   for (const auto& [stack, of_stack] : within) print(concat("within, ", stack), of_stack);
   print("beyond", beyond);
-  std::cout << outside << " of " << left_out.by_run.size() << " runs outside their range\n\nrows of seen_runs() in trainer/plan/forecast_range.cpp\n";
-  for (const auto& [stack, of_stack] : left_out.by_stack) std::cout << seen_row(stack, runs, within[stack], left_out) << '\n';
+  std::cout << outside << " of " << left_out.size() << " runs outside their range\n\nrows of seen_runs() in trainer/plan/forecast_range.cpp\n";
+  for (const auto& [stack, of_stack] : by_stack) std::cout << seen_row(stack, runs, within[stack], left_out) << '\n';
 
-  std::vector<double> unseen;
-  for (const auto& [stack, of_stack] : left_out.by_stack) {
-    Runs others;
-    std::ranges::copy_if(runs, std::back_inserter(others), [stack = stack](const published::Run* run) { return stack_name(*run) != stack; });
-    std::vector<Parameter> again = fitted;
-    fit(again, others);
-    std::vector<double> of_system;
-    for (const published::Run* run : runs)
-      if (stack_name(*run) == stack) of_system.push_back(ratio_of(*run) - 1);
-    print(concat("system left out: ", stack), of_system);
-    unseen.insert(unseen.end(), of_system.begin(), of_system.end());
-  }
-  print("systems left out", unseen);
+  const Errors unseen = leave_out(runs, fitted, stack_name);
+  for (const auto& [stack, of_stack] : errors_by(unseen, stack_name)) print(concat("system left out: ", stack), of_stack);
+  print("systems left out", values_of(unseen));
   return 0;
 }
 

@@ -17,13 +17,7 @@ namespace {
 
 using namespace trireme;
 
-void print(const std::string& name, const std::vector<double>& errors) {
-  std::vector<double> sizes;
-  for (const double error : errors) sizes.push_back(std::abs(error));
-  std::cout << std::left << std::setw(32) << name << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1) << std::setw(9)
-            << 100 * published::quantile(sizes, 0.5) << std::setw(9) << 100 * published::quantile(sizes, 0.9) << std::setw(9)
-            << 100 * published::quantile(errors, 0.5) << '\n';
-}
+constexpr int kWidth = 32;  ///< of the column of sources
 
 }  // namespace
 
@@ -64,13 +58,12 @@ int run(int argc, char** argv) {
               << std::setprecision(3) << p.compute << " recompute " << p.recompute << " bubble " << p.bubble << " transfer " << p.transfer
               << " tensor " << p.tensor << " gather " << p.gather << " reduce " << p.reduce << " optimizer " << p.optimizer << '\n';
   }
-  std::cout << std::left << std::setw(32) << "step time" << std::right << std::setw(5) << "runs" << std::setw(9) << "median" << std::setw(9) << "p90"
-            << std::setw(9) << "bias"
-            << "  (% of the measured)\n";
-  for (const auto& [source, errors] : by_source) print(source, errors);
-  print("all", all);
-  std::cout << "\nmemory" << std::string(26, ' ') << " runs   median      p90     bias  (% of the measured)\n";
-  for (const auto& [source, errors] : memory) print(source, errors);
+  published::print_header("step time", kWidth);
+  for (const auto& [source, errors] : by_source) published::print_errors(source, kWidth, errors);
+  published::print_errors("all", kWidth, all);
+  std::cout << '\n';
+  published::print_header("memory", kWidth);
+  for (const auto& [source, errors] : memory) published::print_errors(source, kWidth, errors);
   std::cout << '\n' << misjudged.size() << " of " << rows.runs.size() << " runs misjudged\n";
   for (const std::string& line : misjudged) std::cout << "  " << line << '\n';
   if (left_out)

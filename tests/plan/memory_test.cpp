@@ -130,6 +130,17 @@ TEST_CASE("memory by formula equals counted memory: stages without layers") {
 
 namespace {
 
+/// A model whose steps of many micro-batches are counted quickly.
+Config narrow(int64_t layers) {
+  Config c = base("llama");
+  c.model.layers = layers;
+  c.model.hidden_size = 256;
+  c.model.heads = 4;
+  c.training.sequence_length = 64;
+  c.training.micro_batch_size = 1;
+  return c;
+}
+
 /// Compares memory that is counted with few micro-batches, and forecast_memory with all of them.
 void compare_with_all_microbatches(const Config& config) {
   CAPTURE(config.parallel.schedule, config.parallel.pipeline, config.parallel.zero_stage, config.training.global_batch_size);
@@ -152,12 +163,7 @@ void compare_with_all_microbatches(const Config& config) {
 }  // namespace
 
 TEST_CASE("memory counted with few micro-batches equals that with all of them: groups of every size") {
-  Config c = base("llama");
-  c.model.layers = 16;
-  c.model.hidden_size = 256;
-  c.model.heads = 4;
-  c.training.sequence_length = 64;
-  c.training.micro_batch_size = 1;
+  Config c = narrow(16);
   c.parallel.pipeline = GENERATE(3, 5, 8);
   c.parallel.schedule = "interleaved_1f1b";
   c.parallel.data = 2;
@@ -170,12 +176,7 @@ TEST_CASE("memory counted with few micro-batches equals that with all of them: g
 }
 
 TEST_CASE("memory counted with few micro-batches equals that with all of them") {
-  Config c = base("llama");
-  c.model.layers = 8;
-  c.model.hidden_size = 256;
-  c.model.heads = 4;
-  c.training.sequence_length = 64;
-  c.training.micro_batch_size = 1;
+  Config c = narrow(8);
   c.parallel.pipeline = GENERATE(1, 2, 4);
   c.parallel.schedule = GENERATE(as<std::string>{}, "gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v");
   const int zero = GENERATE(0, 2, 3);
@@ -192,12 +193,7 @@ TEST_CASE("memory counted with few micro-batches equals that with all of them") 
 }
 
 TEST_CASE("memory of steps that clip samples is counted with all micro-batches") {
-  Config c = base("llama");
-  c.model.layers = 8;
-  c.model.hidden_size = 256;
-  c.model.heads = 4;
-  c.training.sequence_length = 64;
-  c.training.micro_batch_size = 1;
+  Config c = narrow(8);
   c.parallel.pipeline = GENERATE(2, 4);
   c.parallel.data = 1;
   c.training.global_batch_size = 67;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iomanip>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -275,7 +277,6 @@ Rows read_rows(const std::string& path, bool tunes) {
       continue;
     }
     run.source = concat(run.cluster.software.stack, " ", run.cluster.device.type);
-    run.document = document_of(row.at("source"));
     run.table = table_of(row.at("source"), run.id);
     run.step_seconds = step_seconds_of(row, run.config);
     const Json result = part(row, "result");
@@ -292,9 +293,29 @@ Rows read_rows(const std::string& path, bool tunes) {
   return rows;
 }
 
+std::vector<double> sizes_of(std::vector<double> errors) {
+  for (double& error : errors) error = std::abs(error);
+  return errors;
+}
+
 double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
+}
+
+void print_header(const std::string& title, int width) {
+  std::cout << std::left << std::setw(width) << title << std::right << " runs   median      p90     bias  (% of the measured)\n";
+}
+
+void print_errors(const std::string& name, int width, const std::vector<double>& errors) {
+  if (errors.empty()) return;
+  // A long name keeps its ends: the system, and the table.
+  constexpr size_t kFirst = 30;
+  const auto room = static_cast<size_t>(width);
+  const std::string text = name.size() < room ? name : concat(name.substr(0, kFirst), "...", name.substr(name.size() - (room - kFirst - 4)));
+  std::cout << std::left << std::setw(width) << text << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1)
+            << std::setw(9) << 100 * quantile(sizes_of(errors), 0.5) << std::setw(9) << 100 * quantile(sizes_of(errors), 0.9) << std::setw(9)
+            << 100 * quantile(errors, 0.5) << '\n';
 }
 
 }  // namespace trireme::published

@@ -12,7 +12,6 @@ namespace trireme::published {
 struct Run {
   std::string id;
   std::string source;     ///< short: "llm-foundry A100"
-  std::string document;   ///< where it was published: "torchtitan benchmarks/llama3_h100_202412_torchtitan.md"
   std::string table;      ///< the part of the document whose runs were made together: "TorchTitan paper (arXiv 2410.06511 v2) Table 1"
   Config config;          ///< resolved
   ClusterConfig cluster;  ///< resolved
@@ -30,7 +29,14 @@ struct Rows {
 /// the authors say that they tuned them. Configuration and cluster do not depend on a row's result.
 Rows read_rows(const std::string& path, bool tunes = true);
 
+std::vector<double> sizes_of(std::vector<double> errors);  ///< absolute values
+
 /// The smallest value that at least `share` of the values do not exceed.
 double quantile(std::vector<double> values, double share);
+
+/// A row of a table of errors on stdout: number of runs, median and 90th percentile of their sizes, and median with sign, in percent. The first
+/// column has `width` characters. Prints no row without errors.
+void print_header(const std::string& title, int width);
+void print_errors(const std::string& name, int width, const std::vector<double>& errors);
 
 }  // namespace trireme::published

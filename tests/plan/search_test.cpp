@@ -128,7 +128,7 @@ std::vector<Layout> all_layouts(const LayoutSpace& space) {
 
 Config with_even_layers(const LayoutSpace& space, const Layout& layout) {
   const std::vector<int> rank_of = stage_ranks_of(layout);
-  return space.config(layout, balance_equal_layers(space.base().model.layers, 1, 0, 0, rank_of));
+  return space.config(layout, balance_equal_layers(space.base().model.layers, 1, 0, 0, rank_of, true));
 }
 
 /// Device memory with which this share of all layouts fits.
@@ -214,11 +214,11 @@ TEST_CASE("equal layers are split as by balance_layers, and evenly over ranks") 
     std::vector<int> rank_of(static_cast<size_t>(stages));
     std::iota(rank_of.begin(), rank_of.end(), 0);
     CAPTURE(stages, layers, first, last);
-    REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of) ==
+    REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of, true) ==
             balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages, true));
   }
   const std::vector<int> v = stage_ranks_of(ScheduleKind::kZbV, 3, 2);
-  const std::vector<int64_t> split = balance_equal_layers(9, 1, 0, 0, v);
+  const std::vector<int64_t> split = balance_equal_layers(9, 1, 0, 0, v, true);
   for (size_t r = 0; r < 3; ++r) REQUIRE(split[r] + split[5 - r] == 3);
 }
 

@@ -232,7 +232,7 @@ TEST_CASE("config: the first and the last stage may have no layers, with fewer l
 TEST_CASE("config: balance_layers") {
   using Split = std::vector<int64_t>;
   const auto uniform = [](int64_t layers, double first, double last, int64_t stages) {
-    return balance_layers(std::vector<double>(static_cast<size_t>(layers), 1.0), first, last, stages);
+    return balance_layers(std::vector<double>(static_cast<size_t>(layers), 1.0), first, last, stages, false);
   };
   CHECK(uniform(8, 0, 0, 1) == Split{8});
   CHECK(uniform(8, 0, 0, 4) == Split{2, 2, 2, 2});
@@ -251,8 +251,8 @@ TEST_CASE("config: balance_layers") {
   CHECK(open_ended(6, 4, 4, 4) == Split{0, 3, 3, 0});
   CHECK(open_ended(2, 1, 1, 2) == Split{1, 1});
   CHECK(open_ended(1, 0, 0, 1) == Split{1});
-  CHECK(balance_layers({5, 1, 1, 1, 1, 1}, 0, 0, 2) == Split{1, 5});
-  CHECK(balance_layers({1, 1, 1, 9, 1, 1}, 0, 0, 3) == Split{3, 1, 2});
+  CHECK(balance_layers({5, 1, 1, 1, 1, 1}, 0, 0, 2, false) == Split{1, 5});
+  CHECK(balance_layers({1, 1, 1, 9, 1, 1}, 0, 0, 3, false) == Split{3, 1, 2});
 
   // Exhaustively, against every split of up to 7 uneven layers over 3 stages.
   for (int64_t layers = 3; layers <= 7; ++layers) {
@@ -271,7 +271,7 @@ TEST_CASE("config: balance_layers") {
     double best = 1e9;
     for (int64_t a = 1; a < layers - 1; ++a)
       for (int64_t b = 1; a + b < layers; ++b) best = std::min(best, largest({a, b, layers - a - b}));
-    CHECK(largest(balance_layers(cost, 2, 4, 3)) == best);
+    CHECK(largest(balance_layers(cost, 2, 4, 3, false)) == best);
     for (int64_t a = 0; a < layers; ++a)
       for (int64_t b = 1; a + b <= layers; ++b) best = std::min(best, largest({a, b, layers - a - b}));
     CHECK(largest(balance_layers(cost, 2, 4, 3, true)) == best);

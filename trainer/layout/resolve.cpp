@@ -86,7 +86,7 @@ std::vector<int64_t> balanced_layers(const Config& config) {
     if (part.kind == PartKind::kBlock) blocks.push_back(weights);
     if (part.kind == PartKind::kHead) head = weights;
   }
-  return balance_layers(blocks, 0, head, config.parallel.pipeline * *config.parallel.virtual_stages);
+  return balance_layers(blocks, 0, head, config.parallel.pipeline * *config.parallel.virtual_stages, false);
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ double hang_seconds(const Config& config, bool gpus, bool one_host);
 /// Contiguous split of the layers over `stages`, at least one layer each, that minimises the largest stage cost and, among those splits, the sum of
 /// squared costs (the most even split). first_extra and last_extra are added to the first and the last stage, which with `empty_ends` may have no
 /// layer. Exact; O(stages x layers^2).
-std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages,
-                                    bool empty_ends = false);
+std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages, bool empty_ends);
 
 }  // namespace trireme

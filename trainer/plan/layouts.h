@@ -59,7 +59,7 @@ std::string name_of(const Layout& layout);
 /// stage whose load including it is smallest; ties go to the stage whose rank has the smallest load, then to the last stage, which has the fewest
 /// micro-batches in flight.
 std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
-                                          bool empty_ends = true);
+                                          bool empty_ends);
 
 /// Pipeline rank of each stage.
 std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages);

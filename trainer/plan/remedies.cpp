@@ -18,7 +18,7 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   const int64_t layers = space.base().model.layers;
   const auto fits = [&](const Layout& layout) {
     const std::vector<int> rank_of = stage_ranks_of(layout);
-    const Config tried = space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of));
+    const Config tried = space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of, true));
     return largest_peak(formula_memory(tried, cluster)) <= cluster.device.memory.value();
   };
   for (const auto& [tensor, pipeline, data] : space.degrees())

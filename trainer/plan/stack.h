@@ -11,7 +11,8 @@ enum class AttentionKernel : uint8_t {
   kFused,    ///< one kernel, at the device's attention efficiency; source: Dao 2023, arXiv:2307.08691
 };
 
-/// Properties of a system as published by its authors. Figures marked "fitted" are fitted to its published runs; none is specific to a single run.
+/// Properties of a system as published by its authors. Figures marked "fitted" are fitted to published runs, some to those of several
+/// systems together; none is specific to a single run.
 struct Stack {
   const char* name;
   const char* source;

@@ -51,7 +51,7 @@ struct StageMemory {
   double lingering = 0;               ///< last gradient of a backward; its reduction ends with the first reduction of the rank's next backward
   bool begins_where_it_ends = false;  ///< the next backward adds to that same gradient first, so it waits for the reduction
   bool head_alone = false;            ///< its I adds to the gradient
-  double reduced_alone = 0;           ///< of a single-part stage: gradients while the first of its units is reduced, with the result
+  double reduced_alone = 0;           ///< gradients of a single-part stage while the first of its units is reduced, with the result
 };
 
 class StageMemoryModel {
