@@ -97,7 +97,7 @@ awk '{ t = $4 > 1 ? $4 - 1 : 1 - $4; m = $7 > 1 ? $7 - 1 : 1 - $7; if (t > wt) w
            exit !(wt <= 0.15 && wm <= 0.02) }' "$work/table" || off=1
 if [ -n "$json" ]; then
   awk 'BEGIN { print "[" }
-       { printf "%s{\"configuration\": \"%s\", \"forecast_seconds\": %s, \"measured_seconds\": %s, ", NR > 1 ? "," : "", $1, $2, $3
+       { printf "%s{\"configuration\": \"%s\", \"forecast_seconds\": %s, \"measured_seconds\": %s, ", (NR > 1 ? "," : ""), $1, $2, $3
          printf "\"forecast_bytes\": %s, \"measured_bytes\": %s}\n", $5, $6 }
        END { print "]" }' "$work/table" > "$json"
 fi
