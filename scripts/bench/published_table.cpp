@@ -63,7 +63,12 @@ int run(int argc, char** argv) {
   published::print_errors("all", kWidth, all);
   std::cout << '\n';
   published::print_header("memory", kWidth);
-  for (const auto& [source, errors] : memory) published::print_errors(source, kWidth, errors);
+  std::vector<double> all_memory;
+  for (const auto& [source, errors] : memory) {
+    published::print_errors(source, kWidth, errors);
+    all_memory.insert(all_memory.end(), errors.begin(), errors.end());
+  }
+  published::print_errors("all", kWidth, all_memory);
   std::cout << '\n' << misjudged.size() << " of " << rows.runs.size() << " runs misjudged\n";
   for (const std::string& line : misjudged) std::cout << "  " << line << '\n';
   if (left_out)

@@ -345,8 +345,8 @@ void visit(V& v, PlanConfig& c) {
   v(operation_key(
         {.key = "memory_margin",
          .doc = "Share of a device's memory that a forecast peak should leave free. A layout that leaves less is called tight, and a search ranks "
-                "it behind layouts that are at most 2 % slower. The default is the error of nine of ten forecasts of other systems' memory, and "
-                "leaves room for what Trireme only allows for, such as the GPU's driver.",
+                "it behind layouts that are at most 2 % slower. Nine of ten forecasts of other systems' memory err by less than the default, which "
+                "also leaves room for what Trireme only allows for, such as the GPU's driver.",
          .min = 0,
          .max = 0.9}),
     c.memory_margin);

@@ -15,8 +15,9 @@ namespace {
 
 /// Bytes of one layer and micro-batch on one tensor rank.
 struct Layer {
-  double all;       ///< saved without recomputation
-  double saved[3];  ///< saved, by Recompute
+  double all;           ///< saved without recomputation
+  double saved[3];      ///< saved, by Recompute
+  double gathered = 0;  ///< of a gathered input of a branch, beyond the rank's own part, if it is saved
 };
 
 /// Source: Korthikanti et al. 2022, arXiv:2205.05198, Table 2: s b h (10 + 24/t + 5 a s/(h t)), split into its terms to cover grouped-query attention
@@ -31,7 +32,8 @@ Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
   // Inputs of both norms and of the products after them, dropout masks of both branches.
   const double split = (1 + memory.copies) * 2 * packed + 2 * attended + (d.gpt2 ? 4 : memory.swiglu) * F;
   Layer layer;
-  layer.all = tokens * ((memory.masks ? 10 : 8) * row + split + scores);
+  if (memory.saves_gathered) layer.gathered = tokens * 2 * (static_cast<double>(d.D) - row);
+  layer.all = tokens * ((memory.masks ? 10 : 8) * row + split + scores) + 2 * layer.gathered;
   layer.saved[static_cast<size_t>(Recompute::kNone)] = layer.all;
   layer.saved[static_cast<size_t>(Recompute::kFull)] = tokens * 2 * row;
   double selective = layer.all - tokens * (fused ? 0 : scores);
@@ -86,7 +88,9 @@ StackStage Ranks::stage(int index, bool first_stage_is_local) const {
   for (int64_t b = 0; b < range.blocks; ++b) {
     const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];
     stage.saved += layer_.saved[static_cast<size_t>(how)];
-    stage.backward = std::max(stage.backward, ((how == Recompute::kFull ? 1 : 0) + memory_.backward) * layer_.all);
+    // A branch's input and the gradient of it by each of its first products, before their sum is scattered.
+    const double again = how == Recompute::kFull ? layer_.all : how == Recompute::kSelective ? 2 * layer_.gathered : 0;
+    stage.backward = std::max(stage.backward, again + memory_.backward * layer_.all + 2 * layer_.gathered);
   }
   // PyTorch's pipeline keeps what the loss needs until the step ends, as torchtitan's five pipelines show.
   const int kept = memory_.keeps_logits && config_.parallel.pipeline > 1 ? microbatches_of(config_) : 1;
@@ -102,7 +106,7 @@ RankBytes Ranks::states(double parameters) const {
   RankBytes bytes;
   bytes.parameters = parameters * weight / (policy_.parameters_resident ? 1 : shard);
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
-  bytes.optimizer = parameters * memory_.optimizer / shard;
+  bytes.optimizer = parameters * (memory_.optimizer + (config_.parallel.zero_stage > 0 ? memory_.reduced : 0)) / shard;
   // Two gathered layers with their gradients; embedding and head, gathered for the whole step, with the gradient of one of them.
   if (!policy_.parameters_resident) {
     const std::vector<Part>& parts = profiles_.parts();
@@ -163,10 +167,10 @@ const std::vector<StackMemory>& stack_memories() {
       {"deepspeed-zero3", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, 1e9},
       {"llm-foundry", 2, 0, 12, false, 0, 6, false, 0, 4, 1.0, 0, kAll},
       // fp32 parameters, gradients and moments, all sharded: 16 bytes. Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6.
-      {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll, true},
-      // fp32 gradient accumulators; master weights, moments and a shard of the accumulators. Queries, keys and values are made contiguous, then
-      // rotated.
-      {"nanotron", 4, 0, 16, false, 2, 8, false, 0, 8, 1.0, 0, kAll},
+      {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll, true, 0, true},
+      // fp32 gradient accumulators; master weights and moments, and with ZeRO-1 the shard that the accumulators are reduced to. Queries, keys and
+      // values are made contiguous, then rotated.
+      {"nanotron", 4, 0, 12, false, 2, 8, false, 0, 8, 1.0, 0, kAll, false, 4},
       {"llm.c", 2, 0, 12, false, 0, 6, false, 0, 2, 1.0, 0, kAll},
       {"pytorch-fsdp", 2, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
   };

@@ -24,6 +24,9 @@ struct StackMemory {
   double runtime;             ///< bytes of context, code and communicators; 0 if the published figure is the allocator's
   double live;                ///< ZeRO-3: most parameters gathered at a time, with their gradients
   bool keeps_logits = false;  ///< in a pipeline the last stage keeps the logits of all micro-batches of a step
+  double reduced = 0;         ///< bytes of reduced gradient per parameter, sharded, beside the accumulator that ZeRO-1 reduces
+  /// Sequence parallelism: the gathered inputs of both branches are saved, where Megatron gathers them again in the backward.
+  bool saves_gathered = false;
 };
 const std::vector<StackMemory>& stack_memories();
 
