@@ -228,6 +228,9 @@ std::vector<Mechanism> mechanisms() {
       {"searched schedules and updates without waiting, zero bubble",
        [](const published::Run& run) { return stack_name(run) == "zero-bubble" && run.config.parallel.schedule != "1f1b"; },
        [](Stack& stack) { stack.searched_schedules = stack.post_validation = false; }},
+      {"PyTorch's ring attention, torchtitan with context parallelism",
+       [](const published::Run& run) { return run.cluster.software.context > 1 && stack_of(stack_name(run)).ring_attention_rate > 0; },
+       [](Stack& stack) { stack.ring_attention_rate = 0; }},
       {"micro-batches tuned as by their authors",
        [](const published::Run& run) {
          return stack_name(run) == "megatron-2023" || (stack_name(run) == "megatron-2021" && run.id.starts_with("sc21-t1"));

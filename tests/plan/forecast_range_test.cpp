@@ -147,6 +147,45 @@ TEST_CASE("other systems: parts of a sequence attend to the parts before them") 
   CHECK_THROWS_WITH(forecast_time(resolve(parts), cluster), Contains("software.context=3"));
 }
 
+TEST_CASE("other systems: ring attention has its own kernels, and merges its parts through memory") {
+  // A layer of 4 sequences of 32,768 tokens on four ranks, in seconds of one rank that has a quarter of each.
+  Config config = model_of_7b();
+  config.parallel.data = 4;
+  config.parallel.zero_stage = 1;
+  config.training.sequence_length = 8192;
+  config.training.global_batch_size = 16;
+  config.training.micro_batch_size = 4;
+  config = resolve(config);
+  ClusterConfig cluster = cluster_with("torchtitan", 4);
+  const auto block = [&] { return model_seconds(config, cluster).mean_block[0]; };
+  const PartSeconds alone = block();
+  cluster.software.context = 4;
+  const PartSeconds ring = block();
+  const double elements = 4.0 * 8192 * static_cast<double>(config.model.hidden_size);
+  const Stack stack = stack_of("torchtitan");
+  const auto attention = [&](double rate) {
+    Stack other = stack;
+    other.attention_rate = rate;
+    return attention_seconds(4, 8192, static_cast<double>(config.model.heads), 128, 2, other, cluster);
+  };
+  const AttentionSeconds usual = attention(stack.attention_rate), parts = attention(stack.ring_attention_rate);
+  // Four ranks of one node gather keys and values faster than they compute, so that only work is added: FlashAttention-2 for as many pairs as four
+  // whole parts have, and 3 x 40.5 or 58.5 bytes per element.
+  CHECK(ring.forward - alone.forward == Approx(4 * parts.forward - usual.forward + elementwise_seconds(3 * 40.5 * elements, 1, cluster)));
+  CHECK(ring.input_gradient - alone.input_gradient ==
+        Approx(4 * parts.backward - usual.backward + elementwise_seconds(3 * 58.5 * elements, 1, cluster)));
+  // Keys and values of all heads come over a network whose time is that of the bytes: all but the first part's attention waits for them.
+  config.model.kv_heads = 8;
+  cluster.devices_per_node = 1;
+  cluster.nodes = 4;
+  cluster.network.bandwidth = 1e9;
+  cluster = resolve_cluster(cluster);
+  const double bytes = 2 * 2 * elements;  // of keys and values of one rank, in 16 bits
+  const PartSeconds slow = block();
+  CHECK(slow.forward > 3 * bytes / 1e9);
+  CHECK(slow.forward < 1.1 * 3 * bytes / 1e9 + 3 * parts.forward + alone.forward);
+}
+
 TEST_CASE("other systems: fp8 is for the products of the blocks, and Trireme has none") {
   const Config config = resolve(model_of_7b());
   ClusterConfig cluster = cluster_with("torchtitan");

@@ -9,6 +9,8 @@ namespace {
 constexpr double kMegatron2021Products = 0.93, kMegatron2024Products = 0.99, kPyTorchProducts = 0.82;
 /// Traffic of systems whose elementwise operations are separate kernels, relative to Trireme's.
 constexpr double kEagerTraffic = 2.14;
+/// FlashAttention-2, as fitted to llm-foundry.
+constexpr double kFlashAttention2 = 0.54;
 
 }  // namespace
 
@@ -83,7 +85,7 @@ const std::vector<Stack>& stacks() {
        .gathers_per_block = 12},  // the weights and biases of two norms and four products
       {.name = "llm-foundry",
        .source = "MosaicML llm-foundry, scripts/train/benchmarking",
-       .attention_rate = 0.54,
+       .attention_rate = kFlashAttention2,
        .product_rate = 1.05,
        .elementwise = kEagerTraffic,
        .gather_overlap = 0.075,
@@ -94,7 +96,8 @@ const std::vector<Stack>& stacks() {
        .product_rate = kPyTorchProducts,
        .elementwise = kEagerTraffic,
        .reduce_overlap = true,
-       .selective_blocks = 0.45},
+       .selective_blocks = 0.45,
+       .ring_attention_rate = kFlashAttention2},
       {.name = "nanotron",
        .source = "Hugging Face nanotron, benchmark of 2025",
        .product_rate = kPyTorchProducts,

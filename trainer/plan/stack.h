@@ -36,9 +36,13 @@ struct Stack {
   /// Zero-bubble schedules: zb_h2 is searched for with profiled times, so that their differences cost nothing.
   bool searched_schedules = false;
   bool post_validation = false;  ///< zero-bubble schedules: a rank updates its weights without waiting for the gradient norm of the others
-  double fp8_rate = 0;           ///< rate of a block's matrix products in fp8 relative to 16 bits; 0: they are in 16 bits; set by effective_stack
-  bool tf32 = false;             ///< fp32 products on tensor cores; set by effective_stack
-  bool cudnn = false;            ///< cuDNN computes attention; set by effective_stack
+  /// Context parallelism by PyTorch's ring attention (torch/distributed/tensor/experimental/_attention.py), whose FlashAttention-2 kernels have this
+  /// rate relative to the GPU's: all heads have keys and values of their own, gathered behind the first part's attention, and separate kernels add up
+  /// the parts' results in fp32. 0: attention at attention_rate, behind which keys and values arrive.
+  double ring_attention_rate = 0;
+  double fp8_rate = 0;  ///< rate of a block's matrix products in fp8 relative to 16 bits; 0: they are in 16 bits; set by effective_stack
+  bool tf32 = false;    ///< fp32 products on tensor cores; set by effective_stack
+  bool cudnn = false;   ///< cuDNN computes attention; set by effective_stack
   double scatter_overlap = gather_overlap;  ///< of the reductions, if it differs from that of the gathers; set by effective_stack
 };
 

@@ -78,9 +78,18 @@ class OperationCosts {
   /// With context parallelism a part of a sequence attends to the parts before it, whose keys and values other ranks send meanwhile. Parts are dealt out
   /// so that all ranks have the same work.
   double context_seconds(const AttentionWork& work, double attention, int64_t element) const {
-    const double parts = context_.size;
-    const double bytes = 2.0 * static_cast<double>(element * work.sequences * work.length * kv_heads_ * work.head_size) * parts;
-    return std::max(parts * attention, (work.backward ? 2 : 1) * all_gather_seconds(context_, bytes, cluster_));
+    const double parts = context_.size, head_elements = static_cast<double>(work.sequences * work.length * work.head_size);
+    const bool ring = stack_.ring_attention_rate > 0;
+    const double bytes = 2.0 * static_cast<double>(element * (ring ? work.heads : kv_heads_)) * head_elements * parts;
+    const double gather = all_gather_seconds(context_, bytes, cluster_);
+    if (!ring) return std::max(parts * attention, (work.backward ? 2 : 1) * gather);
+    // Gradients of keys and values go around in fp32, each behind the next part's attention. Bytes that are read and written for each other part and
+    // element of the queries: forward, partial results are converted to fp32 (4.5), merged (24), half of them copied (4), keys and values copied (8);
+    // backward, keys and values (8) and their gradients (16) are copied, gradients added to those of keys and values (23) and queries (11.5).
+    constexpr double kForwardBytes = 40.5, kBackwardBytes = 58.5;
+    const double merged = (parts - 1) * (work.backward ? kBackwardBytes : kForwardBytes) * static_cast<double>(work.heads) * head_elements;
+    const double gradients = work.backward ? all_gather_seconds(context_, 4.0 / static_cast<double>(element) * bytes, cluster_) : 0;
+    return std::max(attention, gather) + std::max((parts - 1) * attention, gradients) + elementwise_seconds(merged, 1, cluster_);
   }
 
   double seconds_of(const OperationRecord& operation) const {
@@ -328,6 +337,8 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
   stack.cudnn = config.kernels.attention == "cudnn";
+  if (software.context == 1) stack.ring_attention_rate = 0;
+  if (stack.ring_attention_rate > 0) stack.attention_rate = stack.ring_attention_rate;
   const bool overlap = config.parallel.overlap && !cluster.device.cores;
   stack.scatter_overlap = overlap ? stack.gather_overlap : 0;
   if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;
