@@ -89,6 +89,26 @@ TEST_CASE("memory of other systems' stacks: gathered inputs that autograd saves"
   CHECK(full_whole - full_split == Approx(kLayers * 2 * kRow + 8 * kRow - 4 * kGathered).epsilon(1e-6));
 }
 
+TEST_CASE("memory of other systems' stacks: PyTorch's shards, sums of gradients and kept logits") {
+  StackRun run("torchtitan");
+  run.config.parallel.data = 4;
+  run.config.parallel.zero_stage = 3;
+  const RankBytes shard = run.memory().front();
+  CHECK(shard.parameters == 0);
+  CHECK(shard.optimizer == Approx(3 * shard.gradients));  // 12 and 4 bytes of a quarter of the parameters
+  run.config.parallel.data = 2;
+  run.config.parallel.pipeline = 2;
+  run.config.parallel.zero_stage = 1;
+  const auto last = [&](int64_t batch) {
+    run.config.training.global_batch_size = batch;
+    return run.memory().back();
+  };
+  const RankBytes few = last(16), many = last(32);
+  CHECK(few.gradients == Approx(2 * few.parameters));
+  constexpr double kLogits = 1024.0 * 128000, kMore = 8;  // of a micro-batch, and micro-batches
+  CHECK(many.activations - few.activations == Approx(6 * kLogits * kMore));
+}
+
 TEST_CASE("memory of other systems' stacks: a last stage without layers has its logits") {
   StackRun run("megatron-2024");
   run.config.parallel.pipeline = 4;
@@ -106,7 +126,7 @@ TEST_CASE("published memory by source, and runs out of memory") {
   const std::map<std::string, std::pair<double, double>> bounds = {
       // median, 90th percentile
       {"megatron-deepspeed", {0.03, 0.08}}, {"zero-bubble", {0.03, 0.06}},
-      {"torchtitan", {0.03, 0.03}},         {"torchtitan, several ranks of a model", {0.085, 0.19}},
+      {"torchtitan", {0.03, 0.03}},         {"torchtitan, several ranks of a model", {0.075, 0.085}},
       {"nanotron", {0.04, 0.125}},          {"all", {0.025, 0.075}}};
   std::map<std::string, std::vector<double>> errors;
   for (const published::Run& run : published::read_rows(rows_file()).runs) {

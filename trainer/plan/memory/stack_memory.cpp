@@ -92,10 +92,9 @@ StackStage Ranks::stage(int index, bool first_stage_is_local) const {
     const double again = how == Recompute::kFull ? layer_.all : how == Recompute::kSelective ? 2 * layer_.gathered : 0;
     stage.backward = std::max(stage.backward, again + memory_.backward * layer_.all + 2 * layer_.gathered);
   }
-  // PyTorch's pipeline keeps what the loss needs until the step ends, as torchtitan's five pipelines show.
-  const int kept = memory_.keeps_logits && config_.parallel.pipeline > 1 ? microbatches_of(config_) : 1;
+  const int kept = config_.parallel.pipeline > 1 ? microbatches_of(config_) : 0;
   if (range.last())
-    stage.backward += kept * memory_.logit *
+    stage.backward += (memory_.logit + kept * memory_.kept_logit) *
                       static_cast<double>(config_.training.micro_batch_size * config_.training.sequence_length * *config_.model.vocab_size) /
                       static_cast<double>(config_.parallel.tensor);
   return stage;
@@ -104,7 +103,7 @@ StackStage Ranks::stage(int index, bool first_stage_is_local) const {
 RankBytes Ranks::states(double parameters) const {
   const double shard = policy_.shard, weight = 2, sum = memory_.gradient + (config_.training.precision == "bf16" ? memory_.bf16_sum : 0);
   RankBytes bytes;
-  bytes.parameters = parameters * weight / (policy_.parameters_resident ? 1 : shard);
+  bytes.parameters = policy_.parameters_resident ? parameters * weight : memory_.casts_shards ? 0 : parameters * weight / shard;
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
   bytes.optimizer = parameters * (memory_.optimizer + (config_.parallel.zero_stage > 0 ? memory_.reduced : 0)) / shard;
   // Two gathered layers with their gradients; embedding and head, gathered for the whole step, with the gradient of one of them.
@@ -166,11 +165,13 @@ const std::vector<StackMemory>& stack_memories() {
       // Parameters are gathered one by one, up to stage3_max_live_parameters (DeepSpeed, runtime/zero/config.py).
       {"deepspeed-zero3", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, 1e9},
       {"llm-foundry", 2, 0, 12, false, 0, 6, false, 0, 4, 1.0, 0, kAll},
-      // fp32 parameters, gradients and moments, all sharded: 16 bytes. Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6.
-      {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll, true, 0, true},
+      // fp32 parameters, gradients and moments, all sharded: 16 bytes; in a pipeline, 16-bit weights and the sums of gradients in fp32 stay whole
+      // (FSDPParam.to_accumulated_grad_if_needed). Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6. PyTorch's pipeline keeps
+      // the logits until the step ends (output_chunks); that their log-probabilities are kept too follows from the memory of torchtitan's pipelines.
+      {"torchtitan", 4, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll, true, 6, 0, true},
       // fp32 gradient accumulators; master weights and moments, and with ZeRO-1 the shard that the accumulators are reduced to. Queries, keys and
       // values are made contiguous, then rotated.
-      {"nanotron", 4, 0, 12, false, 2, 8, false, 0, 8, 1.0, 0, kAll, false, 4},
+      {"nanotron", 4, 0, 12, false, 2, 8, false, 0, 8, 1.0, 0, kAll, false, 0, 4},
       {"llm.c", 2, 0, 12, false, 0, 6, false, 0, 2, 1.0, 0, kAll},
       {"pytorch-fsdp", 2, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
   };

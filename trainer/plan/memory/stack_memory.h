@@ -23,7 +23,8 @@ struct StackMemory {
   double fragmentation;       ///< factor on activations for allocator fragmentation
   double runtime;             ///< bytes of context, code and communicators; 0 if the published figure is the allocator's
   double live;                ///< ZeRO-3: most parameters gathered at a time, with their gradients
-  bool keeps_logits = false;  ///< in a pipeline the last stage keeps the logits of all micro-batches of a step
+  bool casts_shards = false;  ///< ZeRO-3: a rank has its part of the weights in fp32 only, and casts it to gather it
+  double kept_logit = 0;      ///< bytes per logit that the last stage of a pipeline keeps for all micro-batches of a step
   double reduced = 0;         ///< bytes of reduced gradient per parameter, sharded, beside the accumulator that ZeRO-1 reduces
   /// Sequence parallelism: the gathered inputs of both branches are saved, where Megatron gathers them again in the backward.
   bool saves_gathered = false;
