@@ -233,14 +233,11 @@ std::optional<double> step_seconds_of(const Json& row, const Config& config) {
   return std::nullopt;
 }
 
-/// The configuration with the micro-batch size that the row does not print: these authors tuned it, so that the fastest forecast that fits takes
-/// its place. Otherwise `config`.
-Config tuned(const Json& row, const Config& config, const ClusterConfig& cluster) {
-  const Json parallel = part(row, "parallel");
+/// The configurations that fit with the micro-batch sizes of a row that does not print its own, where the authors tuned it. Otherwise none.
+std::vector<Config> tuned(const Json& row, const Config& config, const ClusterConfig& cluster) {
   const std::string& stack = cluster.software.stack;
-  if (get<int64_t>(parallel, "mbs") || (stack != "megatron-2021" && stack != "megatron-2023")) return config;
-  Config best = config;
-  double fastest = std::numeric_limits<double>::infinity();
+  std::vector<Config> all;
+  if (get<int64_t>(part(row, "parallel"), "mbs") || (stack != "megatron-2021" && stack != "megatron-2023")) return all;
   for (const int64_t size : {1, 2, 4, 8, 16}) {
     Config candidate = config;
     candidate.training.micro_batch_size = size;
@@ -249,13 +246,9 @@ Config tuned(const Json& row, const Config& config, const ClusterConfig& cluster
     } catch (const ConfigError&) {
       continue;
     }
-    if (largest_peak(formula_memory(candidate, cluster)) > *cluster.device.memory) continue;
-    if (const double seconds = forecast_time(candidate, cluster).step_seconds; seconds < fastest) {
-      fastest = seconds;
-      best = candidate;
-    }
+    if (largest_peak(formula_memory(candidate, cluster)) <= *cluster.device.memory) all.push_back(candidate);
   }
-  return best;
+  return all;
 }
 
 }  // namespace
@@ -274,7 +267,9 @@ Rows read_rows(const std::string& path, bool tunes) {
     try {
       run.cluster = cluster_of(row, stack_name(row.at("group"), run.id));
       run.config = config_of(row, run.cluster);
-      if (tunes) run.config = tuned(row, run.config, run.cluster);
+      if (tunes) run.tuned = tuned(row, run.config, run.cluster);
+      const auto seconds = [&](const Config& config) { return forecast_time(config, run.cluster).step_seconds; };
+      if (!run.tuned.empty()) run.config = *std::ranges::min_element(run.tuned, {}, seconds);
     } catch (const Refused& refused) {
       rows.left_out.push_back(concat(run.id, ": ", refused.why));
       continue;

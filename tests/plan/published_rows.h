@@ -11,9 +11,11 @@ namespace trireme::published {
 
 struct Run {
   std::string id;
-  std::string source;     ///< short: "llm-foundry A100"
-  std::string table;      ///< the part of the document whose runs were made together: "TorchTitan paper (arXiv 2410.06511 v2) Table 1"
-  Config config;          ///< resolved
+  std::string source;  ///< short: "llm-foundry A100"
+  std::string table;   ///< the part of the document whose runs were made together: "TorchTitan paper (arXiv 2410.06511 v2) Table 1"
+  Config config;       ///< resolved
+  /// Where the authors tuned the micro-batch size and do not print it: the configurations from which they chose, of which `config` is forecast fastest.
+  std::vector<Config> tuned = {};
   ClusterConfig cluster;  ///< resolved
   std::optional<double> step_seconds;
   std::optional<double> memory_bytes;  ///< highest peak of any rank
