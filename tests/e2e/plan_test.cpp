@@ -1,6 +1,7 @@
 // `trireme plan` as run by a user or a script.
 #include <sys/stat.h>
 
+#include <array>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -246,6 +247,27 @@ TEST_CASE("plan --search ranks layouts, and writes the best as a configuration w
   // The configured layout does not match the size of the cluster: the forecast is that of the best layout.
   const json other = answer(directory, search + Arguments{"--nodes", "1", "--json"});
   CHECK(other["layout"] == other["layouts"][0]["layout"]);
+}
+
+TEST_CASE("plan --search accepts the batches that it names") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const auto with = [&](const std::string& nodes, const std::string& data, const std::string& micro_batch, const std::string& batch) {
+    return answer(directory,
+                  plan(sets({"parallel.data=" + data, "training.micro_batch_size=" + micro_batch, "training.global_batch_size=" + batch}) +
+                       Arguments{"--cluster", "cluster.yaml", "--cluster-set", "devices_per_node=3", "--nodes", nodes, "--search", "--json"}));
+  };
+  for (const auto& [nodes, data, micro_batch, batch] : {std::array{"2", "2", "4", "16"}, {"2", "auto", "1", "16"}, {"auto", "auto", "2", "16"}}) {
+    CAPTURE(nodes, data, micro_batch, batch);
+    const json found = with(nodes, data, micro_batch, batch);
+    REQUIRE(!found["layouts"].empty());
+    CHECK(!found["batches"].empty());
+    for (const json& better : found["batches"]) {
+      CAPTURE(better.dump());
+      const json other = with(nodes, data, micro_batch, better.at("global_batch_size").dump());
+      if (nodes != std::string("auto")) CHECK(other["layouts"][0]["layout"] == better.at("layout"));
+    }
+  }
 }
 
 TEST_CASE("plan --search explains its winner, and --nodes auto compares numbers of nodes") {

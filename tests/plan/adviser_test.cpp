@@ -1,5 +1,6 @@
 // The search as an adviser: why the best layout wins, better batches, numbers of nodes, odd requests.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <random>
@@ -125,6 +126,24 @@ TEST_CASE("batches near one that leaves ranks idle are named only if a search co
   }
   CHECK(named >= 3);
   CHECK(search_layouts(model_of(16, 1024, 16, 16), gpus(1, 8)).batches.empty());
+}
+
+TEST_CASE("a better batch is one that the configuration's own layout allows") {
+  int64_t named = 0;
+  for (const auto& [devices, data, micro_batch, batch] : {std::array<int64_t, 4>{6, 2, 4, 16}, {12, 1, 8, 32}, {6, 4, 2, 16}, {6, 3, 2, 12}}) {
+    Config config = model_of(16, 1024, 16, batch);
+    config.training.micro_batch_size = micro_batch;
+    config.parallel.data = data;
+    CAPTURE(devices, data, micro_batch, batch);
+    REQUIRE_NOTHROW(resolve(config));
+    for (const BetterBatch& better : search_layouts(config, gpus(1, devices)).batches) {
+      CAPTURE(better.batch);
+      config.training.global_batch_size = better.batch;
+      CHECK_NOTHROW(resolve(config));
+      ++named;
+    }
+  }
+  CHECK(named >= 3);
 }
 
 TEST_CASE("a batch with which no layout is legal has the nearest batch with a layout as a remedy") {

@@ -81,7 +81,13 @@ std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, 
   const int64_t devices = place.cluster.devices();
   const ParallelConfig& p = loaded.config.parallel;
   const int64_t model_ranks = p.islands * p.tensor * p.pipeline;
-  if (!p.data && devices % model_ranks == 0) return resolve(loaded, devices);
+  if (!p.data && devices % model_ranks == 0) {
+    try {
+      return resolve(loaded, devices);
+    } catch (const ConfigError&) {
+      if (needed) throw;  // otherwise the file may be right on other numbers of data ranks
+    }
+  }
   const Config config = resolve(loaded);
   if (p.data && world_of(config) == devices) return config;
   if (!needed) return std::nullopt;

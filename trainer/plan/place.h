@@ -30,7 +30,8 @@ void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::o
 /// Sets run.device to the kind of the cluster's devices, because the run to forecast is one on that cluster. auto stays where it means CPUs.
 void set_device(Config& config, const ClusterConfig& cluster);
 
-/// The configuration resolved for these devices. If its layout needs a different number of devices: nullopt, or ConfigError if `needed`.
+/// The configuration resolved for these devices. If its layout needs a different number of devices, or with parallel.data auto is not legal on them:
+/// nullopt, or ConfigError if `needed`.
 /// Other errors: those of resolve().
 std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed);
 
