@@ -249,6 +249,16 @@ TEST_CASE("plan --search ranks layouts, and writes the best as a configuration w
   CHECK(other["layout"] == other["layouts"][0]["layout"]);
 }
 
+TEST_CASE("plan says what the cluster file assumes of the software") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments other =
+      on_cluster({"--cluster-set", "software.stack=torchtitan", "--cluster-set", "software.compiled=true"}) + sets({"training.precision=bf16"});
+  CHECK_THAT(must(directory, other).out, Catch::Matchers::Contains("; with the kernels and overlap of torchtitan; software.compiled true\n"));
+  const json software = answer(directory, other + Arguments{"--json"})["cluster"].at("software");
+  CHECK(software == json({{"stack", "torchtitan"}, {"straggler", 1.0}, {"compiled", true}, {"fp8", "none"}, {"context", 1}}));
+}
+
 TEST_CASE("plan --search accepts the batches that it names") {
   const TemporaryDirectory directory;
   prepare(directory);

@@ -59,6 +59,22 @@ TEST_CASE("the report names another system's stack, but not Trireme's own") {
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), Contains("; with the kernels and overlap of nanotron"));
 }
 
+TEST_CASE("the report names the software that the cluster file describes where it differs from the default") {
+  const auto header = [](const ClusterConfig& cluster) {
+    const std::string text = plan_text(layout_of({"parallel.pipeline=2", "parallel.data=2"}, 80e9), cluster, {});
+    return text.substr(0, text.find("\n\n"));
+  };
+  ClusterConfig cluster = h100();
+  CHECK_THAT(header(cluster), !Contains("software."));
+  cluster.software.straggler = 1.25;
+  CHECK_THAT(header(cluster), Contains("recompute none; software.straggler 1.25"));
+  cluster.software = {.stack = "torchtitan", .compiled = true, .fp8 = "tensorwise", .context = 2};
+  CHECK_THAT(header(cluster),
+             Contains("; with the kernels and overlap of torchtitan; software.compiled true, software.fp8 tensorwise, software.context 2"));
+  CHECK(software_json(cluster) ==
+        nlohmann::ordered_json({{"stack", "torchtitan"}, {"straggler", 1.0}, {"compiled", true}, {"fp8", "tensorwise"}, {"context", 2}}));
+}
+
 /// Two CPU hosts with one rank each, and a link of `bandwidth` bytes/s.
 ClusterConfig two_hosts(double bandwidth) {
   ClusterConfig cluster;

@@ -109,8 +109,13 @@ RankedLayout ranked(const Config& config, const ClusterConfig& cluster) {
 
 ordered_json cluster_json(const Place& place) {
   const ClusterConfig& c = place.cluster;
-  return {{"source", place.source}, {"device", c.device.type},  {"nodes", c.nodes}, {"devices_per_node", c.devices_per_node},
-          {"devices", c.devices()}, {"stack", c.software.stack}};
+  return {{"source", place.source},
+          {"device", c.device.type},
+          {"nodes", c.nodes},
+          {"devices_per_node", c.devices_per_node},
+          {"devices", c.devices()},
+          {"stack", c.software.stack},
+          {"software", software_json(c)}};
 }
 
 /// Runs a search that reports its progress.
