@@ -337,7 +337,8 @@ std::string search_text(const SearchResult& result) {
                     {"MFU", print("%.1f %%", 100 * f.mfu)},
                     {"bubble", print("%.1f %%", 100 * f.bubble)},
                     {unit.name, unit.text(largest_peak(f.memory))}});
-    reasons.push_back(layout.reason.empty() ? "" : "  " + layout.reason);
+    const std::string reason = layout.reason.empty() && f.tight ? "tight" : layout.reason;  // a reason says it too
+    reasons.push_back(reason.empty() ? "" : "  " + reason);
   };
   for (size_t i = 0; i < std::min(kShown, result.layouts.size()); ++i) add(result.layouts[i]);
   for (size_t i = 0; i < std::min(kTooLarge, result.too_large.size()); ++i) add(result.too_large[i]);
