@@ -249,6 +249,18 @@ TEST_CASE("plan --search ranks layouts, and writes the best as a configuration w
   CHECK(other["layout"] == other["layouts"][0]["layout"]);
 }
 
+TEST_CASE("plan --nodes auto --search --json has an empty list of numbers of nodes if the model fits on none") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments search =
+      plan(sets({"parallel.data=1"}) + Arguments{"--cluster", "cluster.yaml", "--cluster-set", "device.memory=1.0e6", "--nodes", "auto", "--search"});
+  const json found = answer(directory, search + Arguments{"--json"});
+  CHECK(found["layouts"] == json::array());
+  CHECK(found.at("nodes") == json::array());
+  CHECK(found.at("advice").is_string());
+  CHECK_THAT(must(directory, search).out, !Catch::Matchers::Contains("numbers of nodes"));
+}
+
 TEST_CASE("plan says what the cluster file assumes of the software") {
   const TemporaryDirectory directory;
   prepare(directory);

@@ -138,9 +138,10 @@ SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
 /// Sets the number of nodes to the cheapest one on which a layout fits. If there is none, it stays, and its search says why.
 void choose_nodes(const LoadedConfig& loaded, ClusterConfig& cluster, PlanResults& answer) {
   NodeSearch nodes = with_progress([&](const auto& progress) { return search_nodes(loaded.config, cluster, progress); });
-  if (nodes.counts.empty()) return;
-  cluster.nodes = nodes.counts[nodes.cheapest].cluster.nodes;
-  answer.found = nodes.counts[nodes.cheapest].found;
+  if (!nodes.counts.empty()) {
+    cluster.nodes = nodes.counts[nodes.cheapest].cluster.nodes;
+    answer.found = nodes.counts[nodes.cheapest].found;
+  }
   answer.nodes = std::move(nodes);
 }
 
@@ -271,7 +272,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
-  if (answer.nodes) std::cout << '\n' << node_search_text(*answer.nodes);
+  if (answer.nodes && !answer.nodes->counts.empty()) std::cout << '\n' << node_search_text(*answer.nodes);
   std::cout << '\n' << search_text(*answer.found);
   if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these layouts as a configuration\n";
 }
