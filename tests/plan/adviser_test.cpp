@@ -188,6 +188,18 @@ TEST_CASE("a search over numbers of nodes finds the fewest, the cheapest and the
   CHECK_THAT(node_search_text(search), Contains("cheapest") && Contains("fastest") && Contains("fewest") && Contains("cost per 1e9 tokens"));
 }
 
+TEST_CASE("a number of nodes whose best layout is tight says so") {
+  NodeSearch search;
+  for (const int64_t nodes : {1, 2}) {
+    NodeCount& count = search.counts.emplace_back(NodeCount{.cluster = gpus(nodes, 8), .found = {}});
+    count.found.layouts.emplace_back().layout = "dp8z3";
+    count.found.layouts.back().forecast.tight = nodes == 1;
+  }
+  search.cheapest = search.fastest = 1;
+  const std::string text = node_search_text(search);
+  CHECK_THAT(text, Contains("fewest, tight\n") && Contains("cheapest, fastest\n"));
+}
+
 TEST_CASE("a search over numbers of nodes names better batches for the cheapest number") {
   const Config config = model_of(16, 1024, 16, 30);
   const NodeSearch search = search_nodes(config, gpus(1, 8));

@@ -355,8 +355,28 @@ void PartSeconds::slow_down(double times) {
   recompute *= times;
 }
 
+SharedUses shared_uses(const ActionLists& lists, bool tied_embeddings) {
+  const std::vector<int> stage_rank = stage_ranks(lists);
+  const auto alternates = [&](int stage, bool backward_first) {
+    int uses = 0, followed = 0;
+    bool after = false;  // behind a use of the first kind
+    for (const Action& action : lists[static_cast<size_t>(stage_rank[static_cast<size_t>(stage)])]) {
+      if (action.type == ActionType::kBackwardWeight) continue;  // reads no parameters
+      const bool own = action.stage == stage, first = own && (action.type != ActionType::kForward) == backward_first;
+      if (after && own && !first) ++followed;
+      if (first) ++uses;
+      after = first;
+    }
+    return 2 * followed > uses;
+  };
+  return {.head = alternates(static_cast<int>(stage_rank.size()) - 1, false),
+          .embedding = alternates(0, true),
+          .table = tied_embeddings && stage_rank.front() == stage_rank.back()};
+}
+
 SharedUses shared_uses(const Config& config, const Stack& stack) {
-  if (!stack.own || config.parallel.schedule == "file") return {};
+  if (!stack.own) return {};
+  if (config.parallel.schedule == "file") return shared_uses(training_schedule(config), config.model.tied_embeddings);
   const ScheduleKind kind = layout_of(config).schedule;
   const bool one_rank = config.parallel.pipeline == 1, alternates = one_rank || kind != ScheduleKind::kGPipe;
   return {.head = alternates,
