@@ -404,6 +404,37 @@ TEST_CASE("plan overwrites only regular files that it has not read, and writes n
   CHECK(directory.changes_since(before) == "");
 }
 
+TEST_CASE("every command that reads a cluster refuses keys of it that the configuration excludes") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  struct Refused {
+    std::string cluster;
+    Arguments sets_of_run;
+    const char* message;
+  };
+  const Refused cases[] = {
+      {"software: {compiled: true}", {}, "software.compiled: describes a run of another system"},
+      {"software: {fp8: rowwise}", {}, "software.fp8: describes a run of another system"},
+      {"software: {context: 2}", {}, "software.context: describes a run of another system"},
+      {"software: {stack: nanotron}", {}, "training.precision=fp32: software.stack nanotron has figures for bf16 and fp16 only"},
+      {"software: {stack: torchtitan, fp8: tensorwise}", sets({"training.precision=bf16"}),
+       "software.fp8=tensorwise: device type A100 has no matrix"},
+      {"", sets({"training.precision=fp64"}), "training.precision=fp64: requires the CPU reference kernels"},
+      {"", sets({"parallel.collectives=ring"}), "parallel.collectives=ring: GPUs such as device type A100 communicate through NCCL"},
+  };
+  for (const Refused& one : cases) {
+    CAPTURE(one.message);
+    write_file(directory / "cluster.yaml", "devices_per_node: 1\ndevice: {type: A100}\n" + one.cluster + "\n");
+    const Arguments with = one.sets_of_run + sets({"plan.cluster=cluster.yaml"});
+    check_error(run(directory, Arguments{"plan", "run.yaml"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"plan", "run.yaml", "--search"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"plan", "run.yaml", "--search", "--nodes", "auto"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"train", "run.yaml"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"bench", "scale", "run.yaml", "--ranks", "1", "--steps", "1", "--warmup", "1", "--rounds", "1"} + with), 64,
+                one.message);
+  }
+}
+
 TEST_CASE("plan refuses meaningless option values") {
   const TemporaryDirectory directory;
   prepare(directory);

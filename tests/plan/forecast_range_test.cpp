@@ -6,7 +6,9 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/kernel_time.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/search.h"
+#include "trainer/plan/step_costs.h"
 
 namespace trireme {
 namespace {
@@ -157,7 +159,7 @@ TEST_CASE("other systems: fp8 is for the products of the blocks, and Trireme has
   CHECK(fp8.mean_block[0].forward < 0.8 * plain.mean_block[0].forward);
   CHECK(fp8.mean_block[0].forward > 0.5 * plain.mean_block[0].forward);
   cluster.software.stack = "trireme";
-  CHECK_THROWS_WITH(forecast_time(config, cluster), Contains("software.fp8"));
+  CHECK_THROWS_WITH(check_against_cluster(config, cluster), Contains("software.fp8"));
 }
 
 TEST_CASE("other systems: zero-bubble schedules are searched for, and wait for no other rank") {

@@ -58,7 +58,7 @@ SharedUses shared_uses(const Config& config, const Stack& stack);
 SharedUses shared_uses(const ActionLists& lists, bool tied_embeddings);
 
 /// The stack with this run's gradient dtype on the wire and its overlap settings. On a CPU no communication is hidden, because the cores move the
-/// data themselves. Errors: ConfigError for a precision that the stack or the device does not support.
+/// data themselves. `config` and `cluster` have passed check_against_cluster().
 Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 
 /// Factor by which software.straggler delays a step's compute: with resilience.rebalance, what remains of it after micro-batches have moved. Less
