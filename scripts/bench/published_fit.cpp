@@ -308,8 +308,10 @@ std::string seen_row(const std::string& stack, const Runs& runs, const std::vect
   RunSpan span;
   int count = 0;
   bool fp8 = false;
+  double bandwidth = 1;
   for (const published::Run* run : runs) {
     if (stack_name(*run) != stack) continue;
+    bandwidth = std::min(bandwidth, bandwidth_share(run->cluster.device));
     fp8 = fp8 || run->cluster.software.fp8 != "none";
     span.add(sizes_of_run(run->config, run->cluster));
     ++count;
@@ -324,7 +326,7 @@ std::string seen_row(const std::string& stack, const Runs& runs, const std::vect
   const bool own = within.size() >= kFewest || of_system > of_all;
   const double error = own ? of_system : of_all;
   return concat("{\"", stack, "\", ", count, ", {", text(span.least), ", ", text(span.most), "}, ", fp8 ? "true, " : "false, ",
-                own ? "true, " : "false, ", std::ceil(1000 * error) / 1000, "},");
+                std::floor(100 * bandwidth) / 100, ", ", own ? "true, " : "false, ", std::ceil(1000 * error) / 1000, "},");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // `trireme plan` as run by a user or a script.
 #include <sys/stat.h>
 
+#include <array>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -248,6 +249,49 @@ TEST_CASE("plan --search ranks layouts, and writes the best as a configuration w
   CHECK(other["layout"] == other["layouts"][0]["layout"]);
 }
 
+TEST_CASE("plan --nodes auto --search --json has an empty list of numbers of nodes if the model fits on none") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments search =
+      plan(sets({"parallel.data=1"}) + Arguments{"--cluster", "cluster.yaml", "--cluster-set", "device.memory=1.0e6", "--nodes", "auto", "--search"});
+  const json found = answer(directory, search + Arguments{"--json"});
+  CHECK(found["layouts"] == json::array());
+  CHECK(found.at("nodes") == json::array());
+  CHECK(found.at("advice").is_string());
+  CHECK_THAT(must(directory, search).out, !Catch::Matchers::Contains("numbers of nodes"));
+}
+
+TEST_CASE("plan says what the cluster file assumes of the software") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments other =
+      on_cluster({"--cluster-set", "software.stack=torchtitan", "--cluster-set", "software.compiled=true"}) + sets({"training.precision=bf16"});
+  CHECK_THAT(must(directory, other).out, Catch::Matchers::Contains("; with the kernels and overlap of torchtitan; software.compiled true\n"));
+  const json software = answer(directory, other + Arguments{"--json"})["cluster"].at("software");
+  CHECK(software == json({{"stack", "torchtitan"}, {"straggler", 1.0}, {"compiled", true}, {"fp8", "none"}, {"context", 1}}));
+}
+
+TEST_CASE("plan --search accepts the batches that it names") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const auto with = [&](const std::string& nodes, const std::string& data, const std::string& micro_batch, const std::string& batch) {
+    return answer(directory,
+                  plan(sets({"parallel.data=" + data, "training.micro_batch_size=" + micro_batch, "training.global_batch_size=" + batch}) +
+                       Arguments{"--cluster", "cluster.yaml", "--cluster-set", "devices_per_node=3", "--nodes", nodes, "--search", "--json"}));
+  };
+  for (const auto& [nodes, data, micro_batch, batch] : {std::array{"2", "2", "4", "16"}, {"2", "auto", "1", "16"}, {"auto", "auto", "2", "16"}}) {
+    CAPTURE(nodes, data, micro_batch, batch);
+    const json found = with(nodes, data, micro_batch, batch);
+    REQUIRE(!found["layouts"].empty());
+    CHECK(!found["batches"].empty());
+    for (const json& better : found["batches"]) {
+      CAPTURE(better.dump());
+      const json other = with(nodes, data, micro_batch, better.at("global_batch_size").dump());
+      if (nodes != std::string("auto")) CHECK(other["layouts"][0]["layout"] == better.at("layout"));
+    }
+  }
+}
+
 TEST_CASE("plan --search explains its winner, and --nodes auto compares numbers of nodes") {
   const TemporaryDirectory directory;
   prepare(directory);
@@ -358,6 +402,37 @@ TEST_CASE("plan overwrites only regular files that it has not read, and writes n
   refuses({"--svg", "a.svg", "--trace", "b.json", "--ranks", "99"}, 64, "\"99\": invalid ranks");
   check(run(directory, {"plan", "epochs.yaml", "--svg", "a.svg", "--analyse"}), 64, "give --tokens N");
   CHECK(directory.changes_since(before) == "");
+}
+
+TEST_CASE("every command that reads a cluster refuses keys of it that the configuration excludes") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  struct Refused {
+    std::string cluster;
+    Arguments sets_of_run;
+    const char* message;
+  };
+  const Refused cases[] = {
+      {"software: {compiled: true}", {}, "software.compiled: describes a run of another system"},
+      {"software: {fp8: rowwise}", {}, "software.fp8: describes a run of another system"},
+      {"software: {context: 2}", {}, "software.context: describes a run of another system"},
+      {"software: {stack: nanotron}", {}, "training.precision=fp32: software.stack nanotron has figures for bf16 and fp16 only"},
+      {"software: {stack: torchtitan, fp8: tensorwise}", sets({"training.precision=bf16"}),
+       "software.fp8=tensorwise: device type A100 has no matrix"},
+      {"", sets({"training.precision=fp64"}), "training.precision=fp64: requires the CPU reference kernels"},
+      {"", sets({"parallel.collectives=ring"}), "parallel.collectives=ring: GPUs such as device type A100 communicate through NCCL"},
+  };
+  for (const Refused& one : cases) {
+    CAPTURE(one.message);
+    write_file(directory / "cluster.yaml", "devices_per_node: 1\ndevice: {type: A100}\n" + one.cluster + "\n");
+    const Arguments with = one.sets_of_run + sets({"plan.cluster=cluster.yaml"});
+    check_error(run(directory, Arguments{"plan", "run.yaml"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"plan", "run.yaml", "--search"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"plan", "run.yaml", "--search", "--nodes", "auto"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"train", "run.yaml"} + with), 64, one.message);
+    check_error(run(directory, Arguments{"bench", "scale", "run.yaml", "--ranks", "1", "--steps", "1", "--warmup", "1", "--rounds", "1"} + with), 64,
+                one.message);
+  }
 }
 
 TEST_CASE("plan refuses meaningless option values") {

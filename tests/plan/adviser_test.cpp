@@ -1,5 +1,6 @@
 // The search as an adviser: why the best layout wins, better batches, numbers of nodes, odd requests.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <random>
@@ -127,6 +128,24 @@ TEST_CASE("batches near one that leaves ranks idle are named only if a search co
   CHECK(search_layouts(model_of(16, 1024, 16, 16), gpus(1, 8)).batches.empty());
 }
 
+TEST_CASE("a better batch is one that the configuration's own layout allows") {
+  int64_t named = 0;
+  for (const auto& [devices, data, micro_batch, batch] : {std::array<int64_t, 4>{6, 2, 4, 16}, {12, 1, 8, 32}, {6, 4, 2, 16}, {6, 3, 2, 12}}) {
+    Config config = model_of(16, 1024, 16, batch);
+    config.training.micro_batch_size = micro_batch;
+    config.parallel.data = data;
+    CAPTURE(devices, data, micro_batch, batch);
+    REQUIRE_NOTHROW(resolve(config));
+    for (const BetterBatch& better : search_layouts(config, gpus(1, devices)).batches) {
+      CAPTURE(better.batch);
+      config.training.global_batch_size = better.batch;
+      CHECK_NOTHROW(resolve(config));
+      ++named;
+    }
+  }
+  CHECK(named >= 3);
+}
+
 TEST_CASE("a batch with which no layout is legal has the nearest batch with a layout as a remedy") {
   Config config = model_of(1, 384, 3, 7);  // a single layer has no pipeline
   const ClusterConfig cluster = gpus(5, 1);
@@ -167,6 +186,18 @@ TEST_CASE("a search over numbers of nodes finds the fewest, the cheapest and the
   CHECK(json[search.cheapest]["cheapest"] == true);
   CHECK(json[search.fastest]["fastest"] == true);
   CHECK_THAT(node_search_text(search), Contains("cheapest") && Contains("fastest") && Contains("fewest") && Contains("cost per 1e9 tokens"));
+}
+
+TEST_CASE("a number of nodes whose best layout is tight says so") {
+  NodeSearch search;
+  for (const int64_t nodes : {1, 2}) {
+    NodeCount& count = search.counts.emplace_back(NodeCount{.cluster = gpus(nodes, 8), .found = {}});
+    count.found.layouts.emplace_back().layout = "dp8z3";
+    count.found.layouts.back().forecast.tight = nodes == 1;
+  }
+  search.cheapest = search.fastest = 1;
+  const std::string text = node_search_text(search);
+  CHECK_THAT(text, Contains("fewest, tight\n") && Contains("cheapest, fastest\n"));
 }
 
 TEST_CASE("a search over numbers of nodes names better batches for the cheapest number") {

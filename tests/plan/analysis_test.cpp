@@ -13,6 +13,7 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
+#include "trainer/plan/place.h"
 
 namespace trireme::test {
 namespace {
@@ -371,7 +372,8 @@ TEST_CASE("the textbook training time uses the peak rate of the run's precision"
     return figure(textbook_figures(config, cluster, forecast_of(0.4), 1e9), "training time").textbook;
   };
   ClusterConfig cluster = cluster_of(8);
-  CHECK_THROWS_WITH(seconds("fp64", cluster), Catch::Contains("training.precision=fp64") && Catch::Contains("device type " + cluster.device.type));
+  CHECK_THROWS_WITH(check_against_cluster(gpt({"training.precision=fp64"}), cluster),
+                    Catch::Contains("training.precision=fp64") && Catch::Contains("device type " + cluster.device.type));
   CHECK(seconds("fp16", cluster) == seconds("bf16", cluster));
   CHECK(seconds("bf16", cluster) * *cluster.device.peak_flops == Approx(seconds("fp32", cluster) * *cluster.device.peak_flops_fp32));
   // On a CPU the figures are those of one core: two ranks on eight cores have four each.

@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
 #include "trainer/config/load.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/step_costs.h"
 
 namespace trireme {
@@ -150,11 +151,11 @@ TEST_CASE("collective: algorithms of our own take the time of their messages ove
 TEST_CASE("collective: forecasts for GPUs refuse algorithms of our own") {
   const std::string text = "parallel: {data: 2, collectives: ring}\ntraining: {steps: 1, precision: bf16}\ndata: {train: [a]}\n";
   const Config config = parse_config(text, "c.yaml").config;
-  test::check_throws<ConfigError>([&] { effective_stack(nodes_of(8, 1), config); },
+  test::check_throws<ConfigError>([&] { check_against_cluster(config, nodes_of(8, 1)); },
                                   {"parallel.collectives=ring: GPUs such as device type H100 communicate through NCCL", "allowed library"});
   ClusterConfig cpu;
   cpu.device.type = "cpu";
-  CHECK_NOTHROW(effective_stack(resolve_cluster(cpu), config));
+  CHECK_NOTHROW(check_against_cluster(config, resolve_cluster(cpu)));
 }
 
 TEST_CASE("collective: a group that straddles the boundary of a level crosses it") {

@@ -6,7 +6,9 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/kernel_time.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/search.h"
+#include "trainer/plan/step_costs.h"
 
 namespace trireme {
 namespace {
@@ -96,6 +98,76 @@ TEST_CASE("range: of Trireme, measured machines have their error, and others tha
   Config wide = model_of_7b();
   wide.training.precision = "fp32";
   CHECK_THAT(range_with(wide, cluster_with("trireme", 1)).basis, Contains("in fp32"));
+}
+
+TEST_CASE("range: a figure of the device or a straggler that no measured run had makes it wide") {
+  struct Figure {
+    const char* key;
+    Auto<double> DeviceConfig::*value;
+  };
+  const Figure figures[] = {{"device.memory_bandwidth", &DeviceConfig::memory_bandwidth},
+                            {"device.peak_flops", &DeviceConfig::peak_flops},
+                            {"device.peak_flops_fp32", &DeviceConfig::peak_flops_fp32},
+                            {"device.gemm_efficiency", &DeviceConfig::gemm_efficiency},
+                            {"device.gemm_half_depth", &DeviceConfig::gemm_half_depth},
+                            {"device.multiprocessors", &DeviceConfig::multiprocessors},
+                            {"device.attention_efficiency", &DeviceConfig::attention_efficiency},
+                            {"device.attention_half_length", &DeviceConfig::attention_half_length},
+                            {"device.kernel_seconds", &DeviceConfig::kernel_seconds}};
+  const ClusterConfig foundry = cluster_with("llm-foundry"), own = cluster_with("trireme", 1);
+  for (const Figure& figure : figures) {
+    CAPTURE(figure.key);
+    ClusterConfig other = foundry, one = own;
+    for (ClusterConfig* cluster : {&other, &one}) cluster->device.*figure.value = 10 + 2 * *(cluster->device.*figure.value);
+    CHECK(range_with(model_of_7b(), other).error == kErrorBeyond);
+    CHECK_THAT(range_with(model_of_7b(), other).basis,
+               Contains(concat("none of the 88 published runs of llm-foundry has nearly this ", figure.key, ";")));
+    CHECK(range_with(model_of_7b(), one).error == kErrorUnseen);
+    CHECK_THAT(range_with(model_of_7b(), one).basis, Contains(concat("no run of Trireme on a GPU with this ", figure.key, " is in the comparison")));
+  }
+  for (ClusterConfig cluster : {foundry, own}) {
+    const ForecastRange usual = range_with(model_of_7b(), cluster);
+    cluster.device.memory = 60e9;  // none of these is about time
+    cluster.device.watts = 500;
+    cluster.device.price_per_hour = 2;
+    cluster.device.peak_flops = 1.005 * *cluster.device.peak_flops;
+    CHECK(range_with(model_of_7b(), cluster).basis == usual.basis);
+    cluster.device.elementwise_bandwidth = 2 * *cluster.device.memory_bandwidth;
+    CHECK_THAT(range_with(model_of_7b(), cluster).basis, Contains("this device.elementwise_bandwidth"));
+    cluster.device.elementwise_bandwidth.reset();
+    cluster.software.straggler = 1.5;
+    CHECK(range_with(model_of_7b(), cluster).error > 1.5 * usual.error);
+    CHECK_THAT(range_with(model_of_7b(), cluster).basis, Contains("this software.straggler"));
+  }
+}
+
+TEST_CASE("range: torchtitan's published runs are of GPUs with less memory bandwidth, too") {
+  Config config = model_of_7b();
+  config.training.sequence_length = 8192;
+  config.training.micro_batch_size = 2;
+  const auto basis = [&](double bandwidth) {
+    ClusterConfig cluster = cluster_with("torchtitan");
+    cluster.device.memory_bandwidth = bandwidth * *cluster.device.memory_bandwidth;
+    return range_with(config, cluster).basis;
+  };
+  CHECK_THAT(basis(1), Contains("of the 28 published runs of torchtitan if"));
+  for (const double seen : {2.4 / 3.35, 0.9}) CHECK(basis(seen) == basis(1));
+  for (const double other : {0.6, 1.2}) CHECK_THAT(basis(other), Contains("nearly this device.memory_bandwidth"));
+}
+
+TEST_CASE("range: of a CPU, whose figures are measured, only a straggler makes it wide") {
+  Config config = model_of_7b();
+  config.training.precision = "fp32";
+  ClusterConfig cluster;
+  cluster.device.type = "cpu";
+  cluster.device.cores = cluster.devices_per_node = 2;
+  cluster = resolve_cluster(cluster);
+  const ForecastRange usual = range_with(config, cluster);
+  cluster.device.peak_flops = 2 * *cluster.device.peak_flops;
+  CHECK(range_with(config, cluster).basis == usual.basis);
+  cluster.software.straggler = 2;
+  CHECK(range_with(config, cluster).error == kErrorUnseen);
+  CHECK_THAT(range_with(config, cluster).basis, Contains("no run of Trireme with this software.straggler is in the comparison"));
 }
 
 TEST_CASE("range: its ends are the step times of which the forecast errs by just so much") {
@@ -196,7 +268,7 @@ TEST_CASE("other systems: fp8 is for the products of the blocks, and Trireme has
   CHECK(fp8.mean_block[0].forward < 0.8 * plain.mean_block[0].forward);
   CHECK(fp8.mean_block[0].forward > 0.5 * plain.mean_block[0].forward);
   cluster.software.stack = "trireme";
-  CHECK_THROWS_WITH(forecast_time(config, cluster), Contains("software.fp8"));
+  CHECK_THROWS_WITH(check_against_cluster(config, cluster), Contains("software.fp8"));
 }
 
 TEST_CASE("other systems: zero-bubble schedules are searched for, and wait for no other rank") {

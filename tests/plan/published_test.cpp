@@ -51,17 +51,23 @@ TEST_CASE("published runs: the planner knows the span of each system's runs") {
   std::map<std::string, RunSpan> spans;
   std::map<std::string, int> counts;
   std::set<std::string> in_fp8;
+  std::map<std::string, double> bandwidths;
   for (const Run& run : rows().runs) {
     if (!run.step_seconds) continue;
     spans[run.cluster.software.stack].add(sizes_of_run(run.config, run.cluster));
     ++counts[run.cluster.software.stack];
     if (run.cluster.software.fp8 != "none") in_fp8.insert(run.cluster.software.stack);
+    double& least = bandwidths.try_emplace(run.cluster.software.stack, 1).first->second;
+    least = std::min(least, bandwidth_share(run.cluster.device));
+    CHECK_THAT(forecast_range(run.config, run.cluster).basis, !Catch::Contains("device.") && !Catch::Contains("software."));
   }
   CHECK(seen_runs().size() == spans.size());
   for (const SeenRuns& seen : seen_runs()) {
     INFO(seen.stack);
     CHECK(seen.runs == counts[seen.stack]);
     CHECK(seen.fp8 == in_fp8.contains(seen.stack));
+    CHECK(seen.least_bandwidth == Approx(bandwidths[seen.stack]).margin(0.01));
+    CHECK(seen.least_bandwidth <= bandwidths[seen.stack]);
     const RunSpan& span = spans[seen.stack];
     for (const auto size : {&RunSizes::devices, &RunSizes::hidden, &RunSizes::sequence, &RunSizes::microbatch}) {
       CHECK(seen.span.least.*size == span.least.*size);

@@ -1,5 +1,7 @@
 #include "trainer/plan/report.h"
 
+#include <sstream>
+
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
@@ -57,6 +59,44 @@ TEST_CASE("the report names another system's stack, but not Trireme's own") {
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), !Contains("with the kernels and overlap of"));
   cluster.software.stack = "nanotron";
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), Contains("; with the kernels and overlap of nanotron"));
+}
+
+TEST_CASE("the report names the software that the cluster file describes where it differs from the default") {
+  const auto header = [](const ClusterConfig& cluster) {
+    const std::string text = plan_text(layout_of({"parallel.pipeline=2", "parallel.data=2"}, 80e9), cluster, {});
+    return text.substr(0, text.find("\n\n"));
+  };
+  ClusterConfig cluster = h100();
+  CHECK_THAT(header(cluster), !Contains("software."));
+  cluster.software.straggler = 1.25;
+  CHECK_THAT(header(cluster), Contains("recompute none; software.straggler 1.25"));
+  cluster.software = {.stack = "torchtitan", .compiled = true, .fp8 = "tensorwise", .context = 2};
+  CHECK_THAT(header(cluster),
+             Contains("; with the kernels and overlap of torchtitan; software.compiled true, software.fp8 tensorwise, software.context 2"));
+  CHECK(software_json(cluster) ==
+        nlohmann::ordered_json({{"stack", "torchtitan"}, {"straggler", 1.0}, {"compiled", true}, {"fp8", "tensorwise"}, {"context", 2}}));
+}
+
+TEST_CASE("a best layout that is tight says so in the search's table and at the head of the written file") {
+  SearchResult result;
+  for (const char* name : {"dp8z1", "pp2dp4"}) {
+    result.layouts.push_back(layout_of({}, 4.2e9));
+    result.layouts.back().layout = name;
+    result.layouts.back().written = result.layouts.back().config;
+  }
+  result.layouts[1].reason = "equally fast; needs 4.0 GB, the best 4.0 GB, tight";
+  const auto lines_with_tight = [](std::istringstream text) {
+    int count = 0;
+    for (std::string line; std::getline(text, line);) count += line.ends_with("  tight") || line.ends_with(", tight") ? 1 : 0;
+    return count;
+  };
+  REQUIRE(result.layouts[0].forecast.tight);
+  CHECK(lines_with_tight(std::istringstream(search_text(result))) == 2);
+  CHECK_THAT(proposed_yaml(result.layouts[0], h100()), Contains("# Memory: pipeline rank 2 has the highest peak, 4.0 GB of 4.2 GB, which is tight: "
+                                                                "it leaves less than plan.memory_margin free.\n"));
+  for (RankedLayout& layout : result.layouts) set_memory(layout.forecast, layout.forecast.memory, 80e9, 0.08);
+  CHECK(lines_with_tight(std::istringstream(search_text(result))) == 1);  // of the reason above
+  CHECK_THAT(proposed_yaml(result.layouts[0], h100()), Contains("4.0 GB of 80.0 GB.\n"));
 }
 
 /// Two CPU hosts with one rank each, and a link of `bandwidth` bytes/s.

@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/scratch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/model/flops.h"
@@ -182,6 +183,7 @@ TEST_CASE("the forecast counts the same gathers and reductions of embedding and 
       const Config config = model(concat(pipeline, ", data: 1, zero_stage: 3"), tied);
       const LoweredSchedule plans = lowered_schedule(config);
       const SharedUses shared = shared_uses(config, stack_of("trireme"));
+      CHECK(shared_uses(training_schedule(config), tied) == shared);
       const auto count = [&](ActionType type, int stage, const UnitRef& unit) {
         const int owner = unit.stage < 0 ? stage : unit.stage;
         const ActionList& list = plans.training[static_cast<size_t>(plans.stage_rank[static_cast<size_t>(owner)])];
@@ -201,6 +203,25 @@ TEST_CASE("the forecast counts the same gathers and reductions of embedding and 
       }
     }
   }
+}
+
+TEST_CASE("a schedule from a file has the forecast of the same schedule by its name") {
+  const test::Scratch scratch;
+  for (const char* pipeline :
+       {"pipeline: 1", "pipeline: 4", "pipeline: 4, schedule: gpipe", "pipeline: 4, schedule: interleaved_1f1b, virtual_stages: 2",
+        "pipeline: 4, schedule: zb_h1", "pipeline: 4, schedule: zb_h2", "pipeline: 4, schedule: zb_v"})
+    for (const char* zero : {"zero_stage: 1", "zero_stage: 2", "zero_stage: 3"})
+      for (const bool tied : {false, true}) {
+        CAPTURE(pipeline, zero, tied);
+        const std::string parallel = concat(pipeline, ", data: 2, ", zero);
+        Config config = model(parallel, tied);
+        config.training.global_batch_size = 64;  // with few micro-batches, most uses of an interleaved schedule are not adjacent
+        const ClusterConfig cluster = machines("H100", mesh_shape(config.parallel).world());
+        const double named = forecast_time(config, cluster).step_seconds;
+        config.parallel.schedule_file = scratch.write("schedule.txt", to_text(training_schedule(config)));
+        config.parallel.schedule = "file";
+        CHECK(forecast_time(config, cluster).step_seconds == Approx(named).epsilon(1e-9));
+      }
 }
 
 TEST_CASE("a tied table on one rank is updated once") {

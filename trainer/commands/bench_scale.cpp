@@ -174,6 +174,7 @@ int bench_scale(const LaunchEnvironment& environment, const ScaleOptions& option
   const int64_t most = options.ranks > 0 ? options.ranks : std::max(2 * least, result.places);
   if (most < least) throw ConfigError(concat("--ranks=", most, ": fewer than tensor x pipeline; allowed integer from ", least));
   const ForecastFigures figures = figures_of(options, base, result.gpu);
+  if (figures.cluster) check_against_cluster(base, *figures.cluster);
   result.figures = figures.source;
   std::vector<Trial> trials;
   for (int64_t data = 1; least * data <= most; data *= 2)

@@ -109,8 +109,13 @@ RankedLayout ranked(const Config& config, const ClusterConfig& cluster) {
 
 ordered_json cluster_json(const Place& place) {
   const ClusterConfig& c = place.cluster;
-  return {{"source", place.source}, {"device", c.device.type},  {"nodes", c.nodes}, {"devices_per_node", c.devices_per_node},
-          {"devices", c.devices()}, {"stack", c.software.stack}};
+  return {{"source", place.source},
+          {"device", c.device.type},
+          {"nodes", c.nodes},
+          {"devices_per_node", c.devices_per_node},
+          {"devices", c.devices()},
+          {"stack", c.software.stack},
+          {"software", software_json(c)}};
 }
 
 /// Runs a search that reports its progress.
@@ -133,9 +138,10 @@ SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
 /// Sets the number of nodes to the cheapest one on which a layout fits. If there is none, it stays, and its search says why.
 void choose_nodes(const LoadedConfig& loaded, ClusterConfig& cluster, PlanResults& answer) {
   NodeSearch nodes = with_progress([&](const auto& progress) { return search_nodes(loaded.config, cluster, progress); });
-  if (nodes.counts.empty()) return;
-  cluster.nodes = nodes.counts[nodes.cheapest].cluster.nodes;
-  answer.found = nodes.counts[nodes.cheapest].found;
+  if (!nodes.counts.empty()) {
+    cluster.nodes = nodes.counts[nodes.cheapest].cluster.nodes;
+    answer.found = nodes.counts[nodes.cheapest].found;
+  }
   answer.nodes = std::move(nodes);
 }
 
@@ -266,7 +272,7 @@ void print_text(const PlanArguments& arguments, const Place& place, const PlanRe
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
-  if (answer.nodes) std::cout << '\n' << node_search_text(*answer.nodes);
+  if (answer.nodes && !answer.nodes->counts.empty()) std::cout << '\n' << node_search_text(*answer.nodes);
   std::cout << '\n' << search_text(*answer.found);
   if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these layouts as a configuration\n";
 }
@@ -353,6 +359,7 @@ void plan(const PlanArguments& arguments) {
   resolve_nodes(place, arguments.searches_nodes() ? "1" : arguments.nodes,
                 p.data ? std::optional(p.islands * p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
+  check_against_cluster(loaded.config, place.cluster);
   set_device(loaded.config, place.cluster);
   if (arguments.searches_nodes()) choose_nodes(loaded, place.cluster, answer);
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);

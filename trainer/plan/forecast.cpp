@@ -83,6 +83,9 @@ double step_seconds(const Config& config, const ClusterConfig& cluster, const St
 }
 
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
+  // A rule between layout and cluster, so that each layout is checked; the others are in check_against_cluster().
+  if (const int64_t context = cluster.software.context; *config.parallel.data % context != 0)
+    throw ConfigError(concat("software.context=", context, ": does not divide parallel.data ", *config.parallel.data));
   StepSchedule schedule = step_schedule(config);
   Step step(config, cluster, schedule, step_costs(config, cluster, model_seconds(config, cluster), schedule.stage_ranks()));
   Forecast forecast;

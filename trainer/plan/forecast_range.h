@@ -26,14 +26,18 @@ struct RunSpan {
   const char* first_beyond(const RunSizes& sizes) const;
 };
 
+/// Memory bandwidth relative to that of the built-in device of the same type; 1 for other types.
+double bandwidth_share(const DeviceConfig& device);
+
 /// The published runs of a stack to which its figures were fitted.
 struct SeenRuns {
   std::string stack;
   int runs;
   RunSpan span;
-  bool fp8;        ///< whether some of them compute in fp8
-  bool of_system;  ///< whether `error` is that of their own system, or of all systems because they are few
-  double error;    ///< 90th percentile of |forecast / measured - 1| of runs within the span whose table was left out of the fit
+  bool fp8;                ///< whether some of them compute in fp8
+  double least_bandwidth;  ///< least bandwidth_share() of their devices, whose other figures are those of built-in types
+  bool of_system;          ///< whether `error` is that of their own system, or of all systems because they are few
+  double error;            ///< 90th percentile of |forecast / measured - 1| of runs within the span whose table was left out of the fit
 };
 const std::vector<SeenRuns>& seen_runs();
 

@@ -59,6 +59,7 @@ std::string node_search_text(const NodeSearch& search) {
     add(i == 0, "fewest");
     add(i == search.cheapest, "cheapest");
     add(i == search.fastest, "fastest");
+    add(count.best().forecast.tight, "tight");
     rows.push_back({{"nodes", std::to_string(count.cluster.nodes)},
                     {"devices", std::to_string(count.cluster.devices())},
                     {"layout", count.best().layout},

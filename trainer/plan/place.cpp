@@ -4,11 +4,13 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "kernels/core/dtype.h"
 #include "trainer/config/check.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/machine.h"
+#include "trainer/plan/stack.h"
 
 namespace trireme {
 namespace {
@@ -40,6 +42,13 @@ Place this_machine(const Config& config, const std::vector<std::string>& sets) {
   return place;
 }
 
+/// The first key that only describes runs of other systems and is not at its default; nullptr if there is none.
+const char* foreign_key(const SoftwareConfig& software) {
+  if (software.compiled) return "software.compiled";
+  if (software.fp8 != "none") return "software.fp8";
+  return software.context > 1 ? "software.context" : nullptr;
+}
+
 }  // namespace
 
 Place named_place(const std::string& file_or_type, const std::vector<std::string>& sets) {
@@ -69,6 +78,27 @@ void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::o
   c.nodes = *ranks / c.devices_per_node;
 }
 
+void check_against_cluster(const Config& config, const ClusterConfig& cluster) {
+  const Stack& stack = stack_of(cluster.software.stack);
+  if (config.training.precision == "fp64" && !cluster.device.cores)
+    throw ConfigError(concat("training.precision=fp64: requires the CPU reference kernels, which device type ", cluster.device.type,
+                             " does not have; allowed bf16, fp16, fp32, or a cluster with device.cores"));
+  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
+    throw ConfigError(concat("training.precision=", config.training.precision, ": software.stack ", stack.name,
+                             " has figures for bf16 and fp16 only; allowed bf16, fp16, or stack ", stacks().front().name));
+  if (config.parallel.collectives != Collectives::kLibrary && !cluster.device.cores)
+    throw ConfigError(concat("parallel.collectives=", config.parallel.collectives, ": GPUs such as device type ", cluster.device.type,
+                             " communicate through NCCL, which chooses its own algorithms; allowed library, or a cluster with device.cores"));
+  const SoftwareConfig& software = cluster.software;
+  if (const char* key = foreign_key(software); stack.own && key)
+    throw ConfigError(
+        concat(key, ": describes a run of another system, and Trireme has no such mode; allowed its default, or another software.stack"));
+  const std::string& device = cluster.device.type;
+  if (software.fp8 != "none" && (cluster.device.cores || device == "A100" || device == "A100-40GB"))
+    throw ConfigError(
+        concat("software.fp8=", software.fp8, ": device type ", device, " has no matrix products in fp8; allowed none, or a device that has"));
+}
+
 void set_device(Config& config, const ClusterConfig& cluster) {
   if (config.training.precision == "fp64") return;  // runs on CPUs only, and the forecast for GPUs says so
   if (!cluster.device.cores)
@@ -81,7 +111,13 @@ std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, 
   const int64_t devices = place.cluster.devices();
   const ParallelConfig& p = loaded.config.parallel;
   const int64_t model_ranks = p.islands * p.tensor * p.pipeline;
-  if (!p.data && devices % model_ranks == 0) return resolve(loaded, devices);
+  if (!p.data && devices % model_ranks == 0) {
+    try {
+      return resolve(loaded, devices);
+    } catch (const ConfigError&) {
+      if (needed) throw;  // otherwise the file may be right on other numbers of data ranks
+    }
+  }
   const Config config = resolve(loaded);
   if (p.data && world_of(config) == devices) return config;
   if (!needed) return std::nullopt;

@@ -27,10 +27,15 @@ Place assumed_place(const Config& config, const std::vector<std::string>& sets);
 /// and the number of ranks is known, any number of ranks share the cores of a CPU machine. Errors: ConfigError if the ranks do not fill the nodes.
 void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::optional<int64_t> ranks, bool share);
 
+/// Refuses keys of the two that exclude each other in every layout. Each command that reads a cluster calls it once, before any forecast; `cluster` is
+/// resolved. Errors: ConfigError.
+void check_against_cluster(const Config& config, const ClusterConfig& cluster);
+
 /// Sets run.device to the kind of the cluster's devices, because the run to forecast is one on that cluster. auto stays where it means CPUs.
 void set_device(Config& config, const ClusterConfig& cluster);
 
-/// The configuration resolved for these devices. If its layout needs a different number of devices: nullopt, or ConfigError if `needed`.
+/// The configuration resolved for these devices. If its layout needs a different number of devices, or with parallel.data auto is not legal on them:
+/// nullopt, or ConfigError if `needed`.
 /// Other errors: those of resolve().
 std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed);
 

@@ -156,7 +156,7 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
   if (f.step_high > 0) out += concat(" (", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ")");
   out += print(", %.0f tokens/s per device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
   out += concat("# Memory: pipeline rank ", f.worst_rank, " has the highest peak, ", gigabytes(largest_peak(f.memory)), " of ",
-                gigabytes(f.memory_limit), ".\n");
+                gigabytes(f.memory_limit), f.tight ? ", which is tight: it leaves less than plan.memory_margin free" : "", ".\n");
   static const std::set<std::string> always = {
       "parallel.tensor",           "parallel.pipeline",          "parallel.data",     "parallel.zero_stage", "training.sequence_length",
       "training.micro_batch_size", "training.global_batch_size", "training.recompute"};

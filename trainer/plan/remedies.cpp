@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -78,10 +79,13 @@ std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfi
   constexpr size_t kMostTried = 8;
   constexpr double kLeastGain = 1.02;
   const int64_t batch = config.training.global_batch_size, devices = cluster.devices();
+  // The configuration has to be legal with its own layout too, because every command checks that first.
+  const int64_t own = config.training.micro_batch_size * config.parallel.data.value_or(1);
   std::set<std::pair<int64_t, int64_t>> near;  // distance, batch size
   for (int64_t unit = 1; unit <= devices; ++unit) {
     if (devices % unit != 0 || batch % unit == 0) continue;
-    for (const int64_t other : {batch / unit * unit, (batch / unit + 1) * unit})
+    const int64_t step = std::lcm(unit, own);
+    for (const int64_t other : {batch / step * step, (batch / step + 1) * step})
       if (other > 0 && (rate == 0 || (2 * other >= batch && other <= 2 * batch))) near.emplace(std::abs(other - batch), other);
   }
   std::vector<BetterBatch> better;

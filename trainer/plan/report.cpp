@@ -4,9 +4,13 @@
 #include <cmath>
 #include <numeric>
 #include <sstream>
+#include <string_view>
+#include <type_traits>
+#include <variant>
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "trainer/config/fields.h"
 #include "trainer/files/table.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/memory_table.h"
@@ -21,6 +25,8 @@ namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr std::string_view kSoftware = "software.";
 
 std::string flops_text(double flops) { return flops >= 1e12 ? print("%.4g TFLOP/s", flops / 1e12) : print("%.4g GFLOP/s", flops / 1e9); }
 std::string rate_text(double rate) { return print(rate >= 1000 ? "%.0f" : "%.4g", rate); }
@@ -62,6 +68,22 @@ constexpr StepPart kParts[] = {{"compute", "compute", &StepParts::compute},
 
 std::string cluster_text(const ClusterConfig& c) {
   return concat(c.devices(), " x ", c.device.type, c.devices() == 1 ? "" : concat(" (", counted(c.nodes, "node"), " of ", c.devices_per_node, ")"));
+}
+
+bool is_software(const FieldRow& row) { return row.path.starts_with(kSoftware); }
+
+/// What is assumed of the software beyond Trireme's defaults.
+std::string software_text(const ClusterConfig& cluster) {
+  const FieldTable table = table_of(cluster), defaults = table_of(ClusterConfig{});
+  std::string text, keys;
+  for (const FieldRow& row : table.fields) {
+    if (!is_software(row) || row.value == defaults.at(row.path).value) continue;
+    if (row.path == "software.stack")
+      text = concat("; with the kernels and overlap of ", cluster.software.stack);
+    else
+      keys += concat(keys.empty() ? "; " : ", ", row.path, " ", shown_value(row));
+  }
+  return text + keys;
 }
 
 /// The ranks with the highest peaks, limited to a readable number, in rank order.
@@ -219,12 +241,25 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
                             "; global batch: ", counted(t.global_batch_size, "sequence"), " of ", counted(t.sequence_length, "token"), ", ",
                             count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
   text += concat(plan.layout, " on ", cluster_text(cluster), ", ", counted(microbatches_of(c), "micro-batch", "micro-batches"), " of ",
-                 t.micro_batch_size, ", recompute ", t.recompute,
-                 stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
+                 t.micro_batch_size, ", recompute ", t.recompute, software_text(cluster), "\n\n");
   text += memory_text(plan) + "\n" + time_text(plan.forecast) + local_text(plan) + asynchronous_text(plan) + "\n" + utilisation_text(plan, cluster);
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
   for (const std::string& line : warnings_of(plan, cluster)) text += concat("warning: ", line, "\n");
   return text;
+}
+
+ordered_json software_json(const ClusterConfig& cluster) {
+  ordered_json json;
+  for (const FieldRow& row : table_of(cluster).fields) {
+    if (!is_software(row)) continue;
+    ordered_json& of_key = json[row.path.substr(kSoftware.size())];
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (!std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) of_key = value;
+        },
+        row.value);
+  }
+  return json;
 }
 
 ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens) {
@@ -302,7 +337,8 @@ std::string search_text(const SearchResult& result) {
                     {"MFU", print("%.1f %%", 100 * f.mfu)},
                     {"bubble", print("%.1f %%", 100 * f.bubble)},
                     {unit.name, unit.text(largest_peak(f.memory))}});
-    reasons.push_back(layout.reason.empty() ? "" : "  " + layout.reason);
+    const std::string reason = layout.reason.empty() && f.tight ? "tight" : layout.reason;  // a reason says it too
+    reasons.push_back(reason.empty() ? "" : "  " + reason);
   };
   for (size_t i = 0; i < std::min(kShown, result.layouts.size()); ++i) add(result.layouts[i]);
   for (size_t i = 0; i < std::min(kTooLarge, result.too_large.size()); ++i) add(result.too_large[i]);

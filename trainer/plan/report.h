@@ -23,6 +23,9 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
 /// {"training": {"tokens", "days", "device_hours", "cost", "kilowatt_hours"}}.
 nlohmann::ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
+/// Every key of the cluster's `software`: {"stack", "straggler", "compiled", "fp8", "context"}.
+nlohmann::ordered_json software_json(const ClusterConfig& cluster);
+
 /// Why the first layout is the best, a ranked table of the best layouts with the reason why each is not the best, the layouts closest to fitting,
 /// better batch sizes, and the advice.
 std::string search_text(const SearchResult& result);

@@ -10,6 +10,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/reroute_cost.h"
 
 namespace trireme {
@@ -73,6 +74,7 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
     forecast.source = gpu.empty() ? "built-in figures of a CPU; for this machine's figures, run `trireme bench machine` and set plan.cluster"
                                   : "built-in figures of " + type;
   }
+  check_against_cluster(config, cluster);
   forecast.time = forecast_time(config, cluster);
   if (const std::optional<RerouteCost> cost = reroute_cost(config, cluster))
     slow_down(forecast.time, cost->rerouted_seconds / cost->undisturbed_seconds);

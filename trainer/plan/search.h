@@ -73,7 +73,8 @@ std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& clu
 std::optional<int64_t> fewest_nodes(const Config& config, const ClusterConfig& cluster);
 
 /// The nearest smaller and the nearest larger global batch size with which the fastest layout processes at least 2 % more than `rate` tokens per second
-/// and device. Tried are multiples of divisors of the number of devices, within a factor of two, or for a rate of 0 (no legal layout) all next ones.
+/// and device. Tried are multiples of divisors of the number of devices, within a factor of two, or for a rate of 0 (no legal layout) all next ones, as
+/// far as the configuration is legal with them and its own layout.
 std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfig& cluster, double rate);
 
 /// better_batches() if ranks idle for 5 % of the best layout's step or more, and the batch is not a multiple of the devices; otherwise none.

@@ -300,38 +300,9 @@ OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, d
 
 }  // namespace
 
-namespace {
-
-/// The first key that only describes runs of other systems and is not at its default; nullptr if there is none.
-const char* foreign_key(const SoftwareConfig& software) {
-  if (software.compiled) return "software.compiled";
-  if (software.fp8 != "none") return "software.fp8";
-  return software.context > 1 ? "software.context" : nullptr;
-}
-
-}  // namespace
-
 Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   Stack stack = stack_of(cluster.software.stack);
-  if (config.training.precision == "fp64" && !cluster.device.cores)
-    throw ConfigError(concat("training.precision=fp64: requires the CPU reference kernels, which device type ", cluster.device.type,
-                             " does not have; allowed bf16, fp16, fp32, or a cluster with device.cores"));
-  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
-    throw ConfigError(concat("training.precision=", config.training.precision, ": software.stack ", stack.name,
-                             " has figures for bf16 and fp16 only; allowed bf16, fp16, or stack ", stacks().front().name));
-  if (config.parallel.collectives != Collectives::kLibrary && !cluster.device.cores)
-    throw ConfigError(concat("parallel.collectives=", config.parallel.collectives, ": GPUs such as device type ", cluster.device.type,
-                             " communicate through NCCL, which chooses its own algorithms; allowed library, or a cluster with device.cores"));
   const SoftwareConfig& software = cluster.software;
-  if (const char* key = foreign_key(software); stack.own && key)
-    throw ConfigError(
-        concat(key, ": describes a run of another system, and Trireme has no such mode; allowed its default, or another software.stack"));
-  const std::string& device = cluster.device.type;
-  if (software.fp8 != "none" && (cluster.device.cores || device == "A100" || device == "A100-40GB"))
-    throw ConfigError(
-        concat("software.fp8=", software.fp8, ": device type ", device, " has no matrix products in fp8; allowed none, or a device that has"));
-  if (config.parallel.data && *config.parallel.data % software.context != 0)
-    throw ConfigError(concat("software.context=", software.context, ": does not divide parallel.data ", *config.parallel.data));
   if (software.fp8 != "none") stack.fp8_rate = software.fp8 == "tensorwise" ? kFp8Rate : 1;  // torchtitan's rowwise runs are no faster than bf16
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
@@ -366,8 +337,28 @@ void PartSeconds::slow_down(double times) {
   recompute *= times;
 }
 
+SharedUses shared_uses(const ActionLists& lists, bool tied_embeddings) {
+  const std::vector<int> stage_rank = stage_ranks(lists);
+  const auto alternates = [&](int stage, bool backward_first) {
+    int uses = 0, followed = 0;
+    bool after = false;  // behind a use of the first kind
+    for (const Action& action : lists[static_cast<size_t>(stage_rank[static_cast<size_t>(stage)])]) {
+      if (action.type == ActionType::kBackwardWeight) continue;  // reads no parameters
+      const bool own = action.stage == stage, first = own && (action.type != ActionType::kForward) == backward_first;
+      if (after && own && !first) ++followed;
+      if (first) ++uses;
+      after = first;
+    }
+    return 2 * followed > uses;
+  };
+  return {.head = alternates(static_cast<int>(stage_rank.size()) - 1, false),
+          .embedding = alternates(0, true),
+          .table = tied_embeddings && stage_rank.front() == stage_rank.back()};
+}
+
 SharedUses shared_uses(const Config& config, const Stack& stack) {
-  if (!stack.own || config.parallel.schedule == "file") return {};
+  if (!stack.own) return {};
+  if (config.parallel.schedule == "file") return shared_uses(training_schedule(config), config.model.tied_embeddings);
   const ScheduleKind kind = layout_of(config).schedule;
   const bool one_rank = config.parallel.pipeline == 1, alternates = one_rank || kind != ScheduleKind::kGPipe;
   return {.head = alternates,

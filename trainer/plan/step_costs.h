@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "parallel/pipeline/action.h"
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
 #include "trainer/model/part_profile.h"
@@ -52,9 +53,12 @@ struct SharedUses {
   auto operator<=>(const SharedUses&) const = default;
 };
 SharedUses shared_uses(const Config& config, const Stack& stack);
+/// The same of a compute-only schedule: uses are shared if most of one kind are directly followed by one of the other. The function above has the answers
+/// for named schedules with many micro-batches, without their lists, which a search does not make for each layout.
+SharedUses shared_uses(const ActionLists& lists, bool tied_embeddings);
 
 /// The stack with this run's gradient dtype on the wire and its overlap settings. On a CPU no communication is hidden, because the cores move the
-/// data themselves. Errors: ConfigError for a precision that the stack or the device does not support.
+/// data themselves. `config` and `cluster` have passed check_against_cluster().
 Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 
 /// Factor by which software.straggler delays a step's compute: with resilience.rebalance, what remains of it after micro-batches have moved. Less
