@@ -260,6 +260,27 @@ TEST_CASE("pruning changes nothing in the ranking") {
   REQUIRE(tried < all * 2 / 3);
 }
 
+TEST_CASE("a search over 500 layers forecasts few of its layouts") {
+  struct Case {
+    int64_t hidden, batch;
+    bool fits;
+    int64_t most;
+  };
+  for (const Case& k : {Case{1024, 64, true, 3400}, Case{2048, 128, true, 4600}, Case{4096, 512, false, 6400}}) {
+    Config config = small_model(500);
+    config.model.hidden_size = k.hidden;
+    config.model.heads = 16;
+    config.model.kv_heads = 16;
+    config.training.sequence_length = 2048;
+    config.training.global_batch_size = k.batch;
+    const SearchResult result = search_layouts(config, h100(1), {}, {.threads = 1, .advise = false});
+    CAPTURE(k.hidden, k.batch, result.legal, result.tried);
+    CHECK(!result.layouts.empty() == k.fits);
+    CHECK(result.legal > 90000);
+    CHECK(result.tried < k.most);
+  }
+}
+
 TEST_CASE("a search on several threads has the result of a search on one") {
   ClusterConfig cluster = h100(2, 4);
   for (const double share : {1.0, 0.3}) {

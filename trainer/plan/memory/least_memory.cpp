@@ -17,8 +17,8 @@ LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
   for (const Part& part : profiles.parts()) {
     const auto elements = static_cast<double>(profiles.of(part, shape).elements());
     const PartProfile& profile = profiles.of(part, shape, recompute_of(part, policy));
-    // Schedules begin with a whole backward or with the input gradient.
-    const int64_t backward = shape.clips_samples ? profile.input_gradient.peak : std::min(profile.backward.peak, profile.input_gradient.peak);
+    // A schedule has whole backwards, or begins them with input gradients.
+    const int64_t backward = std::min(profile.backward.peak, profile.input_gradient.peak);
     const PartMemory memory{elements, static_cast<double>(profile.saved), static_cast<double>(std::max<int64_t>(0, backward - profile.saved))};
     if (part.kind == PartKind::kEmbedding) embedding_ = memory;
     if (part.kind == PartKind::kHead) head_ = memory;
