@@ -78,7 +78,7 @@ class RandomLayouts {
 TEST_CASE("no layout has less memory than its bound") {
   RandomLayouts random;
   std::map<ScheduleKind, double> nearest;
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial = 0; trial < 10; ++trial) {
     ClusterConfig cluster;
     cluster.nodes = random.whole(1, 3);
     cluster.devices_per_node = random.one_of<int64_t>({4, 6, 8});
@@ -86,7 +86,7 @@ TEST_CASE("no layout has less memory than its bound") {
     const Config given = random.config();
     const LayoutSpace space(given, cluster);
     PartProfiles profiles(space.base().model);
-    for (int draw = 0; draw < 30; ++draw) {
+    for (int draw = 0; draw < 60; ++draw) {
       const Layout layout = random.layout(space);
       const std::vector<int64_t> split = random.split(space.base().model.layers, layout.stages());
       const Config config = space.config(layout, split);
@@ -94,15 +94,14 @@ TEST_CASE("no layout has less memory than its bound") {
       const LeastMemory memory(config, profiles);
       const double bound = memory.peak(layout, memory.ranks(layout, split)),
                    peak = largest_peak(trireme_memory(config, profiles, steady_lists(config, schedule)));
-      CAPTURE(trial, draw, name_of(layout), split, config.model.architecture, config.model.tied_embeddings, config.training.precision,
-              bound / peak);
+      CAPTURE(trial, draw, name_of(layout), split, config.model.architecture, config.model.tied_embeddings, config.training.precision, bound / peak);
       CHECK(bound <= peak);
       nearest[layout.schedule] = std::max(nearest[layout.schedule], bound / peak);
     }
   }
   for (const ScheduleKind kind : kScheduleKinds) {
     CAPTURE(name_of(kind), nearest[kind]);
-    CHECK(nearest[kind] > 0.9);
+    CHECK(nearest[kind] > 0.99);
   }
 }
 

@@ -264,9 +264,8 @@ TEST_CASE("a search over 500 layers forecasts few of its layouts") {
   struct Case {
     int64_t hidden, batch;
     bool fits;
-    int64_t most;
   };
-  for (const Case& k : {Case{1024, 64, true, 3400}, Case{2048, 128, true, 4600}, Case{4096, 512, false, 6400}}) {
+  for (const Case& k : {Case{1024, 64, true}, Case{2048, 128, true}, Case{4096, 512, false}}) {
     Config config = small_model(500);
     config.model.hidden_size = k.hidden;
     config.model.heads = 16;
@@ -277,7 +276,7 @@ TEST_CASE("a search over 500 layers forecasts few of its layouts") {
     CAPTURE(k.hidden, k.batch, result.legal, result.tried);
     CHECK(!result.layouts.empty() == k.fits);
     CHECK(result.legal > 90000);
-    CHECK(result.tried < k.most);
+    CHECK(20 * result.tried < result.legal);
   }
 }
 

@@ -135,7 +135,8 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
   const int64_t at_ends = empty_ends ? 0 : 1;
   std::array<int64_t, kPlaces> split = {at_ends, 1, at_ends};
   const std::array<int64_t, kPlaces> count = {1, static_cast<int64_t>(stages) - 2, 1};
-  const std::array<double, kPlaces> start = {static_cast<double>(at_ends) * layer + first_extra, layer, static_cast<double>(at_ends) * layer + last_extra};
+  const std::array<double, kPlaces> start = {static_cast<double>(at_ends) * layer + first_extra, layer,
+                                             static_cast<double>(at_ends) * layer + last_extra};
   std::array<double, kPlaces> cost = start;
   if (count[kInner] == 0) cost[kInner] = std::numeric_limits<double>::infinity();
   // All stages with the smallest cost get their layer before any of them gets another one.

@@ -33,15 +33,22 @@ struct Node {
   Layout layout;
   size_t group = 0;        ///< index of its tensor x pipeline group
   double bound = 0;        ///< of the step time
-  double least_bytes = 0;  ///< of the memory; 0 if it is not known
-  bool done = false;
+  double least_bytes = 0;  ///< of the memory; 0 if none is known
+  bool evaluated = false;
 };
+
+Layout sharded(Layout layout, const LayoutSpace::Sharding& sharding) {
+  layout.zero = sharding.zero;
+  layout.replicate = sharding.replicate;
+  return layout;
+}
 
 struct Group {
   LayoutSpace::Degrees degrees;
-  double best = kNever;     ///< ranking_seconds of the first layout that fits
-  std::pair<double, size_t> nearest = {kNever, 0};  ///< peak bytes and place in the order of nodes of the smallest layout that does not fit
-  double allowance = 0;                             ///< least runtime allowance of a rank, bytes
+  double best = kNever;  ///< ranking_seconds of the first layout that fits
+  /// Peak bytes of the smallest layout that does not fit, and its Found::order: of equal ones the first counts, in whatever order they are evaluated.
+  std::pair<double, size_t> nearest = {kNever, 0};
+  double allowance = 0;  ///< least runtime allowance of any rank and sharding, bytes
   std::vector<LayoutSpace::Sharding> shardings;
 };
 
@@ -55,7 +62,7 @@ struct Found {
   Layout layout;
   std::vector<int64_t> split;
   size_t group = 0;
-  size_t order = 0;  ///< place of its node in the order of nodes
+  size_t order = 0;  ///< index of its node
   Forecast forecast;
 };
 
@@ -83,8 +90,8 @@ struct Worker {
 struct Evaluation {
   struct Sharding {
     Layout layout;
-    double bound;  ///< lower bound of the step time
-    double least_bytes;
+    double bound;        ///< lower bound of the step time
+    double least_bytes;  ///< lower bound of the memory
     Forecast forecast;
   };
   std::vector<int64_t> split;
@@ -115,11 +122,12 @@ class Search {
   std::vector<int64_t> split(const Layout& layout, Worker& worker) const;
   double bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const;
   double bound_before_sharding(const Layout& layout, const std::vector<int64_t>& split, Worker& worker) const;
+  const LeastMemory& least_memory(const Layout& layout, Worker& worker) const;
+  double least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, Worker& worker) const;
   void set_bounds(Node& node, Worker& worker) const;
   double least_allowance(const Group& group) const;
   bool worth(const Layout& layout, size_t group, double bound) const;
   const Found* best_of_family(const Layout& layout) const;
-  const LeastMemory& least_memory(const Layout& layout, Worker& worker) const;
   bool too_large(size_t group, double least_bytes) const;
   Evaluation evaluate(const Node& node, Worker& worker) const;
   void add(size_t at, Evaluation evaluation);
@@ -135,7 +143,7 @@ class Search {
   LayoutSpace space_;
   double limit_;
   bool blocks_alike_;
-  bool bounds_memory_;  ///< Trireme's own memory has a bound
+  bool bounds_memory_;  ///< only Trireme's own memory has a lower bound
   std::deque<Worker> workers_;
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
@@ -182,12 +190,6 @@ std::vector<int64_t> Search::split(const Layout& layout, Worker& worker) const {
   return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()), empty_ends);
 }
 
-Layout with(Layout layout, const LayoutSpace::Sharding& sharding) {
-  layout.zero = sharding.zero;
-  layout.replicate = sharding.replicate;
-  return layout;
-}
-
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
   const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
   if (is_staggered(stack_of(cluster_.software.stack), name_of(layout.schedule)))
@@ -211,6 +213,7 @@ double Search::bound_before_sharding(const Layout& layout, const std::vector<int
   return bound(layout, stages, {});
 }
 
+/// Cached for all layouts with the same parts on a rank.
 const LeastMemory& Search::least_memory(const Layout& layout, Worker& worker) const {
   const std::tuple key{layout.tensor, layout.sequence_parallel, layout.micro_batch, layout.recompute.value()};
   const auto at = worker.least.find(key);
@@ -218,16 +221,19 @@ const LeastMemory& Search::least_memory(const Layout& layout, Worker& worker) co
   return worker.least.emplace(key, LeastMemory(space_.config(layout, {space_.base().model.layers}), worker.profiles)).first->second;
 }
 
+/// Lower bound of a layout's memory. `ranks`: LeastMemory::ranks() of its node.
+double Search::least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, Worker& worker) const {
+  return (least_memory(layout, worker).peak(layout, ranks) + groups_[group].allowance) * kRounding;
+}
+
 void Search::set_bounds(Node& node, Worker& worker) const {
   const std::vector<int64_t> layers = split(node.layout, worker);
   node.bound = bound_before_sharding(node.layout, layers, worker);
   if (!bounds_memory_) return;
-  const LeastMemory& memory = least_memory(node.layout, worker);
-  const std::vector<LeastMemory::Rank> ranks = memory.ranks(node.layout, layers);
-  const Group& group = groups_[node.group];
+  const std::vector<LeastMemory::Rank> ranks = least_memory(node.layout, worker).ranks(node.layout, layers);
   node.least_bytes = kNever;
-  for (const LayoutSpace::Sharding& sharding : group.shardings)
-    node.least_bytes = std::min(node.least_bytes, (memory.peak(with(node.layout, sharding), ranks) + group.allowance) * kRounding);
+  for (const LayoutSpace::Sharding& sharding : groups_[node.group].shardings)
+    node.least_bytes = std::min(node.least_bytes, least_bytes(sharded(node.layout, sharding), node.group, ranks, worker));
 }
 
 void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
@@ -250,12 +256,13 @@ void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_paralle
   }
 }
 
+/// The least runtime allowance of any rank and sharding, bytes.
 double Search::least_allowance(const Group& group) const {
   if (cluster_.device.cores) return 0;
   double least = kNever;
   for (const LayoutSpace::Sharding& sharding : group.shardings) {
     const auto [tensor, pipeline, data] = group.degrees;
-    const Config config = space_.config(with({.tensor = tensor, .pipeline = pipeline, .data = data}, sharding), {});
+    const Config config = space_.config(sharded({.tensor = tensor, .pipeline = pipeline, .data = data}, sharding), {});
     const MeshShape shape = mesh_shape(config.parallel);
     for (int r = 0; r < shape.pipeline; ++r)
       least = std::min(least, static_cast<double>(runtime_bytes(config, rank_of(shape, {.pipeline = r})).total()));
@@ -323,21 +330,16 @@ bool Search::too_large(size_t group, double least_bytes) const {
 Evaluation Search::evaluate(const Node& node, Worker& worker) const {
   Evaluation result;
   if (too_large(node.group, node.least_bytes)) return result;
-  const Group& group = groups_[node.group];
   std::optional<StepSchedule> schedule;  // the same for all shardings
   std::vector<LeastMemory::Rank> ranks;
   const std::vector<int> rank_of = stage_ranks_of(node.layout);
-  for (const LayoutSpace::Sharding& sharding : group.shardings) {
-    const Layout layout = with(node.layout, sharding);
+  for (const LayoutSpace::Sharding& sharding : groups_[node.group].shardings) {
+    const Layout layout = sharded(node.layout, sharding);
     if (!worth(layout, node.group, node.bound)) continue;
     if (result.split.empty()) result.split = split(node.layout, worker);
-    double least_bytes = 0;
-    if (bounds_memory_) {
-      const LeastMemory& memory = least_memory(node.layout, worker);
-      if (ranks.empty()) ranks = memory.ranks(node.layout, result.split);
-      least_bytes = (memory.peak(layout, ranks) + group.allowance) * kRounding;
-    }
-    if (too_large(node.group, least_bytes)) continue;
+    if (bounds_memory_ && ranks.empty()) ranks = least_memory(layout, worker).ranks(layout, result.split);
+    const double bytes = bounds_memory_ ? least_bytes(layout, node.group, ranks, worker) : 0;
+    if (too_large(node.group, bytes)) continue;
     const Config config = space_.config(layout, result.split);
     const StepCosts costs = step_costs(config, cluster_, model_of(layout, worker), rank_of);
     double after = kNever;
@@ -348,7 +350,7 @@ Evaluation Search::evaluate(const Node& node, Worker& worker) const {
     Forecast forecast;
     set_memory(forecast, formula_memory(config, cluster_, worker.profiles, *schedule), limit_, given_.plan.memory_margin);
     if (forecast.fits) forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
-    result.shardings.push_back({layout, least, least_bytes, std::move(forecast)});
+    result.shardings.push_back({layout, least, bytes, std::move(forecast)});
   }
   return result;
 }
@@ -356,7 +358,7 @@ Evaluation Search::evaluate(const Node& node, Worker& worker) const {
 /// Keeps what is worth it now: other nodes may have been added since the evaluation began. The result is that of a search on one thread.
 void Search::add(size_t at, Evaluation evaluation) {
   Node& node = nodes_[at];
-  node.done = true;
+  node.evaluated = true;
   for (auto& [layout, least, least_bytes, forecast] : evaluation.shardings) {
     if (!worth(layout, node.group, node.bound) || too_large(node.group, least_bytes) || !worth(layout, node.group, least)) continue;
     ++tried_;
@@ -371,7 +373,7 @@ void Search::evaluate(const std::vector<size_t>& nodes) {
   for (size_t i = 0; i < nodes.size(); ++i) add(nodes[i], std::move(evaluations[i]));
 }
 
-/// The node of each group with the lowest bound of its memory. With their forecasts most layouts that do not fit are recognised as too large.
+/// The node of each group with the lowest bound of its memory. Their forecasts tell which other layouts of the group are too large.
 std::vector<size_t> Search::smallest_nodes() const {
   std::vector<size_t> smallest(groups_.size(), nodes_.size());
   for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -421,10 +423,11 @@ SearchResult Search::run(const std::function<void(double)>& progress) {
   SearchResult result;
   list_nodes();
   if (bounds_memory_) evaluate(smallest_nodes());
+  // Nodes are evaluated some at a time, and added in their order.
   const size_t together = workers_.size() == 1 ? 1 : 8 * workers_.size();
   std::vector<size_t> some;
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (!nodes_[i].done) some.push_back(i);
+    if (!nodes_[i].evaluated) some.push_back(i);
     if (some.size() < together && i + 1 < nodes_.size()) continue;
     evaluate(some);
     some.clear();
