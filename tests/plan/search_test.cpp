@@ -260,6 +260,26 @@ TEST_CASE("pruning changes nothing in the ranking") {
   REQUIRE(tried < all * 2 / 3);
 }
 
+TEST_CASE("pruning changes nothing in the layouts that are closest to fitting") {
+  for (const int64_t layers : {3, 4, 8})
+    for (const int64_t batch : {6, 8, 24})
+      for (const auto& [nodes, devices] : {std::pair(1, 4), std::pair(2, 3), std::pair(1, 8)}) {
+        ClusterConfig cluster = h100(nodes, devices);
+        cluster.device.memory = 1e6;
+        Config config = small_model(layers);
+        config.training.global_batch_size = batch;
+        const SearchResult pruned = search_layouts(config, cluster, {}, {.advise = false}),
+                           whole = search_layouts(config, cluster, {}, {.prune = false, .advise = false});
+        CAPTURE(layers, batch, nodes, devices);
+        REQUIRE(whole.layouts.empty());
+        REQUIRE(pruned.layouts.empty());
+        REQUIRE(!whole.too_large.empty());
+        REQUIRE(pruned.too_large.size() == whole.too_large.size());
+        for (size_t i = 0; i < whole.too_large.size(); ++i) CHECK(pruned.too_large[i].layout == whole.too_large[i].layout);
+        CHECK(pruned.tried < whole.tried);
+      }
+}
+
 TEST_CASE("a search over 500 layers forecasts few of its layouts") {
   struct Case {
     int64_t hidden, batch;
