@@ -71,6 +71,13 @@ ActionLists split_backwards(int ranks, int microbatches, const auto& warmup, con
   return lists;
 }
 
+/// Micro-batches of interleaved_1f1b. A group of fewer than p would leave gaps at each turn, so the remainder is spread over the first groups.
+struct InterleavedGroups {
+  InterleavedGroups(int ranks, int microbatches) : all(microbatches), count(std::max(1, microbatches / ranks)) {}
+  int size(int group) const { return all / count + (group < all % count ? 1 : 0); }
+  int all, count;
+};
+
 }  // namespace
 
 const char* name_of(ScheduleKind kind) {
@@ -115,13 +122,10 @@ ActionLists one_forward_one_backward(int ranks, int microbatches) {
 ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
   check_sizes(ranks * virtual_stages, microbatches);
   if (virtual_stages == 1) return one_forward_one_backward(ranks, microbatches);
-  // A group of fewer than p micro-batches would leave gaps at each turn, so the remainder is spread over the first groups.
-  const int groups = std::max(1, microbatches / ranks);
-  const int largest = (microbatches + groups - 1) / groups;
+  const InterleavedGroups groups(ranks, microbatches);
   std::vector<int> chunks;  // virtual stages of the forwards, in order; the backwards mirror them
-  for (int group = 0; group < groups; ++group)
-    for (int chunk = 0; chunk < virtual_stages; ++chunk)
-      chunks.insert(chunks.end(), static_cast<size_t>(microbatches / groups + (group < microbatches % groups ? 1 : 0)), chunk);
+  for (int group = 0; group < groups.count; ++group)
+    for (int chunk = 0; chunk < virtual_stages; ++chunk) chunks.insert(chunks.end(), static_cast<size_t>(groups.size(group)), chunk);
 
   ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -131,7 +135,7 @@ ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
     const auto forward = [&] {
       if (forwards < chunks.size()) list.add(ActionType::kForward, chunks[forwards++] * ranks + rank);
     };
-    for (int warmup = (virtual_stages - 1) * largest + 2 * (ranks - 1 - rank); warmup > 0; --warmup) forward();
+    for (int warmup = (virtual_stages - 1) * groups.size(0) + 2 * (ranks - 1 - rank); warmup > 0; --warmup) forward();
     for (const int chunk : chunks) {
       forward();
       list.add(ActionType::kBackward, (virtual_stages - 1 - chunk) * ranks + rank);
@@ -210,6 +214,40 @@ ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int 
     case ScheduleKind::kZbV: return zb_v(ranks, microbatches);
   }
   throw InternalError("unknown schedule");
+}
+
+std::vector<int> forwards_before_backward(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
+  std::vector<int> forwards(static_cast<size_t>(ranks * virtual_stages), 0);
+  const InterleavedGroups groups(ranks, microbatches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int behind = ranks - 1 - rank;
+    const auto of = [&](int stage) -> int& { return forwards[static_cast<size_t>(stage)]; };
+    switch (kind) {
+      case ScheduleKind::kGPipe: of(rank) = microbatches; break;
+      case ScheduleKind::kZbH2: of(rank) = 2 * behind + 1; break;
+      case ScheduleKind::kZbV:
+        of(rank) = ranks + behind;
+        of(2 * ranks - 1 - rank) = rank + 1;
+        break;
+      case ScheduleKind::k1F1B:
+      case ScheduleKind::kZbH1:
+      case ScheduleKind::kInterleaved1F1B: {
+        if (virtual_stages == 1) {
+          of(rank) = behind + 1;
+          break;
+        }
+        int left = (virtual_stages - 1) * groups.size(0) + 2 * behind + 1;
+        for (int group = 0; group < groups.count; ++group)
+          for (int chunk = 0; chunk < virtual_stages && left > 0; ++chunk) {
+            const int here = std::min(left, groups.size(group));
+            of(chunk * ranks + rank) += here;
+            left -= here;
+          }
+      }
+    }
+  }
+  for (int& count : forwards) count = std::min(count, microbatches);
+  return forwards;
 }
 
 SchedulePeriod period_of(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {

@@ -98,6 +98,19 @@ TEST_CASE("interleaved and V schedules place stages as in the papers") {
   CHECK(stage_ranks(zb_v(3, 1)) == std::vector<int>{0, 1, 2, 2, 1, 0});
 }
 
+TEST_CASE("the forwards before a rank's first backward are those of its list") {
+  for (const ScheduleKind kind : kScheduleKinds)
+    for (const int virtual_stages : {default_virtual_stages(kind), 3, 7})
+      for (int ranks = 1; allows_virtual_stages(kind, virtual_stages) && ranks <= 6; ++ranks)
+        for (int microbatches = 1; microbatches <= 40; ++microbatches) {
+          std::vector<int> counted(static_cast<size_t>(ranks * virtual_stages), 0);
+          for (const ActionList& list : make_schedule(kind, ranks, virtual_stages, microbatches))
+            for (auto action = list.begin(); action->type == ActionType::kForward; ++action) ++counted[static_cast<size_t>(action->stage)];
+          CAPTURE(name_of(kind), ranks, virtual_stages, microbatches);
+          REQUIRE(forwards_before_backward(kind, ranks, virtual_stages, microbatches) == counted);
+        }
+}
+
 TEST_CASE("forwards of virtual stages overlap between ranks") {
   const ActionLists looped = forward_only({0, 1, 0, 1}, 3);
   CHECK(to_text(looped) == "0F0 0F1 2F0 2F1 0F2 2F2\n1F0 1F1 3F0 3F1 1F2 3F2\n");

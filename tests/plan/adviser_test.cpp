@@ -224,6 +224,33 @@ TEST_CASE("eight virtual stages of a deep model are considered") {
   }
 }
 
+TEST_CASE("as many virtual stages are considered as the rules allow") {
+  const ClusterConfig cluster = gpus(1, 8);
+  for (const int64_t batch : {64, 20000, 400000}) {
+    const Config given = model_of(96, 512, 8, batch);
+    for (const int64_t pipeline : {2, 8}) {
+      std::vector<int64_t> allowed, considered;
+      for (int64_t virtual_stages = 2; virtual_stages <= 96; ++virtual_stages) {
+        Config c = given;
+        c.parallel.pipeline = pipeline;
+        c.parallel.data = 1;
+        c.parallel.schedule = "interleaved_1f1b";
+        c.parallel.virtual_stages = virtual_stages;
+        c.training.micro_batch_size = 1;
+        try {
+          resolve(c, pipeline);
+          allowed.push_back(virtual_stages);
+        } catch (const ConfigError&) {
+        }
+      }
+      for (const LayoutSpace::Pipelining& one : LayoutSpace(given, cluster).pipelinings(pipeline))
+        if (one.schedule == ScheduleKind::kInterleaved1F1B) considered.push_back(one.virtual_stages);
+      CAPTURE(batch, pipeline);
+      CHECK(considered == allowed);
+    }
+  }
+}
+
 namespace {
 
 /// Requests as nobody would make them: sizes without divisors, up to 65,536 GPUs, hardly any memory, a million tokens.

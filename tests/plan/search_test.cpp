@@ -4,6 +4,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
@@ -222,6 +223,33 @@ TEST_CASE("equal layers are split as by balance_layers, and evenly over ranks") 
   for (size_t r = 0; r < 3; ++r) REQUIRE(split[r] + split[5 - r] == 3);
 }
 
+TEST_CASE("equal layers on ranks with several stages are split as if they came one by one") {
+  std::mt19937 random(1609);
+  const auto draw = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
+  for (int i = 0; i < 2000; ++i) {
+    const bool v = draw(0, 3) == 0;
+    const int64_t pipeline = draw(1, 5), virtual_stages = v ? 2 : draw(1, 6), stages = pipeline * virtual_stages, layers = stages + draw(0, 30);
+    const std::vector<int> rank_of = stage_ranks_of(v ? ScheduleKind::kZbV : ScheduleKind::kInterleaved1F1B, pipeline, virtual_stages);
+    const int64_t layer = draw(1, 4), first = draw(0, 9), last = draw(0, 20);  // whole numbers, hence without rounding
+    const bool empty_ends = stages > 1 && draw(0, 1) == 1;
+    std::vector<int64_t> split(static_cast<size_t>(stages), 1);
+    if (empty_ends) split.front() = split.back() = 0;
+    const auto cost = [&](size_t s) { return split[s] * layer + (s == 0 ? first : 0) + (s + 1 == split.size() ? last : 0); };
+    while (std::accumulate(split.begin(), split.end(), int64_t{0}) < layers) {
+      std::vector<int64_t> load(static_cast<size_t>(pipeline));
+      for (size_t s = 0; s < split.size(); ++s) load[static_cast<size_t>(rank_of[s])] += cost(s);
+      size_t least = 0;
+      const auto order = [&](size_t s) { return std::tuple(cost(s), load[static_cast<size_t>(rank_of[s])], -static_cast<int64_t>(s)); };
+      for (size_t s = 1; s < split.size(); ++s)
+        if (order(s) < order(least)) least = s;
+      ++split[least];
+    }
+    CAPTURE(v, pipeline, virtual_stages, layers, layer, first, last, empty_ends);
+    REQUIRE(balance_equal_layers(layers, static_cast<double>(layer), static_cast<double>(first), static_cast<double>(last), rank_of, empty_ends) ==
+            split);
+  }
+}
+
 TEST_CASE("pruning changes nothing in the ranking") {
   struct Case {
     int64_t nodes, devices, layers, batch;
@@ -258,6 +286,49 @@ TEST_CASE("pruning changes nothing in the ranking") {
     for (size_t i = 0; i < whole.too_large.size(); ++i) REQUIRE(pruned.too_large[i].layout == whole.too_large[i].layout);
   }
   REQUIRE(tried < all * 2 / 3);
+}
+
+TEST_CASE("pruning changes nothing in the layouts that are closest to fitting") {
+  int64_t tried = 0, all = 0;
+  for (const int64_t layers : {3, 4, 8})
+    for (const int64_t batch : {6, 8, 24})
+      for (const auto& [nodes, devices] : {std::pair(1, 4), std::pair(2, 3), std::pair(1, 8)}) {
+        ClusterConfig cluster = h100(nodes, devices);
+        cluster.device.memory = 1e6;
+        Config config = small_model(layers);
+        config.training.global_batch_size = batch;
+        const SearchResult pruned = search_layouts(config, cluster, {}, {.advise = false}),
+                           whole = search_layouts(config, cluster, {}, {.prune = false, .advise = false});
+        CAPTURE(layers, batch, nodes, devices);
+        REQUIRE(whole.layouts.empty());
+        REQUIRE(pruned.layouts.empty());
+        REQUIRE(!whole.too_large.empty());
+        REQUIRE(pruned.too_large.size() == whole.too_large.size());
+        for (size_t i = 0; i < whole.too_large.size(); ++i) CHECK(pruned.too_large[i].layout == whole.too_large[i].layout);
+        tried += pruned.tried;
+        all += whole.tried;
+      }
+  CHECK(tried < all * 9 / 10);
+}
+
+TEST_CASE("a search over 500 layers forecasts few of its layouts") {
+  struct Case {
+    int64_t hidden, batch;
+    bool fits;
+  };
+  for (const Case& k : {Case{1024, 64, true}, Case{2048, 128, true}, Case{4096, 512, false}}) {
+    Config config = small_model(500);
+    config.model.hidden_size = k.hidden;
+    config.model.heads = 16;
+    config.model.kv_heads = 16;
+    config.training.sequence_length = 2048;
+    config.training.global_batch_size = k.batch;
+    const SearchResult result = search_layouts(config, h100(1), {}, {.threads = 1, .advise = false});
+    CAPTURE(k.hidden, k.batch, result.legal, result.tried);
+    CHECK(!result.layouts.empty() == k.fits);
+    CHECK(result.legal > 90000);
+    CHECK(20 * result.tried < result.legal);
+  }
 }
 
 TEST_CASE("a search on several threads has the result of a search on one") {

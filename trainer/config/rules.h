@@ -44,12 +44,12 @@ class Rules {
   void without_effect() {
     const FieldTable defaults = table_of(Config{});
     for (const FieldRow& row : table_.fields) {
+      if (!row.field.without_effect || !(sources_.given(row.path) || row.value != defaults.at(row.path).value)) continue;
       const std::string section = row.path.substr(0, row.path.rfind('.'));
       const bool sound = std::none_of(table_.fields.begin(), table_.fields.end(), [&](const FieldRow& other) {
         return other.path.substr(0, other.path.rfind('.')) == section && before_.touch(other.path);
       });
-      if (row.field.without_effect && sound && (sources_.given(row.path) || row.value != defaults.at(row.path).value))
-        broken(row.path.c_str(), concat("has no effect: ", row.field.without_effect, "; remove the key"));
+      if (sound) broken(row.path.c_str(), concat("has no effect: ", row.field.without_effect, "; remove the key"));
     }
   }
 

@@ -232,9 +232,10 @@ ActionLists training_schedule(const Config& config, int microbatches) {
   }
   for (const ScheduleKind kind : kScheduleKinds)
     if (config.parallel.schedule == name_of(kind)) {
-      const ActionLists lists =
+      ActionLists lists =
           make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()), microbatches);
-      return is_private(config.security) ? with_sample_clipping(lists) : lists;
+      if (is_private(config.security)) return with_sample_clipping(lists);
+      return lists;
     }
   throw InternalError("unknown schedule: " + config.parallel.schedule);
 }

@@ -1,9 +1,11 @@
 #include "trainer/plan/layouts.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
-#include <numeric>
+#include <limits>
 #include <queue>
+#include <ranges>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -82,8 +84,11 @@ std::vector<LayoutSpace::Pipelining> LayoutSpace::pipelinings(int64_t pipeline) 
   std::vector<Pipelining> out;
   for (const ScheduleKind kind : kScheduleKinds) {
     const int64_t first = default_virtual_stages(kind), last = allows_virtual_stages(kind, 3) ? base_.model.layers / pipeline : first;
-    for (int64_t stages = first; stages <= last; ++stages)
-      if (legal({.pipeline = pipeline, .schedule = kind, .virtual_stages = stages})) out.push_back({kind, stages});
+    // The rules limit the number of stages from above only.
+    const auto candidates = std::views::iota(first, std::max(first, last + 1));
+    const auto end = std::ranges::partition_point(
+        candidates, [&](int64_t stages) { return legal({.pipeline = pipeline, .schedule = kind, .virtual_stages = stages}); });
+    std::for_each(candidates.begin(), end, [&](int64_t stages) { out.push_back({kind, stages}); });
   }
   return out;
 }
@@ -124,57 +129,93 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
                                           bool empty_ends) {
   const size_t stages = stage_rank.size();
   TRIREME_CHECK(stages >= 1 && static_cast<int64_t>(stages) <= layers, stages, " stages, ", layers, " layers");
-  std::vector<int64_t> split(stages, 1);
-  if (empty_ends && stages > 1) split.front() = split.back() = 0;
-  std::vector<double> cost(stages);
-  for (size_t s = 0; s < stages; ++s) cost[s] = static_cast<double>(split[s]) * layer;
-  cost.front() += first_extra;
-  cost.back() += last_extra;
-  std::vector<double> load(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
-  const auto load_of = [&](size_t s) -> double& { return load[static_cast<size_t>(stage_rank[s])]; };
-  for (size_t s = 0; s < stages; ++s) load_of(s) += cost[s];
-  const auto add = [&](size_t s) {
-    ++split[s];
-    cost[s] += layer;
-    load_of(s) += layer;
-  };
+  if (stages == 1) return {layers};
+  // The stages between the first and the last one have the same cost until not all of them get another layer.
+  enum Place { kFirst, kInner, kLast, kPlaces };
+  const int64_t at_ends = empty_ends ? 0 : 1;
+  std::array<int64_t, kPlaces> split = {at_ends, 1, at_ends};
+  const std::array<int64_t, kPlaces> count = {1, static_cast<int64_t>(stages) - 2, 1};
+  const std::array<double, kPlaces> start = {static_cast<double>(at_ends) * layer + first_extra, layer,
+                                             static_cast<double>(at_ends) * layer + last_extra};
+  std::array<double, kPlaces> cost = start;
+  if (count[kInner] == 0) cost[kInner] = std::numeric_limits<double>::infinity();
   // All stages with the smallest cost get their layer before any of them gets another one.
-  std::vector<size_t> least;
-  for (auto left = static_cast<size_t>(layers - std::accumulate(split.begin(), split.end(), int64_t{0})); left > 0;
-       left -= std::min(left, least.size())) {
-    const double smallest = *std::min_element(cost.begin(), cost.end());
-    least.clear();
-    for (size_t s = 0; s < stages; ++s)
-      if (cost[s] == smallest) least.push_back(s);
-    if (least.size() <= left) {
-      for (const size_t s : least) add(s);
-      continue;
+  std::vector<std::array<bool, kPlaces>> rounds;
+  std::array<bool, kPlaces> least;
+  int64_t left = layers - 2 * at_ends - count[kInner];
+  for (;;) {
+    const double smallest = std::ranges::min(cost);
+    int64_t here = 0;
+    for (size_t place = 0; place < kPlaces; ++place) {
+      least[place] = cost[place] == smallest;
+      here += least[place] ? count[place] : 0;
     }
-    // There is not one for each of them: the next stage of each rank, its last one, by the load of the rank.
-    std::vector<std::vector<size_t>> of_rank(load.size());
-    for (const size_t s : least) of_rank[static_cast<size_t>(stage_rank[s])].push_back(s);
-    using Next = std::pair<double, int64_t>;
-    std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
-    const auto offer = [&](std::vector<size_t>& rest) {
-      if (!rest.empty()) next.emplace(load_of(rest.back()), -static_cast<int64_t>(rest.back()));
-    };
-    std::ranges::for_each(of_rank, offer);
-    for (size_t i = 0; i < left; ++i) {
-      const auto s = static_cast<size_t>(-next.top().second);
-      next.pop();
-      add(s);
-      std::vector<size_t>& rest = of_rank[static_cast<size_t>(stage_rank[s])];
-      rest.pop_back();
-      offer(rest);
+    if (here > left) break;
+    left -= here;
+    rounds.push_back(least);
+    for (size_t place = 0; place < kPlaces; ++place) {
+      if (!least[place]) continue;
+      ++split[place];
+      cost[place] += layer;
     }
   }
-  return split;
+  const auto place_of = [&](size_t stage) { return stage == 0 ? kFirst : stage + 1 == stages ? kLast : kInner; };
+  std::vector<int64_t> out(stages, split[kInner]);
+  out.front() = split[kFirst];
+  out.back() = split[kLast];
+  if (left == 0) return out;
+  // There is not one for each of them: the next stage of each rank, its last one, by the load of the rank.
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  struct Rank {
+    std::array<int64_t, kPlaces> stages = {};
+    double load = 0;
+    size_t next = kNone;
+  };
+  std::vector<Rank> ranks(static_cast<size_t>(std::ranges::max(stage_rank)) + 1);
+  std::vector<size_t> before(stages);  // the previous stage of the rank that may get a layer
+  for (size_t s = 0; s < stages; ++s) {
+    Rank& rank = ranks[static_cast<size_t>(stage_rank[s])];
+    ++rank.stages[place_of(s)];
+    if (least[place_of(s)]) before[s] = std::exchange(rank.next, s);
+  }
+  // Summed in the order of rounds and stages, so that ranks with the same stages have the same load.
+  const auto load_of = [&](const Rank& rank) {
+    double load = 0;
+    for (size_t place = 0; place < kPlaces; ++place)
+      for (int64_t i = 0; i < rank.stages[place]; ++i) load += start[place];
+    for (const std::array<bool, kPlaces>& round : rounds)
+      for (size_t place = 0; place < kPlaces; ++place)
+        for (int64_t i = 0; round[place] && i < rank.stages[place]; ++i) load += layer;
+    return load;
+  };
+  using Next = std::pair<double, int64_t>;
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+  const auto offer = [&](const Rank& rank) {
+    if (rank.next != kNone) next.emplace(rank.load, -static_cast<int64_t>(rank.next));
+  };
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].load = r > 0 && ranks[r].stages == ranks[r - 1].stages ? ranks[r - 1].load : load_of(ranks[r]);
+    offer(ranks[r]);
+  }
+  for (; left > 0; --left) {
+    const auto s = static_cast<size_t>(-next.top().second);
+    next.pop();
+    ++out[s];
+    Rank& rank = ranks[static_cast<size_t>(stage_rank[s])];
+    rank.load += layer;
+    rank.next = before[s];
+    offer(rank);
+  }
+  return out;
 }
 
 std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages) {
-  std::vector<int> ranks;
-  for (int64_t s = 0; s < pipeline * virtual_stages; ++s)
-    ranks.push_back(static_cast<int>(schedule == ScheduleKind::kZbV && s >= pipeline ? 2 * pipeline - 1 - s : s % pipeline));
+  std::vector<int> ranks(static_cast<size_t>(pipeline * virtual_stages));
+  for (size_t s = 0, r = 0; s < ranks.size(); ++s) {
+    ranks[s] = static_cast<int>(r);
+    if (++r == static_cast<size_t>(pipeline)) r = 0;
+  }
+  if (schedule == ScheduleKind::kZbV) std::reverse(ranks.begin() + pipeline, ranks.end());
   return ranks;
 }
 

@@ -14,8 +14,10 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/machine.h"
+#include "trainer/loop/memory.h"
 #include "trainer/plan/in_parallel.h"
 #include "trainer/plan/layouts.h"
+#include "trainer/plan/memory/least_memory.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/step_bound.h"
 
@@ -26,17 +28,27 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1 - 1e-9;  ///< a bound is summed in a different order than the forecast
 constexpr size_t kTooLarge = 20;
 
-/// A layout without its sharding, and a lower bound of its step time.
+/// A layout without its sharding, with lower bounds for all shardings.
 struct Node {
   Layout layout;
-  size_t group = 0;  ///< index of its tensor x pipeline group
-  double bound = 0;
+  size_t group = 0;        ///< index of its tensor x pipeline group
+  double bound = 0;        ///< of the step time
+  double least_bytes = 0;  ///< of the memory; 0 if none is known
+  bool evaluated = false;
 };
+
+Layout sharded(Layout layout, const LayoutSpace::Sharding& sharding) {
+  layout.zero = sharding.zero;
+  layout.replicate = sharding.replicate;
+  return layout;
+}
 
 struct Group {
   LayoutSpace::Degrees degrees;
-  double best = kNever;     ///< ranking_seconds of the first layout that fits
-  double nearest = kNever;  ///< peak bytes of the smallest layout that does not fit
+  double best = kNever;  ///< ranking_seconds of the first layout that fits
+  /// Peak bytes of the smallest layout that does not fit, and its Found::order: of equal ones the first counts, in whatever order they are evaluated.
+  std::pair<double, size_t> nearest = {kNever, 0};
+  double allowance = 0;  ///< least runtime allowance of any rank and sharding, bytes
   std::vector<LayoutSpace::Sharding> shardings;
 };
 
@@ -50,6 +62,7 @@ struct Found {
   Layout layout;
   std::vector<int64_t> split;
   size_t group = 0;
+  size_t order = 0;  ///< index of its node
   Forecast forecast;
 };
 
@@ -69,6 +82,7 @@ struct Worker {
   explicit Worker(const ModelConfig& model) : profiles(model) {}
   PartProfiles profiles;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models;
+  std::map<std::tuple<int64_t, bool, int64_t, RecomputeMode>, LeastMemory> least;
   std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t, bool>, std::vector<int64_t>> splits;  ///< by number of stages; if blocks differ
 };
 
@@ -76,11 +90,11 @@ struct Worker {
 struct Evaluation {
   struct Sharding {
     Layout layout;
-    double bound;  ///< lower bound of the step time
+    double bound;        ///< lower bound of the step time
+    double least_bytes;  ///< lower bound of the memory
     Forecast forecast;
   };
   std::vector<int64_t> split;
-  std::vector<RankBytes> whole;  ///< memory without sharding
   std::vector<Sharding> shardings;
 };
 
@@ -92,7 +106,8 @@ class Search {
         options_(options),
         space_(config, cluster),
         limit_(cluster.device.memory.value()),
-        blocks_alike_(are_alike(PartProfiles(space_.base().model).parts())) {
+        blocks_alike_(are_alike(PartProfiles(space_.base().model).parts())),
+        bounds_memory_(options.prune && stack_of(cluster.software.stack).own) {
     const size_t threads = options.threads > 0 ? options.threads : static_cast<size_t>(usable_cores());
     for (size_t i = 0; i < threads; ++i) workers_.emplace_back(space_.base().model);
   }
@@ -106,13 +121,18 @@ class Search {
   const ModelSeconds& model_of(const Layout& layout, Worker& worker) const;
   std::vector<int64_t> split(const Layout& layout, Worker& worker) const;
   double bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const;
-  double bound_before_sharding(const Layout& layout, Worker& worker) const;
+  double bound_before_sharding(const Layout& layout, const std::vector<int64_t>& split, Worker& worker) const;
+  const LeastMemory& least_memory(const Layout& layout, Worker& worker) const;
+  double least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, Worker& worker) const;
+  void set_bounds(Node& node, Worker& worker) const;
+  double least_allowance(const Group& group) const;
   bool worth(const Layout& layout, size_t group, double bound) const;
   const Found* best_of_family(const Layout& layout) const;
-  double least_bytes(const Layout& layout, const std::vector<RankBytes>& whole) const;
-  bool too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const;
+  bool too_large(size_t group, double least_bytes) const;
   Evaluation evaluate(const Node& node, Worker& worker) const;
-  void add(const Node& node, Evaluation evaluation);
+  void add(size_t at, Evaluation evaluation);
+  void evaluate(const std::vector<size_t>& nodes);
+  std::vector<size_t> smallest_nodes() const;
   void keep(Found found);
   RankedLayout ranked(const Found& found) const;
   void finish(SearchResult& result);
@@ -123,6 +143,7 @@ class Search {
   LayoutSpace space_;
   double limit_;
   bool blocks_alike_;
+  bool bounds_memory_;  ///< only Trireme's own memory has a lower bound
   std::deque<Worker> workers_;
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
@@ -177,10 +198,10 @@ double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stage
 }
 
 /// Bound without communication between data ranks, and therefore valid for every sharding.
-double Search::bound_before_sharding(const Layout& layout, Worker& worker) const {
+double Search::bound_before_sharding(const Layout& layout, const std::vector<int64_t>& split, Worker& worker) const {
   const ModelSeconds& model = model_of(layout, worker);
   std::vector<PartSeconds> stages;
-  for (const StageRange& range : stage_ranges(split(layout, worker))) {
+  for (const StageRange& range : stage_ranges(split)) {
     PartSeconds& stage = stages.emplace_back();
     if (blocks_alike_)
       stage.add(block_of(model, layout), static_cast<double>(range.blocks));
@@ -190,6 +211,29 @@ double Search::bound_before_sharding(const Layout& layout, Worker& worker) const
   stages.front().add(model.embedding().seconds.front());
   stages.back().add(model.head().seconds.front());
   return bound(layout, stages, {});
+}
+
+/// Cached for all layouts with the same parts on a rank.
+const LeastMemory& Search::least_memory(const Layout& layout, Worker& worker) const {
+  const std::tuple key{layout.tensor, layout.sequence_parallel, layout.micro_batch, layout.recompute.value()};
+  const auto at = worker.least.find(key);
+  if (at != worker.least.end()) return at->second;
+  return worker.least.emplace(key, LeastMemory(space_.config(layout, {space_.base().model.layers}), worker.profiles)).first->second;
+}
+
+/// Lower bound of a layout's memory. `ranks`: LeastMemory::ranks() of its node.
+double Search::least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, Worker& worker) const {
+  return (least_memory(layout, worker).peak(layout, ranks) + groups_[group].allowance) * kRounding;
+}
+
+void Search::set_bounds(Node& node, Worker& worker) const {
+  const std::vector<int64_t> layers = split(node.layout, worker);
+  node.bound = bound_before_sharding(node.layout, layers, worker);
+  if (!bounds_memory_) return;
+  const std::vector<LeastMemory::Rank> ranks = least_memory(node.layout, worker).ranks(node.layout, layers);
+  node.least_bytes = kNever;
+  for (const LayoutSpace::Sharding& sharding : groups_[node.group].shardings)
+    node.least_bytes = std::min(node.least_bytes, least_bytes(sharded(node.layout, sharding), node.group, ranks, worker));
 }
 
 void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
@@ -212,6 +256,20 @@ void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_paralle
   }
 }
 
+/// The least runtime allowance of any rank and sharding, bytes.
+double Search::least_allowance(const Group& group) const {
+  if (cluster_.device.cores) return 0;
+  double least = kNever;
+  for (const LayoutSpace::Sharding& sharding : group.shardings) {
+    const auto [tensor, pipeline, data] = group.degrees;
+    const Config config = space_.config(sharded({.tensor = tensor, .pipeline = pipeline, .data = data}, sharding), {});
+    const MeshShape shape = mesh_shape(config.parallel);
+    for (int r = 0; r < shape.pipeline; ++r)
+      least = std::min(least, static_cast<double>(runtime_bytes(config, rank_of(shape, {.pipeline = r})).total()));
+  }
+  return least;
+}
+
 void Search::list_nodes() {
   std::map<int64_t, std::vector<LayoutSpace::Pipelining>> pipelinings;
   std::map<int64_t, std::vector<LayoutSpace::Sharding>> shardings;
@@ -221,12 +279,13 @@ void Search::list_nodes() {
     if (!shardings.contains(d.data)) shardings[d.data] = space_.shardings(d.data);
     if (!micro_batches.contains(d.data)) micro_batches[d.data] = space_.micro_batches(d.data);
     groups_.push_back({.degrees = d, .shardings = shardings[d.data]});
+    if (bounds_memory_) groups_.back().allowance = least_allowance(groups_.back());
     for (const int64_t micro_batch : micro_batches[d.data])
       for (const bool sequence_parallel : space_.sequence_parallel(d.tensor, micro_batch))
         for (const RecomputeMode recompute : kRecomputes)
           list_nodes(groups_.size() - 1, micro_batch, sequence_parallel, recompute, pipelinings[d.pipeline]);
   }
-  in_parallel(nodes_.size(), workers_, [&](size_t i, Worker& worker) { nodes_[i].bound = bound_before_sharding(nodes_[i].layout, worker); });
+  in_parallel(nodes_.size(), workers_, [&](size_t i, Worker& worker) { set_bounds(nodes_[i], worker); });
   std::stable_sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) { return a.bound < b.bound; });
 }
 
@@ -246,8 +305,9 @@ void Search::keep(Found found) {
   Group& group = groups_[found.group];
   if (!found.forecast.fits) {
     const double peak = largest_peak(found.forecast.memory);
-    if (peak < group.nearest) nearest_of_group_[found.group] = found;
-    group.nearest = std::min(group.nearest, peak);
+    const std::pair nearest{peak, found.order};
+    if (nearest < group.nearest) nearest_of_group_[found.group] = found;
+    group.nearest = std::min(group.nearest, nearest);
     return;
   }
   const auto of_group = best_of_group_.find(found.group);
@@ -261,64 +321,67 @@ void Search::keep(Found found) {
   if (best_.size() > options_.keep) best_.pop_back();
 }
 
-/// Lower bound of the memory with sharding, in bytes. `whole`: memory with ZeRO-0, of which a sharding keeps at least these shares of the model
-/// states, and all activations and other memory.
-double Search::least_bytes(const Layout& layout, const std::vector<RankBytes>& whole) const {
-  const Precision precision = precision_of(space_.base().training);
-  const double shard = static_cast<double>(layout.zero == 0 ? 1 : layout.data / layout.replicate);
-  const double gradients = layout.zero >= 2 ? 1 / shard : 1;
-  const double parameters = layout.zero < 3 ? 1 : precision.master != precision.compute ? 0 : 1 / shard;
-  double least = 0;
-  for (const RankBytes& r : whole)
-    least = std::max(least, r.activations + r.other + parameters * r.parameters + gradients * r.gradients + r.optimizer / shard);
-  return least * kRounding;
-}
-
-/// Whether a layout neither fits nor can be the closest to fitting of its group. Only Trireme's own states are known to be sharded in this way.
-bool Search::too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const {
-  if (!options_.prune || !stack_of(cluster_.software.stack).own) return false;
-  const double least = least_bytes(layout, whole);
-  return least > limit_ && (groups_[group].best < kNever || least >= groups_[group].nearest);
+/// Whether a layout neither fits nor can be the closest to fitting of its group.
+bool Search::too_large(size_t group, double least_bytes) const {
+  return least_bytes > limit_ && (groups_[group].best < kNever || least_bytes >= groups_[group].nearest.first);
 }
 
 /// Forecasts the shardings of a node that can still enter the result.
 Evaluation Search::evaluate(const Node& node, Worker& worker) const {
   Evaluation result;
+  if (too_large(node.group, node.least_bytes)) return result;
   std::optional<StepSchedule> schedule;  // the same for all shardings
+  std::vector<LeastMemory::Rank> ranks;
   const std::vector<int> rank_of = stage_ranks_of(node.layout);
-  for (const auto& [zero, replicate] : groups_[node.group].shardings) {
-    Layout layout = node.layout;
-    layout.zero = zero;
-    layout.replicate = replicate;
+  for (const LayoutSpace::Sharding& sharding : groups_[node.group].shardings) {
+    const Layout layout = sharded(node.layout, sharding);
     if (!worth(layout, node.group, node.bound)) continue;
-    if (result.split.empty()) {
-      result.split = split(node.layout, worker);
-      const Config config = space_.config(node.layout, result.split);
-      schedule = step_schedule(config);
-      result.whole = formula_memory(config, cluster_, worker.profiles, *schedule);
-    }
-    if (too_large(layout, node.group, result.whole)) continue;
+    if (result.split.empty()) result.split = split(node.layout, worker);
+    if (bounds_memory_ && ranks.empty()) ranks = least_memory(layout, worker).ranks(layout, result.split);
+    const double bytes = bounds_memory_ ? least_bytes(layout, node.group, ranks, worker) : 0;
+    if (too_large(node.group, bytes)) continue;
     const Config config = space_.config(layout, result.split);
     const StepCosts costs = step_costs(config, cluster_, model_of(layout, worker), rank_of);
     double after = kNever;
     for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
     const double least = bound(layout, costs.stages, costs.transfers) + kRounding * (after + costs.host);
     if (!worth(layout, node.group, least)) continue;
+    if (!schedule) schedule = step_schedule(config);
     Forecast forecast;
-    set_memory(forecast, zero == 0 ? result.whole : formula_memory(config, cluster_, worker.profiles, *schedule), limit_, given_.plan.memory_margin);
+    set_memory(forecast, formula_memory(config, cluster_, worker.profiles, *schedule), limit_, given_.plan.memory_margin);
     if (forecast.fits) forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
-    result.shardings.push_back({layout, least, std::move(forecast)});
+    result.shardings.push_back({layout, least, bytes, std::move(forecast)});
   }
   return result;
 }
 
 /// Keeps what is worth it now: other nodes may have been added since the evaluation began. The result is that of a search on one thread.
-void Search::add(const Node& node, Evaluation evaluation) {
-  for (auto& [layout, least, forecast] : evaluation.shardings) {
-    if (!worth(layout, node.group, node.bound) || too_large(layout, node.group, evaluation.whole) || !worth(layout, node.group, least)) continue;
+void Search::add(size_t at, Evaluation evaluation) {
+  Node& node = nodes_[at];
+  node.evaluated = true;
+  for (auto& [layout, least, least_bytes, forecast] : evaluation.shardings) {
+    if (!worth(layout, node.group, node.bound) || too_large(node.group, least_bytes) || !worth(layout, node.group, least)) continue;
     ++tried_;
-    keep({layout, evaluation.split, node.group, std::move(forecast)});
+    keep({layout, evaluation.split, node.group, at, std::move(forecast)});
   }
+}
+
+/// Evaluates nodes at the same time, and adds them in their order.
+void Search::evaluate(const std::vector<size_t>& nodes) {
+  std::vector<Evaluation> evaluations(nodes.size());
+  in_parallel(nodes.size(), workers_, [&](size_t i, Worker& worker) { evaluations[i] = evaluate(nodes_[nodes[i]], worker); });
+  for (size_t i = 0; i < nodes.size(); ++i) add(nodes[i], std::move(evaluations[i]));
+}
+
+/// The node of each group with the lowest bound of its memory. Their forecasts tell which other layouts of the group are too large.
+std::vector<size_t> Search::smallest_nodes() const {
+  std::vector<size_t> smallest(groups_.size(), nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    size_t& node = smallest[nodes_[i].group];
+    if (node == nodes_.size() || nodes_[i].least_bytes < nodes_[node].least_bytes) node = i;
+  }
+  std::erase(smallest, nodes_.size());
+  return smallest;
 }
 
 RankedLayout Search::ranked(const Found& found) const {
@@ -359,14 +422,16 @@ void Search::finish(SearchResult& result) {
 SearchResult Search::run(const std::function<void(double)>& progress) {
   SearchResult result;
   list_nodes();
+  if (bounds_memory_) evaluate(smallest_nodes());
   // Nodes are evaluated some at a time, and added in their order.
   const size_t together = workers_.size() == 1 ? 1 : 8 * workers_.size();
-  std::vector<Evaluation> evaluations(together);
-  for (size_t first = 0; first < nodes_.size(); first += together) {
-    const size_t count = std::min(together, nodes_.size() - first);
-    in_parallel(count, workers_, [&](size_t i, Worker& worker) { evaluations[i] = evaluate(nodes_[first + i], worker); });
-    for (size_t i = 0; i < count; ++i) add(nodes_[first + i], std::move(evaluations[i]));
-    if (progress) progress(static_cast<double>(first + count) / static_cast<double>(nodes_.size()));
+  std::vector<size_t> some;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].evaluated) some.push_back(i);
+    if (some.size() < together && i + 1 < nodes_.size()) continue;
+    evaluate(some);
+    some.clear();
+    if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(nodes_.size()));
   }
   finish(result);
   result.legal = legal_;

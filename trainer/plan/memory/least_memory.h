@@ -1,0 +1,42 @@
+#pragma once
+// A lower bound of trireme_memory() that needs no action lists and takes about a microsecond. Most layouts of a large search exceed the memory by far.
+#include <vector>
+
+#include "trainer/layout/layout.h"
+#include "trainer/model/part_profile.h"
+
+namespace trireme {
+
+/// The bound for all layouts with the same tensor degree, sequence parallelism, micro-batch size and recomputation.
+class LeastMemory {
+ public:
+  /// `config` is resolved and has one of these layouts. `profiles`: part profiles of config.model.
+  LeastMemory(const Config& config, PartProfiles& profiles);
+
+  struct Rank {
+    double elements = 0;  ///< weights on one tensor rank, of all shards
+    double bytes = 0;     ///< what no sharding divides when the rank's first backward begins, without the runtime allowance
+  };
+  /// One entry per pipeline rank. `split`: layers per stage.
+  std::vector<Rank> ranks(const Layout& layout, const std::vector<int64_t>& split) const;
+  /// Lower bound of the highest peak. `ranks`: of this layout, or of one that differs only in its sharding.
+  double peak(const Layout& layout, const std::vector<Rank>& ranks) const;
+
+ private:
+  struct PartMemory {
+    double elements = 0;
+    double saved = 0;   ///< bytes from forward to backward
+    double beyond = 0;  ///< peak bytes of a backward beyond those saved
+  };
+  double first_backward(const StageRange& stage) const;
+
+  PartMemory embedding_, head_;
+  std::vector<PartMemory> blocks_, before_;  ///< by block; and the sums over the blocks before each block
+  double shared_ = 0;                        ///< elements that embedding and head share if they are on the same rank
+  int64_t microbatches_;                     ///< of all data ranks
+  double boundary_, input_, table_ = 0;      ///< bytes: a stage's output; tokens and targets of a micro-batch; a rotary table
+  double parameter_, gradient_, optimizer_;  ///< bytes per element without sharding
+  bool apart_;                               ///< the optimizer has weights of its own
+};
+
+}  // namespace trireme
