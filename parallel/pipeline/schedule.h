@@ -37,7 +37,7 @@ bool allows_virtual_stages(ScheduleKind kind, int virtual_stages);
 
 ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int microbatches);
 
-/// For each stage, the forwards that its rank runs before its first backward or input gradient: those of its stages are then in flight.
+/// For each stage, the number of its forwards in its rank's list before that list's first backward or input gradient.
 std::vector<int> forwards_before_backward(ScheduleKind kind, int ranks, int virtual_stages, int microbatches);
 
 /// How a schedule grows: the lists of more micro-batches, by a multiple of `microbatches`, repeat the middle of these lists, behind the first

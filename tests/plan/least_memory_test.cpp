@@ -105,4 +105,41 @@ TEST_CASE("no layout has less memory than its bound") {
   }
 }
 
+TEST_CASE("no layout has less memory than its bound if ranks have unequal numbers of micro-batches") {
+  // Interleaved schedules have more micro-batches in flight with seven of them on four ranks than with eight.
+  ClusterConfig cluster;
+  cluster.devices_per_node = 8;
+  cluster = resolve_cluster(cluster);
+  double nearest = 0;
+  for (int64_t batch = 13; batch <= 31; batch += 2) {
+    Config given;
+    given.model.layers = 16;
+    given.model.hidden_size = 64;
+    given.model.heads = 8;
+    given.model.vocab_size = 256;
+    given.training.steps = 1;
+    given.training.sequence_length = 128;
+    given.training.global_batch_size = batch;
+    given.training.micro_batch_size = 1;
+    given.resilience.elastic = Elastic::kReplicas;
+    given.data.train = {"none"};
+    const LayoutSpace space(given, cluster);
+    PartProfiles profiles(space.base().model);
+    for (const int64_t pipeline : {2, 4})
+      for (const auto& [schedule, stages] : space.pipelinings(pipeline)) {
+        const Layout layout{.pipeline = pipeline, .data = 8 / pipeline, .micro_batch = 1, .schedule = schedule, .virtual_stages = stages};
+        const std::vector<int64_t> split = balance_equal_layers(16, 1, 0, 0, stage_ranks_of(layout), false);
+        const Config config = space.config(layout, split);
+        StepSchedule steps = step_schedule(config);
+        const LeastMemory memory(config, profiles);
+        const double bound = memory.peak(layout, memory.ranks(layout, split)),
+                     peak = largest_peak(trireme_memory(config, profiles, steady_lists(config, steps)));
+        CAPTURE(batch, name_of(layout), bound / peak);
+        CHECK(bound <= peak);
+        nearest = std::max(nearest, bound / peak);
+      }
+  }
+  CHECK(nearest > 0.99);
+}
+
 }  // namespace trireme

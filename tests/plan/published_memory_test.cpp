@@ -17,7 +17,7 @@ std::string rows_file() { return std::string(TRIREME_SOURCE_DIR) + "/tests/plan/
 
 double most(const std::vector<RankBytes>& ranks) { return std::ranges::max(ranks, {}, &RankBytes::peak).peak; }
 
-/// By the nearest rank, as some stacks have few rows.
+/// The sorted value nearest to the share of the way from the first to the last. published::quantile would be the last one of the stacks with few rows.
 double nearest_quantile(std::vector<double> values, double share) {
   std::ranges::sort(values);
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
@@ -64,6 +64,9 @@ TEST_CASE("memory of other systems' stacks: only a reduction to shards has their
   };
   CHECK(bytes_per_parameter(0) == Approx(4 + 12));
   CHECK(bytes_per_parameter(1) == Approx(4 + (12 + 4) / 4.0));
+  run.config.parallel.gradient_accumulation = GradientAccumulation::kSharded;
+  run.config.parallel.zero_stage = 2;
+  CHECK(bytes_per_parameter(2) == Approx((4 + 12) / 4.0));  // the accumulator is sharded itself
 }
 
 TEST_CASE("memory of other systems' stacks: gathered inputs that autograd saves") {
@@ -107,6 +110,8 @@ TEST_CASE("memory of other systems' stacks: PyTorch's shards, sums of gradients 
   CHECK(few.gradients == Approx(2 * few.parameters));
   constexpr double kLogits = 1024.0 * 128000, kMore = 8;  // of a micro-batch, and micro-batches
   CHECK(many.activations - few.activations == Approx(6 * kLogits * kMore));
+  const RankBytes one = last(2);
+  CHECK(few.activations - one.activations == Approx(6 * kLogits * 7));  // of the other seven micro-batches
 }
 
 TEST_CASE("memory of other systems' stacks: a last stage without layers has its logits") {
@@ -126,7 +131,7 @@ TEST_CASE("published memory by source, and runs out of memory") {
   const std::map<std::string, std::pair<double, double>> bounds = {
       // median, 90th percentile
       {"megatron-deepspeed", {0.03, 0.08}}, {"zero-bubble", {0.03, 0.06}},
-      {"torchtitan", {0.03, 0.03}},         {"torchtitan, several ranks of a model", {0.075, 0.085}},
+      {"torchtitan", {0.03, 0.03}},         {"torchtitan, several ranks of a model", {0.08, 0.085}},
       {"nanotron", {0.04, 0.125}},          {"all", {0.025, 0.075}}};
   std::map<std::string, std::vector<double>> errors;
   for (const published::Run& run : published::read_rows(rows_file()).runs) {

@@ -311,6 +311,40 @@ TEST_CASE("pruning changes nothing in the layouts that are closest to fitting") 
   CHECK(tried < all * 9 / 10);
 }
 
+TEST_CASE("pruning changes nothing for other systems, on CPUs, and with unequal numbers of micro-batches") {
+  struct Case {
+    const char* stack;
+    bool cpu, elastic;
+    int64_t batch;
+  };
+  for (const Case& k : {Case{"torchtitan", false, false, 16}, Case{"llm-foundry", false, false, 24}, Case{"trireme", true, false, 16},
+                        Case{"trireme", false, true, 23}, Case{"trireme", false, true, 15}}) {
+    ClusterConfig cluster = h100(1, 8);
+    if (k.cpu) {
+      cluster = ClusterConfig{};
+      cluster.device.type = "cpu";
+      cluster.devices_per_node = 8;
+      cluster.software.stack = "trireme";
+      cluster = resolve_cluster(cluster);
+    }
+    cluster.software.stack = k.stack;
+    Config config = small_model(16);
+    config.training.global_batch_size = k.batch;
+    if (k.elastic) config.resilience.elastic = Elastic::kReplicas;
+    for (const double fitting : {0.02, 0.2, 0.6}) {
+      cluster.device.memory = memory_for(fitting, config, cluster);
+      const SearchResult pruned = search_layouts(config, cluster, {}, {.keep = 10, .advise = false}),
+                         whole = search_layouts(config, cluster, {}, {.keep = 10, .prune = false, .advise = false});
+      CAPTURE(k.stack, k.cpu, k.elastic, k.batch, fitting, *cluster.device.memory);
+      REQUIRE(!whole.layouts.empty());
+      REQUIRE(pruned.layouts.size() == whole.layouts.size());
+      for (size_t i = 0; i < whole.layouts.size(); ++i) CHECK(pruned.layouts[i].layout == whole.layouts[i].layout);
+      REQUIRE(pruned.too_large.size() == whole.too_large.size());
+      for (size_t i = 0; i < whole.too_large.size(); ++i) CHECK(pruned.too_large[i].layout == whole.too_large[i].layout);
+    }
+  }
+}
+
 TEST_CASE("a search over 500 layers forecasts few of its layouts") {
   struct Case {
     int64_t hidden, batch;
@@ -534,6 +568,28 @@ TEST_CASE("if nothing fits, the advice makes the model fit") {
   REQUIRE(one_less.nodes > cluster.nodes + 1);
   --one_less.nodes;
   REQUIRE(search_layouts(config, one_less, {}, {.advise = false}).layouts.empty());
+}
+
+TEST_CASE("a larger device is one that can compute the configuration") {
+  // Of the built-in types, those with the least memory above 15 GB are A100s.
+  ClusterConfig cluster = h100(1);
+  cluster.software.stack = "torchtitan";
+  Config config = small_model(16);
+  config.model.hidden_size = 4096;
+  config.model.heads = 32;
+  config.model.kv_heads = 32;
+  config.training.sequence_length = 4096;
+  config.training.global_batch_size = 8;
+  cluster.device.memory = 8e9;
+  const auto device = [&] {
+    for (const Remedy& remedy : find_remedies(config, cluster))
+      if (remedy.cluster.device.type != cluster.device.type || *remedy.cluster.device.memory != *cluster.device.memory)
+        return remedy.cluster.device.type;
+    return std::string("none");
+  };
+  CHECK(device() == "A100-40GB");
+  cluster.software.fp8 = "tensorwise";
+  CHECK(device() == "H100");
 }
 
 TEST_CASE("the best layout has the memory of its own forecast, for any stack") {

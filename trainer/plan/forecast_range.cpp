@@ -46,7 +46,8 @@ const char* unmeasured_key(const ClusterConfig& cluster, double least_bandwidth)
   if (known == nullptr || cluster.device.cores) return nullptr;  // figures of CPUs are those that `bench machine` has measured
   for (const DeviceFigure& figure : kDeviceFigures) {
     const Auto<double>& value = cluster.device.*figure.value;
-    const double usual = (known->device.*figure.value).value_or(*known->device.memory_bandwidth);
+    const Auto<double>& built = known->device.*figure.value;
+    const double usual = figure.value == &DeviceConfig::elementwise_bandwidth ? built.value_or(*known->device.memory_bandwidth) : built.value();
     const double least = figure.value == &DeviceConfig::memory_bandwidth ? least_bandwidth : 1;
     if (value && (*value < (least - kSame) * usual || *value > (1 + kSame) * usual)) return figure.key;
   }

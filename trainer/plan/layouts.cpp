@@ -125,88 +125,109 @@ std::string name_of(const Layout& layout) {
   return named.str();
 }
 
-std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
-                                          bool empty_ends) {
-  const size_t stages = stage_rank.size();
-  TRIREME_CHECK(stages >= 1 && static_cast<int64_t>(stages) <= layers, stages, " stages, ", layers, " layers");
-  if (stages == 1) return {layers};
-  // The stages between the first and the last one have the same cost until not all of them get another layer.
-  enum Place { kFirst, kInner, kLast, kPlaces };
+namespace {
+
+/// The first stage, the stages between, and the last one. Those between have the same cost until not all of them get another layer.
+enum StagePlace { kFirst, kInner, kLast, kPlaces };
+StagePlace place_of(size_t stage, size_t stages) { return stage == 0 ? kFirst : stage + 1 == stages ? kLast : kInner; }
+
+/// Layers that are given out in rounds: all stages with the smallest cost get one before any of them gets another one.
+struct EqualRounds {
+  EqualRounds(int64_t layers, double layer, double first_extra, double last_extra, size_t stages, bool empty_ends);
+  double layer;
+  std::array<double, kPlaces> start;  ///< cost before the rounds
+  std::array<int64_t, kPlaces> split;
+  std::vector<std::array<bool, kPlaces>> rounds;  ///< whose stages got a layer
+  std::array<bool, kPlaces> next;                 ///< who would get one in the next round
+  int64_t left;                                   ///< layers, fewer than the stages of `next`
+};
+
+EqualRounds::EqualRounds(int64_t layers, double layer, double first_extra, double last_extra, size_t stages, bool empty_ends) : layer(layer) {
   const int64_t at_ends = empty_ends ? 0 : 1;
-  std::array<int64_t, kPlaces> split = {at_ends, 1, at_ends};
   const std::array<int64_t, kPlaces> count = {1, static_cast<int64_t>(stages) - 2, 1};
-  const std::array<double, kPlaces> start = {static_cast<double>(at_ends) * layer + first_extra, layer,
-                                             static_cast<double>(at_ends) * layer + last_extra};
+  split = {at_ends, 1, at_ends};
+  start = {static_cast<double>(at_ends) * layer + first_extra, layer, static_cast<double>(at_ends) * layer + last_extra};
   std::array<double, kPlaces> cost = start;
   if (count[kInner] == 0) cost[kInner] = std::numeric_limits<double>::infinity();
-  // All stages with the smallest cost get their layer before any of them gets another one.
-  std::vector<std::array<bool, kPlaces>> rounds;
-  std::array<bool, kPlaces> least;
-  int64_t left = layers - 2 * at_ends - count[kInner];
+  left = layers - 2 * at_ends - count[kInner];
   for (;;) {
     const double smallest = std::ranges::min(cost);
     int64_t here = 0;
     for (size_t place = 0; place < kPlaces; ++place) {
-      least[place] = cost[place] == smallest;
-      here += least[place] ? count[place] : 0;
+      next[place] = cost[place] == smallest;
+      here += next[place] ? count[place] : 0;
     }
-    if (here > left) break;
+    if (here > left) return;
     left -= here;
-    rounds.push_back(least);
+    rounds.push_back(next);
     for (size_t place = 0; place < kPlaces; ++place) {
-      if (!least[place]) continue;
+      if (!next[place]) continue;
       ++split[place];
       cost[place] += layer;
     }
   }
-  const auto place_of = [&](size_t stage) { return stage == 0 ? kFirst : stage + 1 == stages ? kLast : kInner; };
-  std::vector<int64_t> out(stages, split[kInner]);
-  out.front() = split[kFirst];
-  out.back() = split[kLast];
-  if (left == 0) return out;
-  // There is not one for each of them: the next stage of each rank, its last one, by the load of the rank.
+}
+
+/// The cost of a rank with so many stages of each place, summed in the order of the rounds, so that ranks with the same stages have the same load.
+double load_of(const std::array<int64_t, kPlaces>& stages, const EqualRounds& equal) {
+  double load = 0;
+  for (size_t place = 0; place < kPlaces; ++place)
+    for (int64_t i = 0; i < stages[place]; ++i) load += equal.start[place];
+  for (const std::array<bool, kPlaces>& round : equal.rounds)
+    for (size_t place = 0; place < kPlaces; ++place)
+      for (int64_t i = 0; round[place] && i < stages[place]; ++i) load += equal.layer;
+  return load;
+}
+
+/// Gives out the layers that are left: the next stage of each rank, its last one, by the load of the rank.
+void add_rest(const EqualRounds& equal, const std::vector<int>& stage_rank, std::vector<int64_t>& split) {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
   struct Rank {
     std::array<int64_t, kPlaces> stages = {};
     double load = 0;
     size_t next = kNone;
   };
+  const size_t stages = stage_rank.size();
   std::vector<Rank> ranks(static_cast<size_t>(std::ranges::max(stage_rank)) + 1);
   std::vector<size_t> before(stages);  // the previous stage of the rank that may get a layer
   for (size_t s = 0; s < stages; ++s) {
     Rank& rank = ranks[static_cast<size_t>(stage_rank[s])];
-    ++rank.stages[place_of(s)];
-    if (least[place_of(s)]) before[s] = std::exchange(rank.next, s);
+    const StagePlace place = place_of(s, stages);
+    ++rank.stages[place];
+    if (equal.next[place]) before[s] = std::exchange(rank.next, s);
   }
-  // Summed in the order of rounds and stages, so that ranks with the same stages have the same load.
-  const auto load_of = [&](const Rank& rank) {
-    double load = 0;
-    for (size_t place = 0; place < kPlaces; ++place)
-      for (int64_t i = 0; i < rank.stages[place]; ++i) load += start[place];
-    for (const std::array<bool, kPlaces>& round : rounds)
-      for (size_t place = 0; place < kPlaces; ++place)
-        for (int64_t i = 0; round[place] && i < rank.stages[place]; ++i) load += layer;
-    return load;
-  };
   using Next = std::pair<double, int64_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   const auto offer = [&](const Rank& rank) {
     if (rank.next != kNone) next.emplace(rank.load, -static_cast<int64_t>(rank.next));
   };
   for (size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r].load = r > 0 && ranks[r].stages == ranks[r - 1].stages ? ranks[r - 1].load : load_of(ranks[r]);
+    ranks[r].load = r > 0 && ranks[r].stages == ranks[r - 1].stages ? ranks[r - 1].load : load_of(ranks[r].stages, equal);
     offer(ranks[r]);
   }
-  for (; left > 0; --left) {
+  for (int64_t left = equal.left; left > 0; --left) {
     const auto s = static_cast<size_t>(-next.top().second);
     next.pop();
-    ++out[s];
+    ++split[s];
     Rank& rank = ranks[static_cast<size_t>(stage_rank[s])];
-    rank.load += layer;
+    rank.load += equal.layer;
     rank.next = before[s];
     offer(rank);
   }
-  return out;
+}
+
+}  // namespace
+
+std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
+                                          bool empty_ends) {
+  const size_t stages = stage_rank.size();
+  TRIREME_CHECK(stages >= 1 && static_cast<int64_t>(stages) <= layers, stages, " stages, ", layers, " layers");
+  if (stages == 1) return {layers};
+  const EqualRounds equal(layers, layer, first_extra, last_extra, stages, empty_ends);
+  std::vector<int64_t> split(stages);
+  for (size_t s = 0; s < stages; ++s) split[s] = equal.split[place_of(s, stages)];
+  if (equal.left > 0) add_rest(equal, stage_rank, split);
+  return split;
 }
 
 std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages) {

@@ -115,7 +115,8 @@ std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, 
     try {
       return resolve(loaded, devices);
     } catch (const ConfigError&) {
-      if (needed) throw;  // otherwise the file may be right on other numbers of data ranks
+      if (needed) throw;
+      // The file may be right on another number of data ranks, and a search tries others. What is wrong on any number is refused below.
     }
   }
   const Config config = resolve(loaded);

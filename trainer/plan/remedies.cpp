@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/layouts.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/search.h"
 
 namespace trireme {
@@ -52,6 +53,15 @@ std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster)
   return std::nullopt;
 }
 
+bool allows(const ClusterConfig& cluster, const Config& config) {
+  try {
+    check_against_cluster(config, cluster);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
 /// The built-in device with the least memory, above this device's, with which the model fits.
 std::optional<ClusterConfig> larger_device(const Config& config, const ClusterConfig& cluster) {
   std::optional<ClusterConfig> found;
@@ -62,7 +72,7 @@ std::optional<ClusterConfig> larger_device(const Config& config, const ClusterCo
     with.device.type = type;
     with = resolve_cluster(with);
     const bool larger = *with.device.memory > *cluster.device.memory && (!found || *with.device.memory < *found->device.memory);
-    if (larger && something_fits(config, with)) found = with;
+    if (larger && allows(with, config) && something_fits(config, with)) found = with;
   }
   return found;
 }

@@ -83,9 +83,11 @@ class OperationCosts {
     const double bytes = 2.0 * static_cast<double>(element * (ring ? work.heads : kv_heads_)) * head_elements * parts;
     const double gather = all_gather_seconds(context_, bytes, cluster_);
     if (!ring) return std::max(parts * attention, (work.backward ? 2 : 1) * gather);
-    // Gradients of keys and values go around in fp32, each behind the next part's attention. Bytes that are read and written for each other part and
-    // element of the queries: forward, partial results are converted to fp32 (4.5), merged (24), half of them copied (4), keys and values copied (8);
-    // backward, keys and values (8) and their gradients (16) are copied, gradients added to those of keys and values (23) and queries (11.5).
+    // Gradients of keys and values go around in fp32, each behind the next part's attention. Bytes that are read and written in 16-bit runs for each
+    // other part and element of the queries, where half of the parts concern one half of the queries, the others one half of the keys and values:
+    // forward, partial results are converted to fp32 (3/4 of 6), merged (3/4 of 32), half of them copied (8 / 2), keys and values copied (2 x 4);
+    // backward, keys and values (2 x 4) and their fp32 gradients (2 x 8) are copied, gradients added to those of keys and values (2 x 11.5) and queries
+    // (11.5): 10 bytes in place, or 13 by a copy.
     constexpr double kForwardBytes = 40.5, kBackwardBytes = 58.5;
     const double merged = (parts - 1) * (work.backward ? kBackwardBytes : kForwardBytes) * static_cast<double>(work.heads) * head_elements;
     const double gradients = work.backward ? all_gather_seconds(context_, 4.0 / static_cast<double>(element) * bytes, cluster_) : 0;

@@ -9,11 +9,11 @@
 namespace trireme {
 
 LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
-    : microbatches_(config.training.global_batch_size / config.training.micro_batch_size / gradients_per_step(config)) {
+    : microbatches_(config.training.global_batch_size / config.training.micro_batch_size), gradients_(gradients_per_step(config)) {
   const TrainingConfig& training = config.training;
   const ProfileShape shape = profile_shape(config);
   const std::vector<Recompute> policy = recompute_policy(config);
-  before_.emplace_back();
+  sums_.emplace_back();
   for (const Part& part : profiles.parts()) {
     const auto elements = static_cast<double>(profiles.of(part, shape).elements());
     const PartProfile& profile = profiles.of(part, shape, recompute_of(part, policy));
@@ -25,7 +25,7 @@ LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
     if (part.kind == PartKind::kHead && config.model.tied_embeddings) shared_ = static_cast<double>(std::ranges::max(profile.units));
     if (part.kind != PartKind::kBlock) continue;
     blocks_.push_back(memory);
-    before_.push_back({before_.back().elements + elements, before_.back().saved + memory.saved, 0});
+    sums_.push_back({sums_.back().elements + elements, sums_.back().saved + memory.saved, 0});
   }
   const Precision precision = precision_of(training);
   const auto bytes = [](DType type) { return static_cast<double>(size_of(type)); };
@@ -34,48 +34,56 @@ LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
   input_ = static_cast<double>(2 * static_cast<int64_t>(sizeof(int32_t)) * tokens);
   if (config.model.architecture != "gpt2")
     table_ = static_cast<double>(*config.model.max_positions * *config.model.head_size) * bytes(accumulator_of(precision.compute));
-  apart_ = precision.master != precision.compute;
+  master_weights_ = precision.master != precision.compute;
   parameter_ = bytes(precision.compute);
   gradient_ = bytes(precision.gradient);
-  optimizer_ = static_cast<double>(state_names(training).size() + (apart_ ? 1 : 0)) * bytes(precision.master);
+  optimizer_ = static_cast<double>(state_names(training).size() + (master_weights_ ? 1 : 0)) * bytes(precision.master);
 }
 
 /// What the first backward of a stage has at its peak beyond the bytes that its forward saved: it begins with the last parts.
 double LeastMemory::first_backward(const StageRange& stage) const {
-  const double block = stage.blocks > 0 ? blocks_[static_cast<size_t>(stage.first_block + stage.blocks - 1)].beyond : 0;
-  return stage.last() ? std::max(head_.beyond, block - head_.saved) : stage.blocks > 0 ? block : embedding_.beyond;
+  const double block = stage.blocks > 0 ? blocks_[static_cast<size_t>(stage.first_block + stage.blocks - 1)].backward : 0;
+  return stage.last() ? std::max(head_.backward, block - head_.saved) : stage.blocks > 0 ? block : embedding_.backward;
+}
+
+/// microbatches_of() without a configuration: of the data rank that has most of them.
+int64_t LeastMemory::microbatches(const Layout& layout) const {
+  const int64_t parts = layout.data * gradients_;
+  return (microbatches_ + parts - 1) / parts;
 }
 
 std::vector<LeastMemory::Rank> LeastMemory::ranks(const Layout& layout, const std::vector<int64_t>& split) const {
-  const int64_t microbatches = microbatches_ / layout.data;
+  const int64_t count = microbatches(layout);
   const std::vector<int> rank_of = stage_ranks_of(layout);
-  const std::vector<int> forwards = forwards_before_backward(layout.schedule, static_cast<int>(layout.pipeline),
-                                                             static_cast<int>(layout.stages_per_rank()), static_cast<int>(microbatches));
+  const std::vector<int> forwards =
+      forwards_before_backward(layout.schedule, static_cast<int>(layout.pipeline), static_cast<int>(layout.stages_per_rank()), static_cast<int>(count));
   std::vector<Rank> ranks(static_cast<size_t>(layout.pipeline));
-  std::vector<double> beyond(ranks.size());  // of the rank's last stage, with which its backwards begin
+  std::vector<double> backward(ranks.size());  // of the rank's last stage, with which its backwards begin
   int64_t first_block = 0;
   for (size_t s = 0; s < split.size(); ++s) {
     const StageRange stage{static_cast<int>(s), static_cast<int>(split.size()), first_block, split[s]};
-    const PartMemory &from = before_[static_cast<size_t>(first_block)], &to = before_[static_cast<size_t>(first_block += split[s])];
+    const PartMemory &from = sums_[static_cast<size_t>(first_block)], &to = sums_[static_cast<size_t>(first_block += split[s])];
     Rank& rank = ranks[static_cast<size_t>(rank_of[s])];
     rank.elements += to.elements - from.elements + (stage.first() ? embedding_.elements : 0) + (stage.last() ? head_.elements : 0);
     const double saved = to.saved - from.saved + (stage.first() ? embedding_.saved : 0) + (stage.last() ? head_.saved : 0);
     rank.bytes += static_cast<double>(forwards[s]) * saved + table_;
-    beyond[static_cast<size_t>(rank_of[s])] = first_backward(stage);
+    backward[static_cast<size_t>(rank_of[s])] = first_backward(stage);
   }
   if (rank_of.front() == rank_of.back()) ranks[static_cast<size_t>(rank_of.back())].elements -= shared_;
   for (size_t r = 0; r < ranks.size(); ++r) {
     // An output is on its way to the next stage.
     const bool sends = layout.pipeline > 1 && (layout.stages_per_rank() > 1 || static_cast<int>(r) != rank_of.back());
-    ranks[r].bytes += beyond[r] + input_ * static_cast<double>(microbatches) + (sends ? boundary_ : 0);
+    ranks[r].bytes += backward[r] + input_ * static_cast<double>(count) + (sends ? boundary_ : 0);
   }
   return ranks;
 }
 
 double LeastMemory::peak(const Layout& layout, const std::vector<Rank>& ranks) const {
-  const double share = layout.zero == 0 ? 1 : static_cast<double>(layout.replicate) / static_cast<double>(layout.data);
-  const double parameters = layout.zero < 3 ? parameter_ : apart_ ? 0 : share * parameter_;
-  const double per_element = parameters + (layout.zero < 2 ? 1 : share) * gradient_ + share * optimizer_;
+  const ZeroPolicy policy = zero_policy(static_cast<int>(layout.zero), static_cast<int>(layout.data), static_cast<int>(layout.replicate),
+                                        layout.gradient_accumulation, layout.reshard == Reshard::kAfterUse);
+  const double share = 1.0 / policy.shard;
+  const double parameters = policy.parameters_resident ? parameter_ : master_weights_ ? 0 : share * parameter_;
+  const double per_element = parameters + (policy.gradients_resident ? 1 : share) * gradient_ + share * optimizer_;
   double most = 0;
   for (const Rank& rank : ranks) most = std::max(most, rank.bytes + per_element * rank.elements);
   return most;

@@ -1,5 +1,6 @@
 #pragma once
-// A lower bound of trireme_memory() that needs no action lists and takes about a microsecond. Most layouts of a large search exceed the memory by far.
+// A lower bound of trireme_memory() that needs no action lists, in time linear in the number of stages. Most layouts of a large search exceed the memory
+// by far.
 #include <vector>
 
 #include "trainer/layout/layout.h"
@@ -25,18 +26,19 @@ class LeastMemory {
  private:
   struct PartMemory {
     double elements = 0;
-    double saved = 0;   ///< bytes from forward to backward
-    double beyond = 0;  ///< peak bytes of a backward beyond those saved
+    double saved = 0;     ///< bytes from forward to backward
+    double backward = 0;  ///< peak bytes of a backward in addition to those saved
   };
   double first_backward(const StageRange& stage) const;
+  int64_t microbatches(const Layout& layout) const;
 
   PartMemory embedding_, head_;
-  std::vector<PartMemory> blocks_, before_;  ///< by block; and the sums over the blocks before each block
+  std::vector<PartMemory> blocks_, sums_;    ///< by block; and the sums over the blocks before each block
   double shared_ = 0;                        ///< elements that embedding and head share if they are on the same rank
-  int64_t microbatches_;                     ///< of all data ranks
+  int64_t microbatches_, gradients_;         ///< of all data ranks; groups of them in a step
   double boundary_, input_, table_ = 0;      ///< bytes: a stage's output; tokens and targets of a micro-batch; a rotary table
   double parameter_, gradient_, optimizer_;  ///< bytes per element without sharding
-  bool apart_;                               ///< the optimizer has weights of its own
+  bool master_weights_;                      ///< the optimizer has weights of its own
 };
 
 }  // namespace trireme

@@ -88,11 +88,12 @@ StackStage Ranks::stage(int index, bool first_stage_is_local) const {
   for (int64_t b = 0; b < range.blocks; ++b) {
     const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];
     stage.saved += layer_.saved[static_cast<size_t>(how)];
-    // A branch's input and the gradient of it by each of its first products, before their sum is scattered.
+    // Selective recomputation gathers the inputs of both branches again. Two of the gradients of a gathered input live at a time, before their sum is
+    // scattered: that of the next of a branch's first products, and the sum of those before it.
     const double again = how == Recompute::kFull ? layer_.all : how == Recompute::kSelective ? 2 * layer_.gathered : 0;
     stage.backward = std::max(stage.backward, again + memory_.backward * layer_.all + 2 * layer_.gathered);
   }
-  const int kept = config_.parallel.pipeline > 1 ? microbatches_of(config_) : 0;
+  const int kept = config_.parallel.pipeline > 1 ? microbatches_of(config_) - 1 : 0;  // of the other micro-batches
   if (range.last())
     stage.backward += (memory_.logit + kept * memory_.kept_logit) *
                       static_cast<double>(config_.training.micro_batch_size * config_.training.sequence_length * *config_.model.vocab_size) /
@@ -105,7 +106,8 @@ RankBytes Ranks::states(double parameters) const {
   RankBytes bytes;
   bytes.parameters = policy_.parameters_resident ? parameters * weight : memory_.casts_shards ? 0 : parameters * weight / shard;
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
-  bytes.optimizer = parameters * (memory_.optimizer + (config_.parallel.zero_stage > 0 ? memory_.reduced : 0)) / shard;
+  const bool reduces = config_.parallel.zero_stage > 0 && policy_.gradients_resident;  // from whole accumulators to shards
+  bytes.optimizer = parameters * (memory_.optimizer + (reduces ? memory_.reduced : 0)) / shard;
   // Two gathered layers with their gradients; embedding and head, gathered for the whole step, with the gradient of one of them.
   if (!policy_.parameters_resident) {
     const std::vector<Part>& parts = profiles_.parts();

@@ -24,8 +24,8 @@ struct StackMemory {
   double runtime;             ///< bytes of context, code and communicators; 0 if the published figure is the allocator's
   double live;                ///< ZeRO-3: most parameters gathered at a time, with their gradients
   bool casts_shards = false;  ///< ZeRO-3: a rank has its part of the weights in fp32 only, and casts it to gather it
-  double kept_logit = 0;      ///< bytes per logit that the last stage of a pipeline keeps for all micro-batches of a step
-  double reduced = 0;         ///< bytes of reduced gradient per parameter, sharded, beside the accumulator that ZeRO-1 reduces
+  double kept_logit = 0;      ///< bytes per logit that the last stage of a pipeline keeps of each other micro-batch of a step
+  double reduced = 0;         ///< bytes of reduced gradient per parameter, sharded, beside whole accumulators (ZeRO-1)
   /// Sequence parallelism: the gathered inputs of both branches are saved, where Megatron gathers them again in the backward.
   bool saves_gathered = false;
 };
