@@ -12,6 +12,7 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/node_search.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/report.h"
 #include "trainer/plan/search.h"
@@ -144,6 +145,24 @@ TEST_CASE("a better batch is one that the configuration's own layout allows") {
     }
   }
   CHECK(named >= 3);
+}
+
+TEST_CASE("a better batch is one that a search takes, also with keys that need several data ranks") {
+  Config config = model_of(24, 2048, 16, 36);
+  config.parallel.data.reset();
+  config.parallel.pipeline = 2;
+  config.parallel.zero_stage = 1;
+  config.parallel.replicate = 2;
+  const ClusterConfig cluster = gpus(3, 8);
+  CHECK(allows_search(config, cluster.devices()));  // 12 data ranks
+  config.training.global_batch_size = 40;
+  CHECK(!allows_search(config, cluster.devices()));  // nor one, which `replicate` does not divide
+  config.training.global_batch_size = 36;
+  for (const BetterBatch& better : search_layouts(config, cluster).batches) {
+    config.training.global_batch_size = better.batch;
+    CAPTURE(better.batch);
+    CHECK(allows_search(config, cluster.devices()));
+  }
 }
 
 TEST_CASE("a batch with which no layout is legal has the nearest batch with a layout as a remedy") {

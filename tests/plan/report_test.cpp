@@ -77,6 +77,16 @@ TEST_CASE("the report names the software that the cluster file describes where i
         nlohmann::ordered_json({{"stack", "torchtitan"}, {"straggler", 1.0}, {"compiled", true}, {"fp8", "tensorwise"}, {"context", 2}}));
 }
 
+TEST_CASE("the head of a written configuration names the software of its forecast") {
+  RankedLayout layout = layout_of({}, 4.2e9);
+  layout.written = layout.config;
+  ClusterConfig cluster = h100();
+  CHECK_THAT(proposed_yaml(layout, cluster), Contains(" %.\n# Memory:"));
+  cluster.software.stack = "torchtitan";
+  cluster.software.context = 2;
+  CHECK_THAT(proposed_yaml(layout, cluster), Contains(" %; with the kernels and overlap of torchtitan; software.context 2.\n# Memory:"));
+}
+
 TEST_CASE("a best layout that is tight says so in the search's table and at the head of the written file") {
   SearchResult result;
   for (const char* name : {"dp8z1", "pp2dp4"}) {

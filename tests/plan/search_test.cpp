@@ -570,6 +570,23 @@ TEST_CASE("if nothing fits, the advice makes the model fit") {
   REQUIRE(search_layouts(config, one_less, {}, {.advise = false}).layouts.empty());
 }
 
+TEST_CASE("a layout of a search lacks the keys that have no effect with it") {
+  Config config = small_model(6);
+  config.parallel.zero_stage = 1;
+  config.training.compression.parameters = ParameterEncoding::kInt8;
+  const SearchResult result = search_layouts(config, h100(1, 4), {}, {.keep = 30, .advise = false});
+  int whole = 0, sharded = 0;
+  for (const RankedLayout& layout : result.layouts) {
+    CAPTURE(layout.layout);
+    const bool shards = layout.written.parallel.zero_stage > 0;
+    (shards ? sharded : whole) += 1;
+    CHECK((layout.written.training.compression.parameters == ParameterEncoding::kInt8) == shards);
+    CHECK(resolve(layout.written) == layout.config);
+  }
+  CHECK(whole > 0);
+  CHECK(sharded > 0);
+}
+
 TEST_CASE("a larger device is one that can compute the configuration") {
   // Of the built-in types, those with the least memory above 15 GB are A100s.
   ClusterConfig cluster = h100(1);

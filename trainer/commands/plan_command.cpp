@@ -359,10 +359,13 @@ void plan(const PlanArguments& arguments) {
   resolve_nodes(place, arguments.searches_nodes() ? "1" : arguments.nodes,
                 p.data ? std::optional(p.islands * p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
-  check_against_cluster(loaded.config, place.cluster);
   set_device(loaded.config, place.cluster);
-  if (arguments.searches_nodes()) choose_nodes(loaded, place.cluster, answer);
-  const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
+  if (arguments.searches_nodes()) {
+    check_against_cluster(loaded.config, place.cluster);
+    choose_nodes(loaded, place.cluster, answer);
+  }
+  const std::optional<Config> own = layout_on(loaded, place, !arguments.search);  // names the line of what is wrong
+  check_against_cluster(loaded.config, place.cluster);
   if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // reports an invalid --ranks early
 
   compute_results(arguments, loaded, place, own, answer);

@@ -42,6 +42,15 @@ Place this_machine(const Config& config, const std::vector<std::string>& sets) {
   return place;
 }
 
+bool is_legal(const Config& config, std::optional<int64_t> devices) {
+  try {
+    resolve(config, devices);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
 /// The first key that only describes runs of other systems and is not at its default; nullptr if there is none.
 const char* foreign_key(const SoftwareConfig& software) {
   if (software.compiled) return "software.compiled";
@@ -107,6 +116,10 @@ void set_device(Config& config, const ClusterConfig& cluster) {
     config.run.device = "cpu";
 }
 
+bool allows_search(const Config& config, int64_t devices) {
+  return (!config.parallel.data && is_legal(config, devices)) || is_legal(config, std::nullopt);
+}
+
 std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed) {
   const int64_t devices = place.cluster.devices();
   const ParallelConfig& p = loaded.config.parallel;
@@ -115,8 +128,9 @@ std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, 
     try {
       return resolve(loaded, devices);
     } catch (const ConfigError&) {
-      if (needed) throw;
-      // The file may be right on another number of data ranks, and a search tries others. What is wrong on any number is refused below.
+      // A search tries other numbers of data ranks too, so that the file need not be right on this one.
+      if (needed || !is_legal(loaded.config, std::nullopt)) throw;
+      return std::nullopt;
     }
   }
   const Config config = resolve(loaded);

@@ -34,6 +34,9 @@ void check_against_cluster(const Config& config, const ClusterConfig& cluster);
 /// Sets run.device to the kind of the cluster's devices, because the run to forecast is one on that cluster. auto stays where it means CPUs.
 void set_device(Config& config, const ClusterConfig& cluster);
 
+/// Whether a search takes the configuration: its own layout is legal or, with parallel.data auto, legal on these devices or on one data rank.
+bool allows_search(const Config& config, int64_t devices);
+
 /// The configuration resolved for these devices. If its layout needs a different number of devices, or with parallel.data auto is not legal on them:
 /// nullopt, or ConfigError if `needed`.
 /// Other errors: those of resolve().

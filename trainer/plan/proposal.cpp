@@ -11,6 +11,7 @@
 #include "trainer/config/write.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/plan/report.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {
@@ -144,6 +145,7 @@ Config with_layout_of(const Config& given, const Config& resolved) {
   out.training.recompute = resolved.training.recompute;
   out.training.recompute_every = resolved.training.recompute_every;
   out.training.recompute_budget = resolved.training.recompute_budget;
+  out.training.compression.parameters = resolved.training.compression.parameters;  // ZeRO-0 has none
   Config automatic = out;
   automatic.parallel.layers_per_stage.reset();
   return resolve(automatic) == resolved ? automatic : out;
@@ -154,7 +156,8 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
   std::string out = concat("# ", layout.layout, " on ", counted(cluster.nodes, "node"), " of ", cluster.devices_per_node, " ", cluster.device.type,
                            ", found by `trireme plan --search`.\n# Forecast: a step of ", seconds_text(f.step_seconds));
   if (f.step_high > 0) out += concat(" (", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ")");
-  out += print(", %.0f tokens/s per device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
+  out += print(", %.0f tokens/s per device, MFU %.1f %%, bubble %.1f %%", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
+  out += software_text(cluster) + ".\n";
   out += concat("# Memory: pipeline rank ", f.worst_rank, " has the highest peak, ", gigabytes(largest_peak(f.memory)), " of ",
                 gigabytes(f.memory_limit), f.tight ? ", which is tight: it leaves less than plan.memory_margin free" : "", ".\n");
   static const std::set<std::string> always = {

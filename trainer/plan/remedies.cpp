@@ -41,6 +41,10 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   return false;
 }
 
+bool search_fits(const Config& config, const ClusterConfig& cluster) {
+  return something_fits(config, cluster) && !search_layouts(config, cluster, {}, {.keep = 1, .advise = false}).layouts.empty();
+}
+
 /// A small number of nodes, above the cluster's, with which the model fits. Tries the next 32 counts, then counts in steps of 1/8.
 std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster) {
   constexpr int64_t kMost = 64;  // upper limit, as a multiple of the first count tried
@@ -49,7 +53,7 @@ std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster)
   const double node = cluster.device.memory.value() * static_cast<double>(cluster.devices_per_node);
   const int64_t first = std::max(cluster.nodes + 1, static_cast<int64_t>(state / node));
   for (cluster.nodes = first; cluster.nodes <= kMost * first; cluster.nodes += cluster.nodes < first + 32 ? 1 : cluster.nodes / 8)
-    if (something_fits(config, cluster)) return cluster.nodes;
+    if (search_fits(config, cluster)) return cluster.nodes;
   return std::nullopt;
 }
 
@@ -72,7 +76,7 @@ std::optional<ClusterConfig> larger_device(const Config& config, const ClusterCo
     with.device.type = type;
     with = resolve_cluster(with);
     const bool larger = *with.device.memory > *cluster.device.memory && (!found || *with.device.memory < *found->device.memory);
-    if (larger && allows(with, config) && something_fits(config, with)) found = with;
+    if (larger && allows(with, config) && search_fits(config, with)) found = with;
   }
   return found;
 }
@@ -103,9 +107,9 @@ std::vector<BetterBatch> better_batches(const Config& config, const ClusterConfi
   size_t tried = 0;
   for (const auto& [distance, other] : near) {
     bool& known = other < batch ? smaller : larger;
-    if (known || ++tried > kMostTried) continue;
     Config changed = config;
     changed.training.global_batch_size = other;
+    if (known || !allows_search(changed, devices) || ++tried > kMostTried) continue;
     const SearchResult found = search_layouts(changed, cluster, {}, {.keep = 1, .advise = false});
     if (found.layouts.empty()) continue;
     const RankedLayout& best = found.layouts.front();
@@ -134,7 +138,7 @@ std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& clu
   Config shorter = config;
   for (int64_t length = config.training.sequence_length / 2; length >= kShortest; length /= 2) {
     shorter.training.sequence_length = length;
-    if (!something_fits(shorter, cluster)) continue;
+    if (!search_fits(shorter, cluster)) continue;
     out.push_back({concat("with training.sequence_length ", length), shorter, cluster});
     break;
   }

@@ -72,20 +72,6 @@ std::string cluster_text(const ClusterConfig& c) {
 
 bool is_software(const FieldRow& row) { return row.path.starts_with(kSoftware); }
 
-/// What is assumed of the software beyond Trireme's defaults.
-std::string software_text(const ClusterConfig& cluster) {
-  const FieldTable table = table_of(cluster), defaults = table_of(ClusterConfig{});
-  std::string text, keys;
-  for (const FieldRow& row : table.fields) {
-    if (!is_software(row) || row.value == defaults.at(row.path).value) continue;
-    if (row.path == "software.stack")
-      text = concat("; with the kernels and overlap of ", cluster.software.stack);
-    else
-      keys += concat(keys.empty() ? "; " : ", ", row.path, " ", shown_value(row));
-  }
-  return text + keys;
-}
-
 /// The ranks with the highest peaks, limited to a readable number, in rank order.
 std::vector<size_t> shown_ranks(const std::vector<RankBytes>& memory) {
   constexpr size_t kMost = 8;
@@ -246,6 +232,19 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
   for (const std::string& line : warnings_of(plan, cluster)) text += concat("warning: ", line, "\n");
   return text;
+}
+
+std::string software_text(const ClusterConfig& cluster) {
+  const FieldTable table = table_of(cluster), defaults = table_of(ClusterConfig{});
+  std::string text, keys;
+  for (const FieldRow& row : table.fields) {
+    if (!is_software(row) || row.value == defaults.at(row.path).value) continue;
+    if (row.path == "software.stack")
+      text = concat("; with the kernels and overlap of ", cluster.software.stack);
+    else
+      keys += concat(keys.empty() ? "; " : ", ", row.path, " ", shown_value(row));
+  }
+  return text + keys;
 }
 
 ordered_json software_json(const ClusterConfig& cluster) {

@@ -23,6 +23,8 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
 /// {"training": {"tokens", "days", "device_hours", "cost", "kilowatt_hours"}}.
 nlohmann::ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
+/// What is assumed of the software beyond Trireme's defaults: "; with the kernels and overlap of torchtitan; software.context 2", or nothing.
+std::string software_text(const ClusterConfig& cluster);
 /// Every key of the cluster's `software`: {"stack", "straggler", "compiled", "fp8", "context"}.
 nlohmann::ordered_json software_json(const ClusterConfig& cluster);
 
