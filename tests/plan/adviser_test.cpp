@@ -149,6 +149,8 @@ TEST_CASE("a better batch is one that the configuration's own layout allows") {
 
 TEST_CASE("a better batch is one that a search takes, also with keys that need several data ranks") {
   Config config = model_of(24, 2048, 16, 36);
+  config.model.vocab_size = 1000;
+  config.training.sequence_length = 2048;
   config.parallel.data.reset();
   config.parallel.pipeline = 2;
   config.parallel.zero_stage = 1;
