@@ -168,7 +168,7 @@ EqualRounds::EqualRounds(int64_t layers, double layer, double first_extra, doubl
   }
 }
 
-/// The cost of a rank with so many stages of each place, summed in the order of the rounds, so that ranks with the same stages have the same load.
+/// The cost of a rank with these numbers of stages. The sum has the order of the rounds, so that ranks with equal numbers have equal loads.
 double load_of(const std::array<int64_t, kPlaces>& stages, const EqualRounds& equal) {
   double load = 0;
   for (size_t place = 0; place < kPlaces; ++place)

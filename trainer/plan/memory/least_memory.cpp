@@ -55,8 +55,8 @@ int64_t LeastMemory::microbatches(const Layout& layout) const {
 std::vector<LeastMemory::Rank> LeastMemory::ranks(const Layout& layout, const std::vector<int64_t>& split) const {
   const int64_t count = microbatches(layout);
   const std::vector<int> rank_of = stage_ranks_of(layout);
-  const std::vector<int> forwards =
-      forwards_before_backward(layout.schedule, static_cast<int>(layout.pipeline), static_cast<int>(layout.stages_per_rank()), static_cast<int>(count));
+  const std::vector<int> forwards = forwards_before_backward(layout.schedule, static_cast<int>(layout.pipeline),
+                                                             static_cast<int>(layout.stages_per_rank()), static_cast<int>(count));
   std::vector<Rank> ranks(static_cast<size_t>(layout.pipeline));
   std::vector<double> backward(ranks.size());  // of the rank's last stage, with which its backwards begin
   int64_t first_block = 0;
