@@ -230,6 +230,29 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
   return split;
 }
 
+bool are_alike(const std::vector<Part>& parts) {
+  const auto end = parts.end() - 1;
+  return std::adjacent_find(parts.begin() + 1, end, [](const Part& a, const Part& b) { return a.traits() != b.traits(); }) == end;
+}
+
+bool empty_ends(const LayoutSpace& space, const Layout& layout) {
+  return space.base().training.global_batch_size / layout.micro_batch / layout.data > 1;
+}
+
+std::vector<int64_t> split_by_time(const LayoutSpace& space, const Layout& layout, const ModelSeconds& model) {
+  const std::vector<int> stage_rank = stage_ranks_of(layout);
+  const int64_t layers = space.base().model.layers;
+  const double first = model.embedding().seconds.front().total(), last = model.head().seconds.front().total();
+  const auto how = static_cast<Recompute>(layout.recompute.value());
+  if (are_alike(model.parts)) {
+    const double block = model.mean_block.at(static_cast<size_t>(how)).total();
+    return balance_equal_layers(layers, block, first, last, stage_rank, empty_ends(space, layout));
+  }
+  std::vector<double> blocks;
+  for (int64_t b = 0; b < layers; ++b) blocks.push_back(model.seconds_of(model.parts[static_cast<size_t>(b) + 1], how).total());
+  return balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()), empty_ends(space, layout));
+}
+
 std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages) {
   std::vector<int> ranks(static_cast<size_t>(pipeline * virtual_stages));
   for (size_t s = 0, r = 0; s < ranks.size(); ++s) {

@@ -7,6 +7,7 @@
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/layout.h"
+#include "trainer/plan/step_costs.h"
 
 namespace trireme {
 
@@ -60,6 +61,16 @@ std::string name_of(const Layout& layout);
 /// micro-batches in flight.
 std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
                                           bool empty_ends);
+
+/// Whether all blocks have the same costs.
+bool are_alike(const std::vector<Part>& parts);
+
+/// Whether the first and the last stage may be without layers: stages wait for the longest of them from the second micro-batch on, and a single
+/// micro-batch gains nothing from it.
+bool empty_ends(const LayoutSpace& space, const Layout& layout);
+
+/// Layers of each stage such that the longest stage is shortest. `model`: seconds with this layout.
+std::vector<int64_t> split_by_time(const LayoutSpace& space, const Layout& layout, const ModelSeconds& model);
 
 /// Pipeline rank of each stage.
 std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages);

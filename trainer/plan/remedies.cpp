@@ -18,10 +18,13 @@ namespace {
 bool something_fits(const Config& config, const ClusterConfig& cluster) {
   const LayoutSpace space(config, cluster);
   const int64_t layers = space.base().model.layers;
+  const auto fits_with = [&](const Layout& layout, const std::vector<int64_t>& split) {
+    return largest_peak(formula_memory(space.config(layout, split), cluster)) <= cluster.device.memory.value();
+  };
+  // Few fit with equal stages, and only for these the search's own split is worth its time.
   const auto fits = [&](const Layout& layout) {
-    const std::vector<int> rank_of = stage_ranks_of(layout);
-    const Config tried = space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of, true));
-    return largest_peak(formula_memory(tried, cluster)) <= cluster.device.memory.value();
+    if (!fits_with(layout, balance_equal_layers(layers, 1, 0, 0, stage_ranks_of(layout), true))) return false;
+    return fits_with(layout, split_by_time(space, layout, model_seconds(space.config(layout, {layers}), cluster)));
   };
   for (const auto& [tensor, pipeline, data] : space.degrees())
     for (const bool sequence_parallel : space.sequence_parallel(tensor, 1))
@@ -41,10 +44,6 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   return false;
 }
 
-bool search_fits(const Config& config, const ClusterConfig& cluster) {
-  return something_fits(config, cluster) && !search_layouts(config, cluster, {}, {.keep = 1, .advise = false}).layouts.empty();
-}
-
 /// A small number of nodes, above the cluster's, with which the model fits. Tries the next 32 counts, then counts in steps of 1/8.
 std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster) {
   constexpr int64_t kMost = 64;  // upper limit, as a multiple of the first count tried
@@ -53,7 +52,7 @@ std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster)
   const double node = cluster.device.memory.value() * static_cast<double>(cluster.devices_per_node);
   const int64_t first = std::max(cluster.nodes + 1, static_cast<int64_t>(state / node));
   for (cluster.nodes = first; cluster.nodes <= kMost * first; cluster.nodes += cluster.nodes < first + 32 ? 1 : cluster.nodes / 8)
-    if (search_fits(config, cluster)) return cluster.nodes;
+    if (something_fits(config, cluster)) return cluster.nodes;
   return std::nullopt;
 }
 
@@ -76,7 +75,7 @@ std::optional<ClusterConfig> larger_device(const Config& config, const ClusterCo
     with.device.type = type;
     with = resolve_cluster(with);
     const bool larger = *with.device.memory > *cluster.device.memory && (!found || *with.device.memory < *found->device.memory);
-    if (larger && allows(with, config) && search_fits(config, with)) found = with;
+    if (larger && allows(with, config) && something_fits(config, with)) found = with;
   }
   return found;
 }
@@ -138,7 +137,7 @@ std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& clu
   Config shorter = config;
   for (int64_t length = config.training.sequence_length / 2; length >= kShortest; length /= 2) {
     shorter.training.sequence_length = length;
-    if (!search_fits(shorter, cluster)) continue;
+    if (!something_fits(shorter, cluster)) continue;
     out.push_back({concat("with training.sequence_length ", length), shorter, cluster});
     break;
   }

@@ -66,11 +66,6 @@ struct Found {
   Forecast forecast;
 };
 
-bool are_alike(const std::vector<Part>& parts) {
-  const auto end = parts.end() - 1;
-  return std::adjacent_find(parts.begin() + 1, end, [](const Part& a, const Part& b) { return a.traits() != b.traits(); }) == end;
-}
-
 bool before(const Found& a, const Found& b) {
   const auto key = [](const Found& f) { return std::tuple(ranking_seconds(f.forecast), largest_peak(f.forecast.memory), name_of(f.layout)); };
   if (ranking_seconds(a.forecast) != ranking_seconds(b.forecast)) return ranking_seconds(a.forecast) < ranking_seconds(b.forecast);
@@ -83,7 +78,7 @@ struct Worker {
   PartProfiles profiles;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models;
   std::map<std::tuple<int64_t, bool, int64_t, RecomputeMode>, LeastMemory> least;
-  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t, bool>, std::vector<int64_t>> splits;  ///< by number of stages; if blocks differ
+  std::map<std::tuple<const ModelSeconds*, RecomputeMode, int64_t, bool>, std::vector<int64_t>> splits;  ///< by number of stages; if blocks differ
 };
 
 /// The forecasts of a node's shardings.
@@ -173,21 +168,12 @@ const PartSeconds& seconds_of(const ModelSeconds& model, int64_t block, const La
   return model.seconds_of(model.parts[static_cast<size_t>(block) + 1], static_cast<Recompute>(layout.recompute.value()));
 }
 
-double total(const PartCosts& part) { return part.seconds.front().total(); }
-
 std::vector<int64_t> Search::split(const Layout& layout, Worker& worker) const {
   const ModelSeconds& model = model_of(layout, worker);
-  const std::vector<int> stage_rank = stage_ranks_of(layout);
-  const int64_t layers = space_.base().model.layers;
-  const double first = total(model.embedding()), last = total(model.head());
-  // Stages wait for the longest of them from the second micro-batch on; a single micro-batch gains nothing from a stage without layers.
-  const bool empty_ends = space_.base().training.global_batch_size / layout.micro_batch / layout.data > 1;
-  if (blocks_alike_) return balance_equal_layers(layers, block_of(model, layout).total(), first, last, stage_rank, empty_ends);
-  std::vector<int64_t>& known = worker.splits[{&model, layout.recompute.value(), stage_rank.size(), empty_ends}];
-  if (!known.empty()) return known;
-  std::vector<double> blocks;
-  for (int64_t b = 0; b < layers; ++b) blocks.push_back(seconds_of(model, b, layout).total());
-  return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()), empty_ends);
+  if (blocks_alike_) return split_by_time(space_, layout, model);
+  std::vector<int64_t>& known = worker.splits[{&model, layout.recompute.value(), layout.stages(), empty_ends(space_, layout)}];
+  if (known.empty()) known = split_by_time(space_, layout, model);
+  return known;
 }
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
