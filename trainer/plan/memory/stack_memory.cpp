@@ -1,7 +1,6 @@
 #include "trainer/plan/memory/stack_memory.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/core/check.h"
 #include "trainer/layout/lowered_schedule.h"
@@ -151,31 +150,36 @@ std::vector<RankBytes> Ranks::all(const ActionLists& lists) const {
 }  // namespace
 
 const std::vector<StackMemory>& stack_memories() {
-  // gradient, fp32 sum, optimizer; masks, copies, SwiGLU, operations; backward, logit, fragmentation, runtime, live
-  constexpr double kAll = std::numeric_limits<double>::infinity();
   static const std::vector<StackMemory> table = {
       // fp16 gradients accumulated in fp32, fp32 master weights and moments: 18 bytes (Megatron-LM, theoretical_memory_usage.py).
-      {"megatron-2021", 4, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      {.stack = "megatron-2021", .gradient = 4, .masks = true},
       // ZeRO-1 over fp16 gradients; the BF16 optimizer adds unsharded fp32 accumulators (DeepSpeed, bf16_optimizer.py). Memory was read from
       // nvidia-smi, so the runtime includes the communicators of a dozen groups, 0.6 to 1.6 GB each (NCCL issues 864 and 964), and a reduction bucket
       // of 500 M elements. Runtime and fragmentation are fitted.
-      {"megatron-deepspeed", 2, 4, 12, true, 0, 6, false, 1, 12, 1.1, 8.5e9, kAll},
-      {"zero-bubble", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, kAll},
-      {"megatron-2023", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
-      {"megatron-2024", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
-      {"llama-3", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      {.stack = "megatron-deepspeed",
+       .gradient = 2,
+       .bf16_sum = 4,
+       .masks = true,
+       .backward = 1,
+       .logit = 12,
+       .fragmentation = 1.1,
+       .runtime = 8.5e9},
+      {.stack = "zero-bubble", .gradient = 2, .masks = true},
+      {.stack = "megatron-2023", .gradient = 4},
+      {.stack = "megatron-2024", .gradient = 4},
+      {.stack = "llama-3", .gradient = 4},
       // Parameters are gathered one by one, up to stage3_max_live_parameters (DeepSpeed, runtime/zero/config.py).
-      {"deepspeed-zero3", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, 1e9},
-      {"llm-foundry", 2, 0, 12, false, 0, 6, false, 0, 4, 1.0, 0, kAll},
+      {.stack = "deepspeed-zero3", .gradient = 2, .masks = true, .live = 1e9},
+      {.stack = "llm-foundry", .gradient = 2, .logit = 4},
       // fp32 parameters, gradients and moments, all sharded: 16 bytes; in a pipeline, 16-bit weights and the sums of gradients in fp32 stay whole
       // (FSDPParam.to_accumulated_grad_if_needed). Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6. PyTorch's pipeline keeps
       // the logits until the step ends (output_chunks); that their log-probabilities are kept too follows from the memory of torchtitan's pipelines.
-      {"torchtitan", 4, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll, true, 6, 0, true},
+      {.stack = "torchtitan", .gradient = 4, .casts_shards = true, .saves_operations = true, .logit = 16, .kept_logit = 6, .saves_gathered = true},
       // fp32 gradient accumulators; master weights and moments, and with ZeRO-1 the shard that the accumulators are reduced to. Queries, keys and
       // values are made contiguous, then rotated.
-      {"nanotron", 4, 0, 12, false, 2, 8, false, 0, 8, 1.0, 0, kAll, false, 0, 4},
-      {"llm.c", 2, 0, 12, false, 0, 6, false, 0, 2, 1.0, 0, kAll},
-      {"pytorch-fsdp", 2, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      {.stack = "nanotron", .gradient = 4, .reduced = 4, .copies = 2, .swiglu = 8},
+      {.stack = "llm.c", .gradient = 2, .logit = 2},
+      {.stack = "pytorch-fsdp", .gradient = 2},
   };
   return table;
 }
