@@ -1,9 +1,11 @@
 // The communicators that the groups of a rank share, and their common end after an error.
 #include <atomic>
+#include <chrono>
 
 #include <nccl.h>
 
 #include <set>
+#include <thread>
 
 #include "kernels/core/gpu.h"
 #include "kernels/ops/matmul.h"
@@ -25,7 +27,18 @@ TEST_CASE("a failed rank aborts its communicators together, because the stream o
     const auto errors = nccl_errors_of(3, [](Communicator& world, Context& ctx) {
       const auto ring = world.group({1, 2, 0}, "ring");
       const Tensor x = filled(ctx, 4, 1);
-      if (world.rank() != 0) return world.barrier();  // until rank 0 has failed: these ranks never join its operations
+      world.barrier();
+      const int all = cuda_sim::live_communicators();
+      world.barrier();
+      if (world.rank() != 0) {  // These ranks never join the operations of rank 0, and stay until it has aborted its two communicators.
+        try {
+          return world.barrier();
+        } catch (...) {
+          const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+          while (cuda_sim::live_communicators() > all - 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+          throw;
+        }
+      }
       // Whichever communicator is aborted first, an operation of the other stands before one of its own.
       ring->all_reduce(ctx, x, ReduceOp::kSum).wait(ctx);
       world.all_reduce(ctx, x, ReduceOp::kSum).wait(ctx);
