@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "trainer/config/device_table.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/plan/shape_rates.h"
 #include "trainer/plan/stack.h"
 
