@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "kernels/core/check.h"
 #include "parallel/crypto/sodium.h"
 #include "tests/support/catch.h"
 

@@ -13,7 +13,7 @@
 #include "trainer/config/check.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/machine.h"
+#include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
 #include "trainer/plan/in_parallel.h"
 #include "trainer/plan/layouts.h"

@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "kernels/cuda/attention.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/dims.h"
 
 namespace trireme {
