@@ -155,7 +155,7 @@ void fit(std::vector<Parameter>& parameters, const Runs& runs) {
   for (const Parameter& parameter : parameters) parameter.apply();
 }
 
-constexpr int kWidth = 92;  ///< of the column of names
+constexpr int kWidth = 92;  ///< characters in the column of names
 
 void print(const std::string& name, const std::vector<double>& errors) { published::print_errors(name, kWidth, errors); }
 

@@ -17,7 +17,7 @@ namespace {
 
 using namespace trireme;
 
-constexpr int kWidth = 32;  ///< of the column of sources
+constexpr int kWidth = 32;  ///< characters in the column of sources
 
 }  // namespace
 

@@ -134,7 +134,7 @@ StagePlace place_of(size_t stage, size_t stages) { return stage == 0 ? kFirst : 
 /// Layers that are given out in rounds: all stages with the smallest cost get one before any of them gets another one.
 struct EqualRounds {
   EqualRounds(int64_t layers, double layer, double first_extra, double last_extra, size_t stages, bool empty_ends);
-  double layer;
+  double layer_cost;
   std::array<double, kPlaces> start;  ///< cost before the rounds
   std::array<int64_t, kPlaces> split;
   std::vector<std::array<bool, kPlaces>> rounds;  ///< whose stages got a layer
@@ -142,7 +142,7 @@ struct EqualRounds {
   int64_t left;                                   ///< layers, fewer than the stages of `next`
 };
 
-EqualRounds::EqualRounds(int64_t layers, double layer, double first_extra, double last_extra, size_t stages, bool empty_ends) : layer(layer) {
+EqualRounds::EqualRounds(int64_t layers, double layer, double first_extra, double last_extra, size_t stages, bool empty_ends) : layer_cost(layer) {
   const int64_t at_ends = empty_ends ? 0 : 1;
   const std::array<int64_t, kPlaces> count = {1, static_cast<int64_t>(stages) - 2, 1};
   split = {at_ends, 1, at_ends};
@@ -175,7 +175,7 @@ double load_of(const std::array<int64_t, kPlaces>& stages, const EqualRounds& eq
     for (int64_t i = 0; i < stages[place]; ++i) load += equal.start[place];
   for (const std::array<bool, kPlaces>& round : equal.rounds)
     for (size_t place = 0; place < kPlaces; ++place)
-      for (int64_t i = 0; round[place] && i < stages[place]; ++i) load += equal.layer;
+      for (int64_t i = 0; round[place] && i < stages[place]; ++i) load += equal.layer_cost;
   return load;
 }
 
@@ -210,7 +210,7 @@ void add_rest(const EqualRounds& equal, const std::vector<int>& stage_rank, std:
     next.pop();
     ++split[s];
     Rank& rank = ranks[static_cast<size_t>(stage_rank[s])];
-    rank.load += equal.layer;
+    rank.load += equal.layer_cost;
     rank.next = before[s];
     offer(rank);
   }
@@ -230,11 +230,6 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
   return split;
 }
 
-bool are_alike(const std::vector<Part>& parts) {
-  const auto end = parts.end() - 1;
-  return std::adjacent_find(parts.begin() + 1, end, [](const Part& a, const Part& b) { return a.traits() != b.traits(); }) == end;
-}
-
 bool empty_ends(const LayoutSpace& space, const Layout& layout) {
   return space.base().training.global_batch_size / layout.micro_batch / layout.data > 1;
 }
@@ -244,7 +239,7 @@ std::vector<int64_t> split_by_time(const LayoutSpace& space, const Layout& layou
   const int64_t layers = space.base().model.layers;
   const double first = model.embedding().seconds.front().total(), last = model.head().seconds.front().total();
   const auto how = static_cast<Recompute>(layout.recompute.value());
-  if (are_alike(model.parts)) {
+  if (model.blocks_alike()) {
     const double block = model.mean_block.at(static_cast<size_t>(how)).total();
     return balance_equal_layers(layers, block, first, last, stage_rank, empty_ends(space, layout));
   }

@@ -62,9 +62,6 @@ std::string name_of(const Layout& layout);
 std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank,
                                           bool empty_ends);
 
-/// Whether all blocks have the same costs.
-bool are_alike(const std::vector<Part>& parts);
-
 /// Whether the first and the last stage may be without layers: stages wait for the longest of them from the second micro-batch on, and a single
 /// micro-batch gains nothing from it.
 bool empty_ends(const LayoutSpace& space, const Layout& layout);

@@ -27,7 +27,7 @@ Place assumed_place(const Config& config, const std::vector<std::string>& sets);
 /// and the number of ranks is known, any number of ranks share the cores of a CPU machine. Errors: ConfigError if the ranks do not fill the nodes.
 void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::optional<int64_t> ranks, bool share);
 
-/// Refuses keys of the two that exclude each other in every layout. Each command that reads a cluster calls it once, before any forecast; `cluster` is
+/// Refuses keys of the two that exclude each other in every layout. Each command that reads a cluster calls it before any forecast; `cluster` is
 /// resolved. Errors: ConfigError.
 void check_against_cluster(const Config& config, const ClusterConfig& cluster);
 

@@ -32,7 +32,7 @@ constexpr size_t kTooLarge = 20;
 struct Node {
   Layout layout;
   size_t group = 0;        ///< index of its tensor x pipeline group
-  double bound = 0;        ///< of the step time
+  double bound = 0;        ///< seconds of a step
   double least_bytes = 0;  ///< of the memory; 0 if none is known
   bool evaluated = false;
 };
@@ -101,7 +101,6 @@ class Search {
         options_(options),
         space_(config, cluster),
         limit_(cluster.device.memory.value()),
-        blocks_alike_(are_alike(PartProfiles(space_.base().model).parts())),
         bounds_memory_(options.prune && stack_of(cluster.software.stack).own) {
     const size_t threads = options.threads > 0 ? options.threads : static_cast<size_t>(usable_cores());
     for (size_t i = 0; i < threads; ++i) workers_.emplace_back(space_.base().model);
@@ -137,7 +136,6 @@ class Search {
   const SearchOptions& options_;
   LayoutSpace space_;
   double limit_;
-  bool blocks_alike_;
   bool bounds_memory_;  ///< only Trireme's own memory has a lower bound
   std::deque<Worker> workers_;
   std::vector<Group> groups_;
@@ -170,7 +168,7 @@ const PartSeconds& seconds_of(const ModelSeconds& model, int64_t block, const La
 
 std::vector<int64_t> Search::split(const Layout& layout, Worker& worker) const {
   const ModelSeconds& model = model_of(layout, worker);
-  if (blocks_alike_) return split_by_time(space_, layout, model);
+  if (model.blocks_alike()) return split_by_time(space_, layout, model);
   std::vector<int64_t>& known = worker.splits[{&model, layout.recompute.value(), layout.stages(), empty_ends(space_, layout)}];
   if (known.empty()) known = split_by_time(space_, layout, model);
   return known;
@@ -189,7 +187,7 @@ double Search::bound_before_sharding(const Layout& layout, const std::vector<int
   std::vector<PartSeconds> stages;
   for (const StageRange& range : stage_ranges(split)) {
     PartSeconds& stage = stages.emplace_back();
-    if (blocks_alike_)
+    if (model.blocks_alike())
       stage.add(block_of(model, layout), static_cast<double>(range.blocks));
     else
       for (int64_t b = range.first_block; b < range.first_block + range.blocks; ++b) stage.add(seconds_of(model, b, layout));

@@ -39,7 +39,8 @@ struct ModelSeconds {
   const PartSeconds& seconds_of(const Part& part, Recompute recompute) const { return of(part).seconds[static_cast<size_t>(recompute)]; }
   const PartCosts& embedding() const { return of(parts.front()); }
   const PartCosts& head() const { return of(parts.back()); }
-  std::array<PartSeconds, 3> mean_block;  ///< by Recompute, which covers every RecomputeMode but budget
+  bool blocks_alike() const { return costs.size() == 3; }  ///< beside embedding and head, one kind of block
+  std::array<PartSeconds, 3> mean_block;                   ///< by Recompute, which covers every RecomputeMode but budget
 };
 /// Below ZeRO-2 the result does not depend on pipeline, schedule or data, so searches share it. `profiles`: part profiles of config.model.
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);

@@ -35,7 +35,7 @@ class LeastMemory {
   PartMemory embedding_, head_;
   std::vector<PartMemory> blocks_, sums_;    ///< by block; and the sums over the blocks before each block
   double shared_ = 0;                        ///< elements that embedding and head share if they are on the same rank
-  int64_t microbatches_, gradients_;         ///< of all data ranks; groups of them in a step
+  int64_t microbatches_, gradients_;         ///< of a step on all ranks; gradients_per_step()
   double boundary_, input_, table_ = 0;      ///< bytes: a stage's output; tokens and targets of a micro-batch; a rotary table
   double parameter_, gradient_, optimizer_;  ///< bytes per element without sharding
   bool master_weights_;                      ///< the optimizer has weights of its own

@@ -16,7 +16,7 @@ namespace {
 struct Layer {
   double all;           ///< saved without recomputation
   double saved[3];      ///< saved, by Recompute
-  double gathered = 0;  ///< of a gathered input of a branch, beyond the rank's own part, if it is saved
+  double gathered = 0;  ///< other ranks' parts of the input that a branch gathers; 0 if the input is not saved
 };
 
 /// Source: Korthikanti et al. 2022, arXiv:2205.05198, Table 2: s b h (10 + 24/t + 5 a s/(h t)), split into its terms to cover grouped-query attention
