@@ -29,6 +29,18 @@ fi
 while read -r finding; do complain "$finding"; done < <(
   git grep -nIEi --untracked -f scripts/lint-words.txt -- kernels parallel trainer tests scripts docs configs '*.md' ':!scripts/lint-words.txt' ':!CHANGELOG.md' | cut -c1-180)
 
+# The raw text of a standard exception ("stoi") must not reach a user: printable(error) words it.
+while read -r finding; do complain "$finding"; done < <(python3 - <<'PYTHON'
+import pathlib, re
+for file in sorted(pathlib.Path("trainer").rglob("*.cpp")):
+    if file.name == "printable.cpp": continue
+    text = file.read_text()
+    for caught in re.finditer(r"^( *)\}? ?catch \(const std::exception& (\w+)\) \{.*?^\1\}", text, re.S | re.M):
+        if re.search(rf"\b{caught[2]}\.what\(\)", caught[0]):
+            print(f"{file}:{text.count(chr(10), 0, caught.start()) + 1}: {caught[2]}.what() of a std::exception; use printable({caught[2]})")
+PYTHON
+)
+
 # Relative links of documents, and their headings.
 while read -r finding; do complain "$finding"; done < <(python3 - <<'PYTHON'
 import pathlib, re, subprocess

@@ -88,11 +88,8 @@ int main(int argc, char** argv) {
     trireme::limit_spinning(argv, environment);
     trireme::start_signal_thread();
     return run(argc, argv, environment);
-  } catch (const trireme::Error& error) {
-    std::cerr << trireme::printable(error) << std::endl;
-    return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "trireme: " << trireme::printable(error) << std::endl;
-    return static_cast<int>(trireme::ExitCode::kInternal);
+    std::cerr << (dynamic_cast<const trireme::Error*>(&error) != nullptr ? "" : "trireme: ") << trireme::printable(error) << std::endl;
+    return static_cast<int>(trireme::exit_code_of(error));
   }
 }

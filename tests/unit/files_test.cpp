@@ -15,6 +15,20 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using namespace trireme;
 
+TEST_CASE("printable: exceptions of the standard library are worded, and have an exit code") {
+  const auto text_and_code = [](const auto& error) { return std::pair(printable(static_cast<const std::exception&>(error)), exit_code_of(error)); };
+  using Said = std::pair<std::string, ExitCode>;
+  CHECK(text_and_code(DataError("a\x1b")) == Said("a\\x1b", ExitCode::kData));
+  const auto failed = [](std::errc code) { return std::filesystem::filesystem_error("cannot open", "runs/a", std::make_error_code(code)); };
+  CHECK(text_and_code(failed(std::errc::permission_denied)) == Said("runs/a: Permission denied", ExitCode::kIo));
+  CHECK(text_and_code(failed(std::errc::no_such_file_or_directory)) == Said("runs/a: No such file or directory", ExitCode::kMissingFile));
+  CHECK(text_and_code(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), "thread")) ==
+        Said("the system refused: Resource temporarily unavailable", ExitCode::kInternal));
+  CHECK(text_and_code(std::out_of_range("stoi")) ==
+        Said("a fault of this program (std::out_of_range); please report it with the command and the configuration", ExitCode::kInternal));
+  CHECK(text_and_code(std::bad_alloc()).first.starts_with("out of memory: "));
+}
+
 TEST_CASE("printable: text of any language is unchanged, terminal control characters are escaped") {
   CHECK(printable("a line\n\tand \xc3\xa4\xc2\xa0\xe2\x82\xac\xf0\x9f\x9a\xa3 another") ==
         "a line\n\tand \xc3\xa4\xc2\xa0\xe2\x82\xac\xf0\x9f\x9a\xa3 another");
@@ -28,7 +42,7 @@ TEST_CASE("printable: text of any language is unchanged, terminal control charac
   CHECK(printable("").empty());
   const std::string once = printable("\x1b\x9b");
   CHECK(printable(once) == once);
-  CHECK(printable(std::runtime_error("\x1b")) == "\\x1b");
+  CHECK(printable(InternalError("\x1b")) == "\\x1b");
   CHECK_THAT(printable(std::bad_alloc()), Contains("out of memory"));
 }
 

@@ -13,6 +13,7 @@
 #include "parallel/comm/stepwise.h"
 #include "parallel/comm/thread.h"
 #include "parallel/comm/transfer.h"
+#include "trainer/files/printable.h"
 #include "trainer/files/table.h"
 #include "trainer/plan/link_fit.h"
 
@@ -201,7 +202,7 @@ void on_rank_threads(int ranks, const std::function<void(Communicator& world)>& 
           const std::lock_guard lock(mutex);
           if (!first) first = std::current_exception();
         }
-        shared.abort(concat("rank ", rank, " failed: ", error.what()));
+        shared.abort(concat("rank ", rank, " failed: ", printable(error)));
       }
     });
   for (std::thread& thread : threads) thread.join();

@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
 
 namespace fs = std::filesystem;
 
@@ -26,7 +27,7 @@ std::string reason_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {
-    return error.what();
+    return printable(error);
   } catch (...) {
     return "unknown error";
   }

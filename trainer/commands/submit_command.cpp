@@ -127,7 +127,7 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
     if (!arguments.array && one.find(kArrayIndex) != one.npos)
       throw ConfigError(concat("--set ", printable(one), ": ", kArrayIndex, " is the number of an element; allowed with --array"));
   const std::string base =
-      load_config(arguments.config, indices.empty() ? arguments.sets : of_element(arguments.sets, indices.front())).config.run.directory;
+      resolve(load_config(arguments.config, indices.empty() ? arguments.sets : of_element(arguments.sets, indices.front()))).run.directory;
   const std::vector<std::string> sets = sets_with_directory(arguments, base);
   const std::vector<LoadedConfig> all = checked_configs(arguments, sets, indices);
   const LoadedConfig& loaded = all.front();
@@ -144,7 +144,7 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
   double largest = 0;
   for (const LoadedConfig& one : all) largest = std::max(largest, largest_rank(resolve(one, job.allocation.world())));
   if (job.allocation.gpus_per_node == 0) submit::reserve_memory(job.allocation, cluster, largest);
-  std::string directory = loaded.config.run.directory;
+  std::string directory = base;
   for (const std::string& one : sets)
     if (one.starts_with("run.directory=") && arguments.array) directory = one.substr(std::string("run.directory=").size());
   job.run_directory = fs::absolute(directory).lexically_normal().string();

@@ -20,6 +20,7 @@
 #include "trainer/bench/measure.h"
 #include "trainer/doctor/bounded.h"
 #include "trainer/files/descriptor.h"
+#include "trainer/files/printable.h"
 #include "trainer/run/run_data.h"
 
 namespace fs = std::filesystem;
@@ -186,7 +187,7 @@ DataFacts probe_data(const Config& config) {
     for (const std::string& file : files) facts.bytes += static_cast<double>(fs::file_size(file, ignored));
     facts.sequences = static_cast<double>(data.train.sequences());
   } catch (const std::exception& error) {
-    facts.error = error.what();
+    facts.error = printable(error);
   }
   return facts;
 }

@@ -19,6 +19,7 @@
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/nccl.h"
 #include "trainer/bench/foreign_load.h"
+#include "trainer/files/printable.h"
 #include "trainer/job/mpirun_command.h"
 #include "trainer/loop/cgroup.h"
 #include "trainer/loop/environment.h"
@@ -72,7 +73,7 @@ void open_gpu(int index, DeviceFacts& devices) {
     devices.free = static_cast<double>(gpu.free_bytes());
     devices.libraries = gemm_library({Device::kCuda, &arena, 1, &gpu});
   } catch (const std::exception& error) {
-    devices.opening = without_key(error.what());
+    devices.opening = without_key(printable(error));
   }
 }
 
@@ -89,7 +90,7 @@ DeviceFacts probe_devices(const RankPlace& place) {
     nccl_available(&devices.nccl_missing);
   } catch (const std::exception& error) {
     devices.gpus.clear();
-    devices.missing = without_key(error.what());
+    devices.missing = without_key(printable(error));
   }
   return devices;
 }
@@ -102,7 +103,7 @@ MpiFacts probe_mpi(const LaunchEnvironment& environment) {
     require_mpi();
     mpi.mpirun = find_mpirun(environment).string();
   } catch (const std::exception& error) {
-    mpi.missing = error.what();
+    mpi.missing = printable(error);
   }
   std::error_code ignored;
   for (const auto& device : fs::directory_iterator("/sys/class/infiniband", ignored)) mpi.infiniband.push_back(device.path().filename().string());

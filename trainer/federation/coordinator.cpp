@@ -142,7 +142,7 @@ std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double se
       try {
         ask_one(member, link);
       } catch (const std::exception& error) {
-        problem = error.what();
+        problem = printable(error);
         refuses = dynamic_cast<const Refusal*>(&error) != nullptr;
       }
       const std::lock_guard lock(mutex);

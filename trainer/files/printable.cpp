@@ -1,8 +1,15 @@
 #include "trainer/files/printable.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <new>
+#include <system_error>
+#include <typeinfo>
 
 namespace trireme {
 namespace {
@@ -27,6 +34,13 @@ bool is_control(std::string_view character) {
   return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
 }
 
+/// "std::out_of_range"
+std::string type_name(const std::exception& error) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : typeid(error).name();
+}
+
 }  // namespace
 
 std::string printable(std::string_view text) {
@@ -49,9 +63,22 @@ std::string printable(std::string_view text) {
 }
 
 std::string printable(const std::exception& error) {
+  if (dynamic_cast<const Error*>(&error) != nullptr) return printable(std::string_view(error.what()));
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return "out of memory: an allocation failed; `trireme plan` reports how much memory a run needs";
-  return printable(std::string_view(error.what()));
+  if (const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&error))
+    return printable(concat(file->path1().empty() ? "" : file->path1().string() + ": ", file->path2().empty() ? "" : file->path2().string() + ": ",
+                            file->code().message()));
+  if (const auto* const system = dynamic_cast<const std::system_error*>(&error))
+    return printable(concat("the system refused: ", system->code().message()));
+  return concat("a fault of this program (", type_name(error), "); please report it with the command and the configuration");
+}
+
+ExitCode exit_code_of(const std::exception& error) {
+  if (const auto* const own = dynamic_cast<const Error*>(&error)) return own->code();
+  if (const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&error))
+    return file->code() == std::errc::no_such_file_or_directory ? ExitCode::kMissingFile : ExitCode::kIo;
+  return ExitCode::kInternal;
 }
 
 }  // namespace trireme

@@ -3,13 +3,19 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/core/check.h"
+
 namespace trireme {
 
 /// Escapes control characters, except newline and tab, and bytes that are not UTF-8, as in "\x1b": messages quote untrusted files, whose escape
 /// sequences must not reach the terminal.
 std::string printable(std::string_view text);
 
-/// The message of an error, escaped. Replaces the text of std::bad_alloc ("std::bad_alloc") by a readable message.
+/// The message of an error, escaped. Errors of this program say themselves what is wrong. The text of any other exception ("stoi", "filesystem error:
+/// ... [..]") never reaches a user: a failed operation on a file is reworded with its path, and everything else is a fault of this program by type.
 std::string printable(const std::exception& error);
+
+/// Exit code of a process that ends with this error.
+ExitCode exit_code_of(const std::exception& error);
 
 }  // namespace trireme

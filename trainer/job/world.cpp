@@ -20,11 +20,6 @@ void yield_where_srun_oversubscribes(const LaunchEnvironment& environment) {
   if (environment.first_node_tasks > static_cast<int>(std::thread::hardware_concurrency())) ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
-ExitCode code_of(const std::exception& error) {
-  const auto* const ours = dynamic_cast<const Error*>(&error);
-  return ours != nullptr ? ours->code() : ExitCode::kInternal;
-}
-
 }  // namespace
 
 std::unique_ptr<Communicator> World::communicator() const {
@@ -35,7 +30,7 @@ std::unique_ptr<Communicator> World::communicator() const {
 void World::fail(const std::exception& error) const {
   std::cerr << concat("rank ", mpi_->rank(), ": ", printable(error), "\n");  // one write: messages of ranks that fail together must not interleave
   static int code = 0;
-  code = static_cast<int>(code_of(error));
+  code = static_cast<int>(exit_code_of(error));
   std::atexit([] { ::_exit(code); });  // MPI_Abort may call exit(); handlers run in reverse order, so this one is the first
   mpi_->abort(code);
 }

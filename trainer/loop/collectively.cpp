@@ -20,9 +20,9 @@ void collectively(Communicator& world, const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
-    mine = std::to_string(static_cast<int>(error.code())) + " " + error.what();
+    mine = concat(static_cast<int>(error.code()), " ", error.what());
   } catch (const std::exception& error) {
-    mine = std::to_string(static_cast<int>(ExitCode::kInternal)) + " " + printable(error);
+    mine = concat(static_cast<int>(exit_code_of(error)), " ", printable(error));
   }
   std::string first, ranks;
   int failed = 0;

@@ -9,6 +9,7 @@
 #include "kernels/ops/elastic_exchange.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
+#include "trainer/files/printable.h"
 
 namespace trireme {
 
@@ -180,7 +181,7 @@ void ParameterServer::serve() {
       changed_.notify_all();
     }
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(printable(error));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/ops/elementwise.h"
+#include "trainer/files/printable.h"
 #include "trainer/loop/parameter_server.h"
 
 namespace trireme {
@@ -140,7 +141,7 @@ void ParameterServer::receive_from(int worker) {
     if (!is_over_ && !delivers_last_ && failure_.empty() && !stops_) failure_ = concat("island ", worker, " has ended");
     changed_.notify_all();
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(printable(error));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/checkpoint/peer_placement.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
 #include "trainer/files/random_access_file.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
@@ -188,7 +189,7 @@ void PeerCopies::copy(const PeerGeneration& generation, const std::string& about
     const int64_t bytes = write_part(directory, world_.rank(), tensors, {.read_back = false});
     for (const int holder : holders_) send(generation, bytes, holder);
   } catch (const std::exception& error) {
-    fail(generation.step, error.what());
+    fail(generation.step, printable(error));
   }
   in_flight_->copy_seconds = seconds_since(begin);
 }
@@ -217,7 +218,7 @@ void PeerCopies::send(const PeerGeneration& generation, int64_t tensor_bytes, in
     in_flight_->sent_bytes += header.about_bytes + header.tensor_bytes + header.index_bytes;
   } catch (const std::exception& error) {
     link.shut_down();
-    throw IoError(concat("copy to rank ", holder, ": ", error.what()));
+    throw IoError(concat("copy to rank ", holder, ": ", printable(error)));
   }
 }
 
@@ -243,7 +244,7 @@ void PeerCopies::receive(int source, const Link& link) {
     try {
       body();
     } catch (const std::exception& error) {
-      failure = error.what();
+      failure = printable(error);
     }
   };
   guarded([&] { directory_.create(world_.rank(), generation); });

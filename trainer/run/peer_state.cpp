@@ -11,6 +11,7 @@
 
 #include "trainer/checkpoint/rank_part.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
 #include "trainer/files/random_access_file.h"
 #include "trainer/loop/collectively.h"
 
@@ -27,7 +28,7 @@ std::string error_of(const F& body) {
   try {
     body();
   } catch (const std::exception& error) {
-    return error.what();
+    return printable(error);
   }
   return "";
 }

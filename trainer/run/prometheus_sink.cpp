@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
 #include "trainer/run/metrics_server.h"
 #include "trainer/run/prometheus_figures.h"
 #include "trainer/run/sinks.h"
@@ -76,7 +77,7 @@ class PrometheusFileSink final : public EventSink {
       write_durably(path_, figures_.text());
       written_ = version;
     } catch (const std::exception& failure) {
-      error = failure.what();
+      error = printable(failure);
     }
     const std::lock_guard lock(mutex_);
     error_ = error;

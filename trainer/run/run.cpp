@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/files/printable.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/histograms.h"
@@ -259,7 +260,7 @@ void Run::report_suspects() {
     reporter_.event("suspects", done_, {{"steps", run.steps.size()}, {"ranks", ranks}},
                     suspects.empty() ? "" : "suspected: " + report::suspects_text(suspects, std::ssize(run.steps.step)));
   } catch (const std::exception& error) {
-    reporter_.message(concat("warning: no suspects: ", error.what()));
+    reporter_.message(concat("warning: no suspects: ", printable(error)));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/core/counted.h"
+#include "trainer/files/printable.h"
 #include "trainer/plan/text.h"
 #include "trainer/report/goodput.h"
 #include "trainer/run/rank_run.h"
@@ -121,7 +122,7 @@ void Run::report_goodput() {
                      {"lost_seconds", lost}},
                     "goodput: " + report::goodput_text(*goodput));
   } catch (const std::exception& error) {
-    reporter_.message(concat("warning: no goodput: ", error.what()));
+    reporter_.message(concat("warning: no goodput: ", printable(error)));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/printable.h"
 
 namespace trireme {
 
@@ -37,7 +38,7 @@ std::vector<std::string> Sinks::open(const SinkSettings& settings) {
       if (std::unique_ptr<EventSink> sink = make(settings)) add(name, required, std::move(sink));
     } catch (const std::exception& error) {
       if (required) throw;
-      messages.push_back(concat("warning: ", name, ": ", error.what(), "; the run continues without it"));
+      messages.push_back(concat("warning: ", name, ": ", printable(error), "; the run continues without it"));
     }
   }
   return messages;
@@ -56,7 +57,7 @@ std::vector<std::string> Sinks::write(const Event& event) {
     } catch (const std::exception& error) {
       if (entry.required) throw;
       entry.failed = true;
-      messages.push_back(concat("warning: ", entry.name, ": ", error.what(), "; the run continues without it"));
+      messages.push_back(concat("warning: ", entry.name, ": ", printable(error), "; the run continues without it"));
     }
   }
   return messages;

@@ -8,6 +8,7 @@
 #include "parallel/comm/poison.h"
 #include "parallel/comm/thread.h"
 #include "parallel/comm/watched.h"
+#include "trainer/files/printable.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectives.h"
 
@@ -63,7 +64,7 @@ void run_rank(Shared& shared, int rank) {
   } catch (const AbortedError& error) {
     fail(error.what(), false);
   } catch (const std::exception& error) {
-    fail(error.what(), true);
+    fail(printable(error), true);
   }
   const std::lock_guard lock(shared.mutex);
   ++shared.left;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/printable.h"
 
 namespace trireme {
 namespace {
@@ -18,7 +19,7 @@ EncoderPool::EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules,
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this, tokenizer, &rules]() mutable { work(std::move(tokenizer), rules); });
   } catch (const std::exception& error) {  // the system is out of threads or memory
-    failure = error.what();
+    failure = printable(error);
   }
   if (failure.empty()) return;
   const size_t started = threads_.size();
