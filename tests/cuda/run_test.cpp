@@ -465,6 +465,40 @@ TEST_CASE("device selection, and the reason when a device is refused") {
   cuda_sim::reset();
 }
 
+TEST_CASE("where run.device auto becomes cuda, every rule about GPUs applies as if the file had said cuda") {
+  const std::string base =
+      "model: {layers: 2, hidden_size: 16, heads: 2, vocab_size: 256}\nparallel: {data: 2}\n"
+      "training: {steps: 2, sequence_length: 16, global_batch_size: 8}\ndata: {train: [train]}\n";
+  const auto refusal = [&](const std::string& device, const std::vector<std::string>& sets) {
+    return message_of([&] {
+      std::vector<std::string> all = sets;
+      all.push_back("run.device=" + device);
+      Config config = resolve(parse_config(base, "run.yaml", all));
+      const Machine machine(std::make_unique<SelfCommunicator>("world"), {0, 1}, config, {.device_files = "/nowhere"});
+    });
+  };
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"parallel.islands=2", "training.asynchronous.mode=parameter_server"}, "training.asynchronous.mode parameter_server has no CUDA kernels"},
+      {{"parallel.islands=2", "training.asynchronous.mode=elastic_averaging"}, "training.asynchronous.mode elastic_averaging has no CUDA kernels"},
+      {{"training.compression.method=power_sgd", "training.compression.rank=1"}, "power_sgd sums over all data ranks, which GPUs cannot do yet"},
+      {{"parallel.data=4", "security.aggregation.rule=median", "security.aggregation.byzantine=1"}, "robust rules have no CUDA kernels"},
+      {{"resilience.rebalance=micro_batches"}, "how long a GPU computes in a step is not measured"},
+      {{"parallel.collectives=ring"}, "GPUs communicate through NCCL, which chooses its own algorithms"}};
+  cuda_sim::reset();
+  for (const auto& [sets, rule] : cases) {
+    CAPTURE(sets);
+    CHECK_THAT(refusal("cuda", sets), Catch::Matchers::Contains(rule));
+    CHECK_THAT(refusal("auto", sets), Catch::Matchers::StartsWith("run.device=auto is cuda in this job: ") && Catch::Matchers::Contains(rule));
+  }
+  CHECK(refusal("auto", {}).empty());
+  cuda_sim::reset(0, {.driver_version = 0});
+  for (const auto& [sets, rule] : cases) CHECK(refusal("auto", sets).empty());  // CPUs
+  CHECK_THAT(
+      refusal("auto", {"kernels.attention=cudnn", "training.precision=bf16"}),
+      Catch::Matchers::StartsWith("run.device=auto is cpu in this job: ") && Catch::Matchers::Contains("attention on CPUs has kernels of its own"));
+  cuda_sim::reset();
+}
+
 TEST_CASE("a failure is reported before the GPU is closed") {
   cuda_sim::reset();
   struct Report final : std::stringbuf {

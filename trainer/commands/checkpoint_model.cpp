@@ -9,14 +9,19 @@ namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : source_(path, kind), config_(source_.config()) {
   config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // independent of the device used for training,
-  config_.kernels.attention = "auto";                                          // and of its libraries,
-  config_.security = {};                                                       // and of what protects training
+  config_.kernels.attention = "auto";                                          // and of its libraries
 }
 
 Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place, machine_); }
 
 Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine,
                                const MachineOptions& options) {
+  // Nothing is trained, so what protects or compresses training, or lets it run asynchronously, must not decide which devices can compute the model.
+  config_.security = {};
+  config_.resilience = {};
+  config_.training.compression = {};
+  config_.training.local = {};
+  config_.training.asynchronous = {};
   machine.emplace(std::move(world), place, config_, options);
   trainer_ = std::make_unique<Trainer>(machine->ctx(), machine->world(), config_, false);
   load_weights(*trainer_, source_);

@@ -144,7 +144,7 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   violations.raise(sources);
   Config resolved = with_derived_sizes(config);
   resolve_data(resolved, world_size, sources);
-  check(resolved, sources, violations);  // the rules that need `data`
+  check(resolved, sources, violations);  // the rules that need `data`, which what follows relies on
   violations.raise(sources);
   ParallelConfig& p = resolved.parallel;
   if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // otherwise the run detects GPUs

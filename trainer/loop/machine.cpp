@@ -11,6 +11,7 @@
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
+#include "trainer/config/check.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/collectives.h"
 #include "trainer/loop/encryption.h"
@@ -79,6 +80,23 @@ std::string automatic_device(Communicator& world, const RankPlace& place, const 
   return "cpu";
 }
 
+/// What check() says of a configuration for `device`; empty: nothing.
+std::string violations_on(Config config, const std::string& device) {
+  config.run.device = device;
+  Violations violations;
+  check(config, {}, violations);
+  return violations.text({});
+}
+
+/// Replaces run.device auto, and applies the rules of the configuration again, because some are about the device. A configuration made in code, for a
+/// benchmark or a model alone, may lack what a run needs; only what the device breaks counts. Collective.
+void resolve_device(Communicator& world, const RankPlace& place, Config& config, int found, int index, const MachineOptions& options) {
+  const std::string device = automatic_device(world, place, config, found, index, options);
+  if (const std::string broken = violations_on(config, device); !broken.empty() && violations_on(config, "auto").empty())
+    throw AgreedError(ExitCode::kUsage, concat("run.device=auto is ", device, " in this job: ", broken), world.rank() == 0);
+  config.run.device = device;
+}
+
 /// The instruction set of the run: ranks with copies of the same state must round identically. Collective.
 Isa isa_of(Communicator& world, const std::string& wanted) {
   const auto best = static_cast<Isa>(all_reduce_scalar(world, static_cast<double>(best_isa()), ReduceOp::kMin));
@@ -112,21 +130,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   const bool reports = world_->rank() == 0;
   const int found = config.run.device == "cpu" ? 0 : usable_gpus();
   const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
-  if (config.run.device == "auto") config.run.device = automatic_device(*world_, place, config, found, index, options);
-  if (config.run.device == "cuda" && config.training.compression.method == CompressionMethod::kPowerSgd)
-    throw AgreedError(
-        ExitCode::kUsage,
-        "training.compression.method=power_sgd: power_sgd sums over all data ranks, which GPUs cannot do yet; allowed another method, or "
-        "run.device cpu",
-        reports);
-  if (config.run.device == "cuda" && is_robust(config.security))
-    throw AgreedError(ExitCode::kUsage, "security.aggregation.rule: robust rules have no CUDA kernels; allowed mean, or run.device cpu", reports);
-  if (config.run.device == "cuda" && is_private(config.security))
-    throw AgreedError(ExitCode::kUsage,
-                      "security.privacy.clip: clipping the gradient of each sequence has no CUDA kernels; allowed null, or run.device cpu", reports);
-  if (config.run.device == "cuda" && config.resilience.rebalance != Rebalance::kNone)
-    throw AgreedError(ExitCode::kUsage, "resilience.rebalance: how long a GPU computes in a step is not measured; allowed none, or run.device cpu",
-                      reports);
+  if (config.run.device == "auto") resolve_device(*world_, place, config, found, index, options);
   if (config.run.device == "cuda") {
     collectively(*world_, [&] {
       open_gpu(place, index, config);
@@ -150,15 +154,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
           "security.encryption=required: GPUs of several hosts communicate through NCCL, which encrypts nothing, by sockets or by RDMA; allowed "
           "run.ranks_per_gpu from 2, where messages go through host memory, run.device cpu, or none with a network that encrypts (WireGuard, IPsec)",
           reports);
-    if (config.parallel.collectives != Collectives::kLibrary)
-      throw AgreedError(ExitCode::kUsage,
-                        concat("parallel.collectives=", config.parallel.collectives,
-                               ": GPUs communicate through NCCL, which chooses its own algorithms; allowed library, or run.device cpu"),
-                        reports);
     world_ = make_nccl_world(std::move(world_), *gpu_, nccl_options(config));
   } else {
-    if (config.kernels.attention == "cudnn")
-      throw AgreedError(ExitCode::kUsage, "kernels.attention=cudnn: attention on CPUs has kernels of its own; allowed auto | builtin", reports);
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
     ctx_ = {device, arena_.get(), threads_per_rank(place.local_size, place.threads), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
