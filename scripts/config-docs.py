@@ -25,6 +25,8 @@ A run is one YAML file. Every key has a default except those marked *required*; 
 `trireme config explain CONFIG` prints each key of a file with its value and where the value came from, `config show` the resolved file, `config schema` the JSON
 Schema for editors. `--set key.path=value` on the command line overrides the file and may be repeated; a list is written `--set data.train=[a,b]`.
 `trireme config diff A B` prints the keys whose values differ between two resolved configurations (exit code 0: equal, 1: different).
+A key that another key of the file leaves without effect is refused. One that would have an effect with more ranks or on another device is noted at the start of
+`train`, and by `config show` and `config explain`.
 YAML is read strictly: duplicate keys, anchors, aliases, tags and merge keys are refused with file, line and column.
 
 An editor with the YAML language server checks and completes a file whose first line names the schema by its path, relative to the file:

@@ -6,7 +6,9 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
+#include "trainer/config/idle_keys.h"
 #include "trainer/config/write.h"
+#include "trainer/files/printable.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 
@@ -92,8 +94,12 @@ void add_config_command(CLI::App& app, int& exit_code) {
     });
     return std::pair(command, arguments);
   };
-  add("show", "Print the resolved configuration: every value, as YAML that can be loaded again", true,
-      [](const ConfigArguments& arguments) { return to_yaml(resolve(load_config(arguments.config, arguments.sets))); });
+  add("show", "Print the resolved configuration: every value, as YAML that can be loaded again", true, [](const ConfigArguments& arguments) {
+    const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
+    const Config resolved = resolve(loaded);
+    std::cerr << printable(idle_notes(loaded, resolved));
+    return to_yaml(resolved);
+  });
   add("explain", "Print every key with its value, source, meaning and allowed values", true, [](const ConfigArguments& arguments) {
     const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
     return explain(loaded, resolve(loaded));

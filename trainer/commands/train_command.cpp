@@ -1,5 +1,6 @@
 #include "trainer/commands/train_command.h"
 
+#include <algorithm>
 #include <functional>
 #include <iostream>
 
@@ -7,6 +8,7 @@
 #include "trainer/audit/run_audit.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/commands/run_on_ranks.h"
+#include "trainer/config/idle_keys.h"
 #include "trainer/config/load.h"
 #include "trainer/federation/roster.h"
 #include "trainer/files/printable.h"
@@ -65,6 +67,12 @@ std::shared_ptr<const crypto::Key> link_key(const Config& config) {
   return is_encrypted(config.security) ? std::make_shared<const crypto::Key>(read_link_key(config.security)) : nullptr;
 }
 
+/// `config` with the restarts of the launcher, whose ranks do not get its options: they take it for one that restarts.
+Config with_restarts(Config config, const TrainArguments& arguments, const LaunchEnvironment& environment) {
+  config.resilience.restarts = environment.is_rank_of_launch() ? std::max<int64_t>(1, config.resilience.restarts) : arguments.restarts_of(config);
+  return config;
+}
+
 /// Trains, and records how this rank ends.
 ExitCode train_recorded(RankRecord& record, const std::function<ExitCode()>& train) {
   try {
@@ -99,6 +107,7 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
     Watch watch(*world, one_host, hang_seconds(config, may_use_gpus(config.run.device), one_host), environment.hub_address, key);
     const StackRequest stacks([&] { watch.record().request_stacks("requested by SIGQUIT"); });
     machine.emplace(std::move(world), place, config, MachineOptions{.world_is_encrypted = true});
+    if (machine->world().rank() == 0) std::cerr << printable(idle_notes(*loaded, with_restarts(config, arguments, environment)));
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
     RunOptions options = arguments.options;
     options.ranks_per_host = place.local_size;

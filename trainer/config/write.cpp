@@ -1,11 +1,13 @@
 #include "trainer/config/write.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
+#include "trainer/config/idle_keys.h"
 
 namespace trireme {
 namespace {
@@ -167,6 +169,8 @@ std::string config_diff(const Config& a, const Config& b) {
 std::string explain(const LoadedConfig& loaded, const Config& resolved) {
   const FieldTable table = table_of(resolved);
   const FieldTable written = table_of(loaded.config);
+  std::map<std::string, std::string> idle;
+  for (const IdleKey& one : idle_keys(loaded, resolved)) idle[one.key] = one.why;
   std::string out;
   for (const FieldRow& row : table.fields) {
     const FieldRow& before = written.at(row.path);
@@ -180,6 +184,7 @@ std::string explain(const LoadedConfig& loaded, const Config& resolved) {
                   "    # ", origin);
     if (is_auto(before)) out += concat(", ", row.field.auto_name, ": ", row.field.auto_rule);
     if (row.field.without_effect) out += concat(", without effect: ", row.field.without_effect);
+    if (const auto found = idle.find(row.path); found != idle.end()) out += concat(", no effect here: ", found->second);
     out += concat("\n    ", row.field.doc, " Allowed: ", allowed_text(row.field, row.type), ".");
     if (row.field.auto_rule && !is_auto(before)) out += concat(" ", row.field.auto_name, ": ", row.field.auto_rule, ".");
     out += '\n';
