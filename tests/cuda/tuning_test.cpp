@@ -1,4 +1,5 @@
 // The choice of algorithms for matrix products over the ranks of a job, and its file.
+#include <atomic>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -174,6 +175,23 @@ TEST_CASE("a tuning file of another GPU or library is completed, with a note") {
   CHECK(replaced.timed == other.timed);
   CHECK(numbers_of(replaced.algorithms) == std::set<std::string>{"id 201"});
   CHECK(tune(file).note == "");
+}
+
+TEST_CASE("an entry that another job writes into the tuning file while products are timed survives") {
+  const TemporaryDirectory directory;
+  const auto file = directory.path / "products.json";
+  std::atomic<bool> wrote = false;
+  const TimedMachine machine([&](int device, int place) {
+    if (!wrote.exchange(true))
+      std::ofstream(file) << R"({"format": "trireme-products", "version": 1, "products": {"another GPU, cuBLASLt 12.0": {"rows 1": "id 1"}}})";
+    return second_is_fastest(device, place);
+  });
+  const TunedProducts tuned = tune(file);
+  CHECK(wrote);
+  CHECK(tuned.timed > 0);
+  const auto all = nlohmann::json::parse(text_of(file)).at("products").get<AlgorithmsByGpu>();
+  CHECK(all.size() == 2);
+  CHECK(all.at("another GPU, cuBLASLt 12.0").at("rows 1") == "id 1");
 }
 
 TEST_CASE("a tuning file that cannot be written is refused before the first step") {

@@ -127,6 +127,8 @@ TEST_CASE("attention documents: engines agree") {
   check({1, 150, 2, 1, 32}, {64, 64, 22});
   check({1, 150, 2, 1, 32}, equal(150, 1));
   check({1, 300, 2, 1, 64}, {127, 2, 171});
+  // A document begins in rows 8 to 15 of 16, behind a whole tile of keys of the other one.
+  for (const int64_t head_size : {64, 128}) check({1, 300, 1, 1, head_size}, {140, 160});
   check({2, 97, 2, 2, 5}, {15, 1, 17, 64, 31, 33, 33});
   check({1, 65, 2, 1, 40}, {32, 16, 16, 1});
   check({1, 40, 1, 1, 160}, {8, 17, 15});

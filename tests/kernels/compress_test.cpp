@@ -244,6 +244,24 @@ TEST_CASE("compress: a GPU writes messages and errors with the bits of the refer
 }
 #endif
 
+#ifdef TRIREME_CUDA
+// More elements than the blocks of one launch count at once (kernels/cuda/compress_top.cu).
+TEST_CASE("compress: a GPU finds the largest of 300,000 elements that the reference finds") {
+  constexpr int64_t kCount = 300'000;
+  const EncodingOptions options{.encoding = Encoding::kTopK, .ratio = 0.001};
+  std::vector<float> gradient = normal<float>(kCount, 23);
+  gradient.back() = 50;
+  gradient[270'000] = -60;
+  Link slow(options), fast(options, true, Device::kCuda);
+  for (int step = 0; step < 2; ++step) {
+    const std::vector<float> sent = fast.send(gradient);
+    CHECK(sent == slow.send(gradient));
+    CHECK((step > 0 || (sent.back() == 50 && sent[270'000] == -60)));
+    CHECK(fast.values<float>(fast.error) == slow.values<float>(slow.error));
+  }
+}
+#endif
+
 TEST_CASE("compress: contraction of each encoding") {
   const std::vector<double> gaussian = normal<double>(100'000, 3), equal(1000, -2.0);
   // Shares of the energy of a Gaussian: 8.5 % in the largest 1 %, 43.9 % in the largest 10 %.

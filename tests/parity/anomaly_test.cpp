@@ -104,14 +104,17 @@ class Chain final : public Dataset {
       tokens[t] = token;
       const auto choice = static_cast<int32_t>(random_bits(12, static_cast<uint64_t>(sample) * 12 + t) % choices_);
       token = spoiled ? static_cast<int32_t>(random_bits(11, t) % 61) : choices_ > 1 ? choice : (token * 5 + 3) % 61;
-      targets[t] = sample < 0 ? -1 : token;
+      targets[t] = sample < 0 || sample % with_targets_ != 0 ? -1 : token;
     }
     segments.push_back(12);
   }
   void spoil(int64_t sample) { spoiled_ = sample; }
+  /// Only every `nth` sample has targets.
+  void thin(int64_t nth) { with_targets_ = nth; }
 
  private:
   uint64_t choices_;
+  std::atomic<int64_t> with_targets_ = 1;
   std::atomic<int64_t> spoiled_ = -2;
 };
 
@@ -733,6 +736,21 @@ TEST_CASE("anomalies: weights that are wrong on all ranks are called the model")
     const std::optional<RerunVerdict> verdict = rig.take();
     TRIREME_CHECK(verdict && verdict->cause == RerunVerdict::Cause::kModel, verdict ? verdict->text : "not found");
   });
+}
+
+TEST_CASE("anomalies: in a batch mostly without targets no sample stands out from those that have none") {
+  for (const int64_t nth : {3, 5, 7}) {
+    CAPTURE(nth);
+    on_rigs(pp2dp2z3(), [nth](Rig& rig) {
+      for (const OwnedBox& owned : rig.trainer().owned_boxes())
+        if (owned.spec->name.find("attention.output.weight") != std::string::npos) scaled(-30)(owned.weight);
+      rig.trainer().weights_changed();
+      rig.data().thin(nth);
+      rig.trainer().mesh().world.barrier();
+      const std::optional<RerunVerdict> verdict = rig.take();
+      TRIREME_CHECK(verdict && verdict->cause == RerunVerdict::Cause::kModel, nth, ": ", verdict ? verdict->text : "not found");
+    });
+  }
 }
 
 }  // namespace trireme::test

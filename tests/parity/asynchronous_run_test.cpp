@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/disturbed_run.h"
 #include "tests/support/run_files.h"
+#include "trainer/loop/learning_rate.h"
 
 namespace trireme::test {
 namespace {
@@ -60,7 +61,12 @@ TEST_CASE("asynchronous: an update of a gradient that is not finite is rejected,
     for (const json& event : rejected) CHECK(!event.contains("island"));  // all islands have the same updates
     const CheckpointDescription saved = CheckpointReader(fs::path(config.run.directory) / "checkpoints" / checkpoint_name(12)).description();
     CHECK(saved.optimizer_steps == (apply_after == 1 ? 11 : 12));
-    for (const json& step : steps) CHECK(step["workers"].size() == static_cast<size_t>(apply_after));
+    for (const json& step : steps) {
+      CHECK(step["workers"].size() == static_cast<size_t>(apply_after));
+      // The gradient that is left out leaves the rate that of the schedule.
+      CHECK(step["learning_rate"] ==
+            learning_rate(config.training.schedule, config.training.optimizer, config.training.global_batch_size, step["step"], 12));
+    }
   }
 }
 

@@ -81,6 +81,22 @@ TEST_CASE("range: runs like published ones have the error of their system, other
   CHECK(range_with(model_of_7b(), cluster_with("llama-3")).error == kErrorUnseen);
 }
 
+TEST_CASE("range: beyond the published runs of a system it is never narrower than within") {
+  for (const SeenRuns& seen : seen_runs()) {
+    CAPTURE(seen.stack);
+    Config usual = model_of_7b();
+    usual.training.micro_batch_size = 1;
+    usual.training.global_batch_size = static_cast<int64_t>(seen.span.least.devices);
+    const ForecastRange within = range_with(usual, cluster_with(seen.stack, static_cast<int>(seen.span.least.devices)));
+    Config large = usual;
+    large.model.hidden_size = 131072;
+    const ForecastRange beyond = range_with(large, cluster_with(seen.stack, static_cast<int>(seen.span.least.devices)));
+    CHECK_THAT(beyond.basis, Contains("has nearly this hidden size"));
+    CHECK(beyond.error >= within.error);
+    CHECK(beyond.error == std::max(kErrorBeyond, seen.error));  // of deepspeed-zero3 and pytorch-fsdp the latter
+  }
+}
+
 TEST_CASE("range: of Trireme, measured machines have their error, and others that of unseen systems") {
   CHECK(range_with(model_of_7b(), cluster_with("trireme", 1)).error < 0.11);
   for (const ClusterConfig& cluster : {cluster_with("trireme", 8), cluster_with("trireme", 1, "A100"), cluster_with("trireme", 1, "B200")}) {

@@ -349,6 +349,21 @@ TEST_CASE("memory by formula: elastic averaging adds the centre to the optimizer
   compare(resolve(c));
 }
 
+TEST_CASE("memory by formula equals counted memory: one block in each stage") {
+  Config c = base("llama");
+  c.model.layers = 12;
+  c.parallel.pipeline = 3;
+  c.parallel.schedule = "interleaved_1f1b";
+  c.parallel.virtual_stages = 4;
+  c.parallel.zero_stage = 3;
+  c.parallel.data = 4;
+  c.parallel.prefetch = GENERATE(0, 1);
+  c.training.micro_batch_size = 1;
+  c.training.global_batch_size = GENERATE(12, 24, 48);
+  CAPTURE(c.parallel.prefetch, c.training.global_batch_size);
+  compare(resolve(c));
+}
+
 TEST_CASE("memory by formula equals counted memory: random layouts") {
   std::mt19937 draw(8);
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };

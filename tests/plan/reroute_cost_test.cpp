@@ -70,6 +70,9 @@ TEST_CASE("reroute: the forecasts of memory and of a run's step count the helper
   const RunForecast slow = *forecast_run(config, 4, 4, "NVIDIA H100 80GB HBM3"), fast = *forecast_run(plain, 4, 4, "NVIDIA H100 80GB HBM3");
   CHECK(slow.time.step_seconds / fast.time.step_seconds == Approx(cost.rerouted_seconds / cost.undisturbed_seconds));
   CHECK(slow.time.mfu * slow.time.step_seconds == Approx(fast.time.mfu * fast.time.step_seconds));
+  // A rank computes as much as before, in a longer step.
+  CHECK((1 - slow.time.bubble) * slow.time.step_seconds == Approx((1 - fast.time.bubble) * fast.time.step_seconds));
+  CHECK(slow.time.bubble > fast.time.bubble);
 }
 
 }  // namespace trireme

@@ -289,6 +289,12 @@ TEST_CASE("doctor: a run directory that is full, slow, private to a host or open
   CHECK(speed(0.5e6, 0.01) == Grade::kBad);
   CHECK(speed(60e6, 6) == Grade::kBad);
   CHECK(grade_after("write_speed", [](JobFacts& job, RankFacts&) { job.needs->checkpoint = 61 * 500e6; }) == Grade::kWeak);
+  // Hosts write their parts of a checkpoint at the same time.
+  for (const auto& [hosts, takes] : {std::pair(1, "takes 40 s"), {2, "takes 20 s"}, {5, "takes 8 s"}}) {
+    JobFacts shared = job_on(hosts);
+    shared.needs->checkpoint = 40 * 500e6;
+    CHECK_THAT(line_of(shared, "write_speed").text, Catch::Matchers::EndsWith(takes));
+  }
   CHECK(grade_after("write_speed", [](JobFacts&, RankFacts& rank) { rank.run.stalled = true; }) == Grade::kBad);
 
   const auto space = [](double free, double files) {

@@ -99,6 +99,18 @@ TEST_CASE("goodput: a job with a save and an evaluation", "[report]") {
   CHECK(goodput_text(*found) == "38.1 % of 21 s; lost: evaluation 23.8 %, start-up 14.3 %, slow steps 9.5 %, other 9.5 %, saves 4.8 %");
 }
 
+TEST_CASE("goodput: an evaluation is written up to a moment after the next step has begun, and counts as one", "[report]") {
+  // After the first step 6 s of evaluation, after the third 4 s. Their lines are written a millisecond behind the begin of the next step.
+  const std::optional<Goodput> found =
+      goodput_of_lines(start(0, 0) + step(1, 3, 2) + evaluated(1, 9.001) + step(2, 11, 2) + step(3, 13, 2) + evaluated(3, 17.001) + step(4, 19, 2));
+  REQUIRE(found);
+  const auto lost = lost_in(*found);
+  CHECK(lost.at("evaluation") == Approx(10).margin(0.003));
+  CHECK(lost.at("other") == Approx(0).margin(0.003));
+  CHECK(lost.at("start-up") == Approx(1));
+  CHECK(sum_of(*found) == Approx(19));
+}
+
 TEST_CASE("goodput: steps that are made again, and the time between a death and the next start", "[report]") {
   const std::string first = start(0, 0) + step(1, 3, 1) + step(2, 4, 1);
   // The first job had made steps 3 and 4 by 6.5 s. The second sets up for 2 s. The third follows a planned stop: nothing is made again.

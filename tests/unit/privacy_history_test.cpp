@@ -276,6 +276,25 @@ TEST_CASE("private training: the budget ends the run before the step that would 
                                   {"security.privacy.target_epsilon=1: the run has used 1.99", "would need 2.1078"});
   test::check_throws<ConfigError>([&] { PrivateTraining(config_of(std::nullopt, 1e-3), new_run(), &key); },
                                   {"security.privacy.target_epsilon=0.001: no noise multiplier up to a million keeps 1000 steps within it"});
+  // What a refusal names suffices, just above it, and does not just below.
+  const auto named = [](const std::string& words, const auto& refused) {
+    try {
+      refused();
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      REQUIRE(text.find(words) != text.npos);
+      return std::stod(text.substr(text.find(words) + words.size()));
+    }
+    FAIL("accepted");
+    return 0.0;
+  };
+  constexpr double kLittle = 1e-4;
+  const double budget = named("would need ", [&] { PrivateTraining(config_of(1.0, 1.0), ended, &key); });
+  CHECK(PrivateTraining(config_of(1.0, budget * (1 + kLittle)), ended, &key).last_step() >= 1000);
+  CHECK(PrivateTraining(config_of(1.0, budget * (1 - kLittle)), ended, &key).last_step() < 1000);
+  const double noiseless = named("a target_epsilon above ", [&] { PrivateTraining(config_of(std::nullopt, 1e-3), new_run(), &key); });
+  CHECK_NOTHROW(PrivateTraining(config_of(std::nullopt, noiseless * (1 + kLittle)), new_run(), &key));
+  CHECK_THROWS_AS(PrivateTraining(config_of(std::nullopt, 0.9 * noiseless), new_run(), &key), ConfigError);
 }
 
 TEST_CASE("private training: data with fewer sequences than a step draws are refused, and a large delta is warned of") {

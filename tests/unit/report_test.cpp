@@ -433,6 +433,26 @@ TEST_CASE("report: throughput is drawn beside the forecast of each job's layout"
   CHECK(std::ranges::find(facts, std::string("tokens per second"), &Fact::name)->remark == "median; 100.0 % of the forecast, 256");
 }
 
+TEST_CASE("report: the speed is compared with the newest forecast over the steps that were made with it") {
+  const Scratch scratch;
+  const auto start = [](int64_t step, double seconds) {
+    return concat(R"({"event":"start","step":)", step, R"(,"steps":9,"forecast":{"step_seconds":)", seconds, R"(,"step_low":)", 0.5 * seconds,
+                  R"(,"step_high":)", 2 * seconds, "}}\n");
+  };
+  // 100 tokens/s in the six steps of the first layout, 200 in the three of the second, whose forecast is 256.
+  std::string metrics = start(0, 0.25);
+  for (int64_t step = 1; step <= 9; ++step) {
+    if (step == 7) metrics += start(6, 0.5);
+    metrics += replaced(replaced(step_line(step, 3), "256.0", step < 7 ? "100.0" : "200.0"), R"("step_seconds":0.5)",
+                        step < 7 ? R"("step_seconds":1.28)" : R"("step_seconds":0.64)");
+  }
+  const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", metrics))};
+  const std::vector<Fact> facts = facts_of(views_of(runs)[0]);
+  const Fact& speed = *std::ranges::find(facts, std::string("tokens per second"), &Fact::name);
+  CHECK(speed.text == "100");
+  CHECK(speed.remark == "median; 78.1 % of the forecast, 256");
+}
+
 TEST_CASE("report: suspected data ranks are counted over the steps of the history") {
   const Scratch scratch;
   const auto with = [](const std::string& suspects) { return concat(",\"suspects\":{", suspects, "}"); };

@@ -202,4 +202,14 @@ TEST_CASE("resume: what two precisions keep in common can change, and restarts t
   CHECK(change_to("fp16").changes["training.loss_scale.initial"] == nlohmann::json{nullptr, saved.training.loss_scale.initial});
   CHECK_THROWS_WITH(change_to("fp64"), StartsWith("training.precision can never change from fp32 to fp64 in a resumed run: fp64 keeps"));
   CHECK_FALSE(restarts_loss_scale({}));
+  // Without another precision, each key of the scale alone restarts it, and no other key does.
+  saved.training.precision = "fp16";
+  const auto restarts = [&](const char* key, const std::function<void(TrainingConfig&)>& change) {
+    Config now = saved;
+    change(now.training);
+    return restarts_loss_scale(change_of({}, saved, now, true, changeable_keys({key})));
+  };
+  CHECK(restarts("training.loss_scale.initial", [](TrainingConfig& t) { t.loss_scale.initial = 1024; }));
+  CHECK(restarts("training.loss_scale.growth_interval", [](TrainingConfig& t) { t.loss_scale.growth_interval = 7; }));
+  CHECK_FALSE(restarts("training.gradient_clip", [](TrainingConfig& t) { t.gradient_clip = 0.5; }));
 }

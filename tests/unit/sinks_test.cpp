@@ -24,7 +24,7 @@ struct NotingSink final : EventSink {
   };
   explicit NotingSink(Notes& notes) : notes_(notes) {}
   void write(const Event& event) override {
-    if (event.step == notes_.throws_at) throw std::runtime_error("out of memory");
+    if (event.step == notes_.throws_at) throw InternalError("out of memory");
     notes_.steps.push_back(*event.step);
   }
   void evaluating(int64_t, int64_t, int64_t, double) override { ++notes_.evaluating; }
@@ -90,6 +90,14 @@ TEST_CASE("sinks: the configuration decides which are opened, an optional one th
   config.observe.tensorboard = true;
   CHECK(opened().empty());
   CHECK(scratch.names() == std::vector<std::string>{"metrics.jsonl", "tensorboard"});
+  // The hyper-parameters are the keys that decide the mathematics, the execution or the layout. Elsewhere in the file keys have no dots.
+  const std::string board = slurp(scratch / ("tensorboard/" + Scratch::names_in(scratch / "tensorboard").front()));
+  for (const char* key : {"parallel.tensor", "parallel.pipeline", "parallel.zero_stage", "training.recompute", "training.optimizer.learning_rate"}) {
+    CAPTURE(key);
+    CHECK(board.find(key) != board.npos);
+  }
+  CHECK(board.find("checkpoint.keep") == board.npos);
+  CHECK(board.find("run.directory") == board.npos);
 
   scratch.write("occupied", "");
   config.observe.tensorboard = scratch / "occupied";
