@@ -541,7 +541,10 @@ TEST_CASE("cuDNN attention: a missing library and a CPU are refused before anyth
   }
   CHECK(message_of([&] { open("cuda"); }) == "");
   cuda_sim::reset(0, {.driver_version = 0});
-  CHECK(message_of([&] { open("auto"); }) == "kernels.attention=cudnn: attention on CPUs has kernels of its own; allowed auto | builtin");
+  CHECK(message_of([&] { open("auto"); }) ==
+        "run.device=auto is cpu in this job: kernels.attention=cudnn: attention on CPUs has kernels of its own; allowed auto | builtin, or "
+        "run.device cuda; "
+        "nearest valid auto");
   cuda_sim::reset();
 }
 

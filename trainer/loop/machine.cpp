@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iostream>
+#include <set>
+#include <sstream>
 
 #include "kernels/core/counted.h"
 #include "kernels/core/gpu_uuid.h"
@@ -80,20 +82,26 @@ std::string automatic_device(Communicator& world, const RankPlace& place, const 
   return "cpu";
 }
 
-/// What check() says of a configuration for `device`; empty: nothing.
-std::string violations_on(Config config, const std::string& device) {
+/// What check() says of a configuration for `device`, a line each.
+std::set<std::string> violations_on(Config config, const std::string& device) {
   config.run.device = device;
   Violations violations;
   check(config, {}, violations);
-  return violations.text({});
+  std::istringstream text(violations.text({}));
+  std::set<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.insert(line);
+  return lines;
 }
 
 /// Replaces run.device auto, and applies the rules of the configuration again, because some are about the device. A configuration made in code, for a
 /// benchmark or a model alone, may lack what a run needs; only what the device breaks counts. Collective.
 void resolve_device(Communicator& world, const RankPlace& place, Config& config, int found, int index, const MachineOptions& options) {
   const std::string device = automatic_device(world, place, config, found, index, options);
-  if (const std::string broken = violations_on(config, device); !broken.empty() && violations_on(config, "auto").empty())
-    throw AgreedError(ExitCode::kUsage, concat("run.device=auto is ", device, " in this job: ", broken), world.rank() == 0);
+  const std::set<std::string> before = violations_on(config, "auto");
+  std::string broken;
+  for (const std::string& line : violations_on(config, device))
+    if (!before.contains(line)) broken += (broken.empty() ? "" : "\n") + line;
+  if (!broken.empty()) throw AgreedError(ExitCode::kUsage, concat("run.device=auto is ", device, " in this job: ", broken), world.rank() == 0);
   config.run.device = device;
 }
 
