@@ -74,6 +74,7 @@ void point_latest(const std::filesystem::path& directory, const std::string& che
 
 /// Writes the validation loss of a published checkpoint into its directory, durably, as validation.json: a checkpoint is saved before its evaluation.
 /// Errors: IoError.
+constexpr const char* kLossName = "validation.json";
 void record_loss(const std::filesystem::path& checkpoint, int64_t step, double loss);
 /// The loss that record_loss() wrote; nullopt if there is none, or it is not finite or damaged.
 std::optional<double> recorded_loss(const std::filesystem::path& checkpoint);

@@ -24,7 +24,6 @@ namespace {
 
 constexpr const char* kPartial = ".partial";
 constexpr const char* kOld = ".old";
-constexpr const char* kLossName = "validation.json";
 
 /// "step-00000100" and its suffix: empty for a checkpoint, ".<session>-<number>.partial" for one that is being written or removed, the same plus
 /// ".old" for one that is being replaced.

@@ -8,6 +8,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/simulate.h"
+#include "trainer/files/plain_zero.h"
 
 namespace trireme {
 
@@ -196,7 +197,7 @@ std::string exposed_table(const std::vector<ExposedTime>& ranks) {
   for (size_t cause = 0; cause < kCauses; ++cause) {
     std::snprintf(line, sizeof line, "  %-18s %10.4f %10.4f %6.1f %%\n", name_of(static_cast<Cause>(cause)), mean[cause], most[cause],
                   step > 0 ? 100 * mean[cause] / step : 0);
-    text += line;
+    text += plain_zero(line);
   }
   std::snprintf(line, sizeof line, "  %-18s %10.4f", "step", step);
   return text + line;
