@@ -172,8 +172,8 @@ Key read_shared_key(const fs::path& path, const std::string& what) {
     throw ConfigError(concat(at, " contains ", whole ? concat(length, " bytes") : "more", "; allowed ", kShortest, " to ", kLongest,
                              " bytes drawn at random: head -c 32 /dev/urandom | base64 > ", path.string()));
   if (const char* const weakness = weakness_of(text.span().first(length)))
-    throw ConfigError(concat(at, " contains a key that can be guessed: it is ", weakness, "; allowed bytes drawn at random: head -c 32 /dev/urandom | base64 > ",
-                             path.string()));
+    throw ConfigError(concat(at, " contains a key that can be guessed: it is ", weakness,
+                             "; allowed bytes drawn at random: head -c 32 /dev/urandom | base64 > ", path.string()));
   Key whole_text;
   digest(text.span().first(length), whole_text);
   return whole_text;

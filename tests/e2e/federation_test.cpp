@@ -513,8 +513,9 @@ TEST_CASE("federation: a refused round restores the outer momentum, so that the 
   prepare_federation(directory, 2);
   // The first round has a learning rate, and an outer step that is far too long; the others have none that changes a weight. What is left of the first
   // one's momentum would move the weights in the second round.
-  const Arguments more = sets({"security.federation.max_loss_increase=0", "training.schedule.name=exponential", "training.schedule.final_learning_rate=1.0e-30",
-                               "training.local.outer_learning_rate=50", "training.local.outer_momentum=0.9", "training.optimizer.weight_decay=0"});
+  const Arguments more =
+      sets({"security.federation.max_loss_increase=0", "training.schedule.name=exponential", "training.schedule.final_learning_rate=1.0e-30",
+            "training.local.outer_learning_rate=50", "training.local.outer_momentum=0.9", "training.optimizer.weight_decay=0"});
   const auto coordinator = start_coordinator(directory, more);
   const int port = port_of(*coordinator);
   const auto first = start_member(directory, 0, port, more), second = start_member(directory, 1, port, more);

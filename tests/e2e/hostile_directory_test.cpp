@@ -12,13 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Arguments kAll = kTrainOnly + Arguments{"--max-steps", "3", "--trace-steps", "2:2"} +
-                       sets({"checkpoint.every=2", "security.audit.enabled=true", "observe.tensorboard=true", "observe.prometheus.file=run/figures.prom"}) + in("run");
+const Arguments kAll =
+    kTrainOnly + Arguments{"--max-steps", "3", "--trace-steps", "2:2"} +
+    sets({"checkpoint.every=2", "security.audit.enabled=true", "observe.tensorboard=true", "observe.prometheus.file=run/figures.prom"}) + in("run");
 
 /// Trains and reads the directory. Nothing may wait, die of a signal, or write elsewhere.
 std::string uses(const TemporaryDirectory& directory) {
   std::string codes;
-  for (const Arguments& command : {kAll, kAll + sets({"training.steps=5"}), {"report", "run"}, {"inspect", "run"}, {"goodput", "run"}, {"checkpoint", "verify", "run"}}) {
+  for (const Arguments& command :
+       {kAll, kAll + sets({"training.steps=5"}), {"report", "run"}, {"inspect", "run"}, {"goodput", "run"}, {"checkpoint", "verify", "run"}}) {
     const Outcome outcome = Process(Arguments{kBinary} + command, directory.path(), std::chrono::seconds(60)).wait();
     INFO(command[0] << ": " << outcome.err);
     CHECK(std::set<int>{0, 1, 64, 65, 66, 74}.contains(outcome.code));
@@ -40,8 +42,8 @@ TEST_CASE("hostile directory: no file of a run is written through a link, into a
     const std::string name = entry.path().lexically_relative(directory / "run").string();
     if (entry.is_regular_file() && !name.starts_with("checkpoints/") && !name.starts_with("tensorboard/")) names.insert(name);
   }
-  for (const char* name : {"run.lock", "config.yaml", "metrics.jsonl", "jobs.jsonl", "logs/rank-0000.log", "logs/rank-0000.blackbox", "audit.jsonl", "trace.json",
-                           "figures.prom", "report.html"})
+  for (const char* name : {"run.lock", "config.yaml", "metrics.jsonl", "jobs.jsonl", "logs/rank-0000.log", "logs/rank-0000.blackbox", "audit.jsonl",
+                           "trace.json", "figures.prom", "report.html"})
     CHECK(names.contains(name));
   names.insert({"logs/rank-0000.previous.blackbox", "checkpoints/latest", "peers.json", "privacy.json"});
   const std::set<std::string> plain = names;
@@ -80,7 +82,8 @@ TEST_CASE("hostile directory: no directory of a run is a link, so that nothing e
     fs::create_directory_symlink(directory / "elsewhere", directory / "run" / name);
     INFO("link at " << name);
     uses(directory);
-    CHECK(names_in(directory / "elsewhere") == std::set<std::string>{"step-00000001.other-1.partial", "step-00000001", "rank-0000.blackbox", "rank-0000.log"});
+    CHECK(names_in(directory / "elsewhere") ==
+          std::set<std::string>{"step-00000001.other-1.partial", "step-00000001", "rank-0000.blackbox", "rank-0000.log"});
     CHECK(read_file(directory / "elsewhere/rank-0000.log") == "precious");
   }
 }
@@ -105,7 +108,8 @@ TEST_CASE("hostile directory: one deep, one long and one foreign line of JSON en
   fs::copy(directory / "run", directory / "same", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   const std::string deep = "{\"event\":\"start\",\"step\":1,\"x\":" + std::string(80000, '[') + std::string(80000, ']') + ",\"time\":1}\n";
   const std::string foreign = "[1]\n{\"step\":[],\"loss\":{},\"micro_batches\":1,\"workers\":\"x\"}\n{\"event\":7}\n\xff\xfe\n";
-  for (const char* name : {"metrics.jsonl", "jobs.jsonl"}) write_file(directory / "run" / name, deep + foreign + read_file(directory / "run" / name) + deep);
+  for (const char* name : {"metrics.jsonl", "jobs.jsonl"})
+    write_file(directory / "run" / name, deep + foreign + read_file(directory / "run" / name) + deep);
   fs::create_directory(directory / "run/slurm");
   write_file(directory / "run/slurm/jobs.jsonl", deep + foreign);
   const std::string skipped = "metrics.jsonl: 6 lines cut or damaged, skipped";

@@ -130,8 +130,9 @@ TEST_CASE("terminal: what a model says cannot command it, and a pipe gets every 
   must(directory, {"data", "build", "escapes.txt", "--output", "train"});
   must(directory, {"data", "build", "escapes.txt", "--output", "validation"});
   write_file(directory / "run.yaml", kConfig);
-  must(directory, kTrain + in("run") + sets({"training.steps=60", "training.optimizer.learning_rate=0.02", "training.evaluate.every=0", "data.validation=[]",
-                                             "model.dropout=0", "observe.samples.prompts=[a]", "observe.samples.every=30", "checkpoint.every=60"}));
+  must(directory, kTrain + in("run") +
+                      sets({"training.steps=60", "training.optimizer.learning_rate=0.02", "training.evaluate.every=0", "data.validation=[]",
+                            "model.dropout=0", "observe.samples.prompts=[a]", "observe.samples.every=30", "checkpoint.every=60"}));
   const Arguments generate = {"generate", "--checkpoint", "run", "--prompt", "\x1b[31m", "--max-tokens", "40", "--temperature", "0"};
   const std::string shown = on_terminal(directory, 80, generate), bytes = must(directory, generate).out;
   INFO(shown);

@@ -58,9 +58,10 @@ constexpr int64_t kElements = 1000;
 double update_of(int member, int64_t i) { return std::sin(static_cast<double>(i * (member + 1))) / 7; }
 
 /// What a member does in place of training: `leaves` is the question at which it closes its connection; kAnswer: never; kRefusal: it trains for three seconds.
-void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over, int64_t sequences = 0) {
-  Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", sequences > 0 ? sequences : 100 + identity.index, [&] { return over.load(); },
-                           [](const std::string&) {}});
+void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over,
+               int64_t sequences = 0) {
+  Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", sequences > 0 ? sequences : 100 + identity.index,
+                           [&] { return over.load(); }, [](const std::string&) {}});
   for (double weight = 0;;) {
     const Order order = member.next();
     switch (order.task) {
@@ -550,7 +551,8 @@ TEST_CASE("federation: a member that claims more data than all others has half o
     config.weighting = MemberWeight::kSamples;
     Federated all(parties, config);
     for (int member = 0; member < 2; ++member) all.add(parties, config, member);
-    all.threads.emplace_back([&, identity = parties.member(2)] { be_member(identity, config, all.coordinator.port(), Kind::kAnswer, all.over, kMostSequences); });
+    all.threads.emplace_back(
+        [&, identity = parties.member(2)] { be_member(identity, config, all.coordinator.port(), Kind::kAnswer, all.over, kMostSequences); });
     REQUIRE(all.coordinator.gather());
     const std::optional<MeanUpdate> update = all.train(1, kElements);
     REQUIRE(update);

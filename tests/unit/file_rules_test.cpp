@@ -32,7 +32,9 @@ const PlaceRule kPlaceRules[] = {
     {R"(\bcreate_director(y|ies)(_symlink)?\s*\(|::mkdir(at)?\s*\()", "make_directories() or make_directories_in()", {kWritable}},
     {R"(\b(copy_file|resize_file)\s*\(|\bfs::copy\s*\(|::truncate\s*\()", "DurableFile", {}},
     {R"(\bAF_UNIX\b|\bAF_LOCAL\b|\bsun_path\b)", "a TCP socket of the loopback interface", {}},
-    {R"(\b(ordered_)?json::(sax_)?parse\b|\bjson::(accept|from_\w+)\b)", "parse_object(), parse_value(), json_line() or JsonLines", {"trainer/files/strict_json.cpp"}},
+    {R"(\b(ordered_)?json::(sax_)?parse\b|\bjson::(accept|from_\w+)\b)",
+     "parse_object(), parse_value(), json_line() or JsonLines",
+     {"trainer/files/strict_json.cpp"}},
     {R"(\bJson::parse\b)", "parse_value()", {"trainer/files/strict_json.cpp"}},
 };
 
@@ -70,15 +72,15 @@ TEST_CASE("file rules: one function opens files for writing, one makes directori
 
 TEST_CASE("file rules: a file that is opened beside the rule is found") {
   const auto count = [](const std::string& line) { return misplaced_in("trainer/run/run.cpp", line + "\n").size(); };
-  for (const char* line :
-       {"  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT, 0644);", "std::ofstream(path) << text;", "std::ofstream out{path};",
-        "std::FILE* file = std::fopen(name, \"w\");", "freopen (name, \"a\", stdout);", "std::fstream both(path);", "const int d = ::mkstemp(name.data());",
-        "::shm_open(\"/trireme\", O_RDONLY, 0);", "fs::create_directories(path, error);", "if (::mkdir(path, 0755) != 0) return;",
-        "fs::copy_file(from, to);", "address.sun_path[0] = 0;", "const auto v = nlohmann::json::parse(text);",
-        "ordered_json::parse(line, nullptr, false)", "::truncate(path, 0);", "if (::creat(path, 0600) < 0) return;"})
+  for (const char* line : {"  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT, 0644);", "std::ofstream(path) << text;",
+                           "std::ofstream out{path};", "std::FILE* file = std::fopen(name, \"w\");", "freopen (name, \"a\", stdout);",
+                           "std::fstream both(path);", "const int d = ::mkstemp(name.data());", "::shm_open(\"/trireme\", O_RDONLY, 0);",
+                           "fs::create_directories(path, error);", "if (::mkdir(path, 0755) != 0) return;", "fs::copy_file(from, to);",
+                           "address.sun_path[0] = 0;", "const auto v = nlohmann::json::parse(text);", "ordered_json::parse(line, nullptr, false)",
+                           "::truncate(path, 0);", "if (::creat(path, 0600) < 0) return;"})
     CHECK(count(line) >= 1);
-  for (const char* line : {"// std::ofstream is not used", "::open(path.c_str(), O_RDONLY | O_CLOEXEC)", "std::ifstream file(path);", "parse_object(text, where)",
-                           "config_json::parser(x)", "::ftruncate(file, 0)"})
+  for (const char* line : {"// std::ofstream is not used", "::open(path.c_str(), O_RDONLY | O_CLOEXEC)", "std::ifstream file(path);",
+                           "parse_object(text, where)", "config_json::parser(x)", "::ftruncate(file, 0)"})
     CHECK(count(line) == 0);
   CHECK(misplaced_in("kernels/core/writable_file.cpp", "::open(path, O_RDWR | O_CREAT, 0644);").empty());
 }

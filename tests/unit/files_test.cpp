@@ -183,7 +183,8 @@ TEST_CASE("JSON lines: deep, long, cut and foreign lines are left out, and the o
   CHECK(json_line(R"({"x":")" + std::string(1000, '[') + R"("})").is_object());
   CHECK(json_line(R"({"x":"\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["})").is_object());
   CHECK(json_line(R"({"x":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]})").is_object());
-  for (const char* text : {"", "[1]", "1", "null", "{\"a\":", "{\"a\":1e999}", "{\"a\":\"\xff\"}", "{}{}", "\x1f\x8b"}) CHECK(json_line(text).is_null());
+  for (const char* text : {"", "[1]", "1", "null", "{\"a\":", "{\"a\":1e999}", "{\"a\":\"\xff\"}", "{}{}", "\x1f\x8b"})
+    CHECK(json_line(text).is_null());
   CHECK_THROWS_WITH(parse_value(std::string(100000, '['), "text"), "text: JSON nested deeper than 32");
   CHECK_THROWS_WITH(parse_object(deep(33), "text"), "text: JSON nested deeper than 32");
   CHECK(parse_value("[1]", "text").is_array());
@@ -222,7 +223,8 @@ TEST_CASE("printable: characters that change the direction of text are escaped, 
   }();
   const std::string shown = printable(std::runtime_error("first\nname " + euros + ": is not allowed\nlast"));
   CHECK(shown.size() < 5000);
-  CHECK_THAT(shown, Contains("first\nname \xe2\x82\xac") && Contains(" bytes are left out ...] \xe2\x82\xac") && Contains("\xe2\x82\xac: is not allowed\nlast"));
+  CHECK_THAT(shown, Contains("first\nname \xe2\x82\xac") && Contains(" bytes are left out ...] \xe2\x82\xac") &&
+                        Contains("\xe2\x82\xac: is not allowed\nlast"));
   CHECK(printable(std::string_view(shown)) == shown);  // still UTF-8
   CHECK(printable(std::runtime_error(std::string(4000, 'a'))) == std::string(4000, 'a'));
 }
@@ -231,7 +233,10 @@ TEST_CASE("terminal filter: what reaches a terminal is printable, in whole chara
   std::ostringstream terminal;
   {
     const TerminalFilter filter(terminal);
-    terminal << "a\x1b[31m\r" << std::flush << '\xe2' << std::flush << '\x82' << "\xac" << '\n' << 12 << "\xc2" << "\x9b" << "2J\xe2\x80";
+    terminal << "a\x1b[31m\r" << std::flush << '\xe2' << std::flush << '\x82' << "\xac" << '\n'
+             << 12 << "\xc2"
+             << "\x9b"
+             << "2J\xe2\x80";
     terminal.put('\xae');
     terminal << "\xff\t\xe2\x82";
     CHECK(terminal.good());

@@ -58,7 +58,8 @@ void add_audit_command(CLI::App& app, int& exit_code) {
                                                    "receipt and their signatures; exit code 65 if anything was changed");
   verify_command->add_option("RUN", arguments->run, "Run directory")->required();
   verify_command->add_option("--public-key", arguments->public_key, "File of the public key: no other signatures count");
-  verify_command->add_option("--head", arguments->head, "Head that was noted after an earlier verification: an older copy of the run does not contain it")
+  verify_command
+      ->add_option("--head", arguments->head, "Head that was noted after an earlier verification: an older copy of the run does not contain it")
       ->type_name("HEX");
   verify_command->add_flag("--json", arguments->json, "Print one JSON object");
   verify_command->callback([arguments, &exit_code] { exit_code = static_cast<int>(verify(*arguments)); });

@@ -18,7 +18,7 @@
 namespace trireme::federation {
 namespace {
 
-constexpr double kFarewellSeconds = 30;             ///< for the answers to kEnd
+constexpr double kFarewellSeconds = 30;            ///< for the answers to kEnd
 constexpr std::chrono::seconds kGreetingTime{30};  ///< between two pieces of the answer to kConfiguration
 constexpr std::ptrdiff_t kUpdatesAtOnce = 2;
 
@@ -285,8 +285,7 @@ std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
   const std::optional<Summed> sum = options_.config.secure ? sum_securely(trained, numel, terms) : sum_plainly(trained, numel);
   if (!sum) return std::nullopt;
   double weight = 0;
-  for (const int member : sum->members)
-    weight += by_samples ? weight_of(sequences_.at(member), terms.whole_weight) : 1.0;
+  for (const int member : sum->members) weight += by_samples ? weight_of(sequences_.at(member), terms.whole_weight) : 1.0;
   const crypto::FixedPoint numbers(kFractionBits, static_cast<size_t>(options_.config.members));
   MeanUpdate update{sum->members, std::vector<double>(sum->values.size())};
   for (size_t i = 0; i < update.mean.size(); ++i) update.mean[i] = numbers.decode(sum->values[i]) / weight;

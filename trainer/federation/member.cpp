@@ -241,9 +241,7 @@ std::optional<Order> Member::begin_training(const std::string& text) {
         crypto::SumRound(identity_.roster.member_keys(), static_cast<size_t>(fewest_members(options_.config)), name_of_round(terms, *weights_)),
         static_cast<size_t>(identity_.index), identity_.key);
   weights_.reset();
-  return Order{.task = Task::kTrain,
-               .round = terms.round,
-               .weight = by_samples ? weight_of(options_.sequences, terms.whole_weight) : 1};
+  return Order{.task = Task::kTrain, .round = terms.round, .weight = by_samples ? weight_of(options_.sequences, terms.whole_weight) : 1};
 }
 
 bool Member::receive_weights(std::span<std::byte> bytes) {

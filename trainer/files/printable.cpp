@@ -12,11 +12,7 @@ namespace {
 /// Size in bytes of a character that begins with this byte; 0 if none does.
 size_t size_from(char begin) {
   const auto first = static_cast<unsigned char>(begin);
-  return first < 0x80                    ? 1
-         : first >= 0xc2 && first < 0xe0 ? 2
-         : first >= 0xe0 && first < 0xf0 ? 3
-         : first >= 0xf0 && first < 0xf5 ? 4
-                                         : 0;
+  return first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
 }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80; }

@@ -50,7 +50,7 @@ std::string RankRecord::open(const fs::path& run_directory, const BlackBoxOwner&
     make_directories(run_directory);
     make_directories_in(run_directory, path.parent_path().filename());
     log = open_writable(path, Existing::kAppended);
-  } catch (const IoError& refused) {  // the run goes on without the records of this rank
+  } catch (const IoError& refused) {  // a run can do without them
     return concat("rank ", owner.rank, " has no log and no black box: ", refused.what());
   }
   log_ = log;
