@@ -50,8 +50,10 @@ Json parsed(std::string_view text, const std::string& where) {
   try {
     return Json::parse(text);
   } catch (const json::exception& error) {
-    constexpr size_t kMost = 240;  // the message quotes the last token read, which may be a long string
-    const std::string message = error.what();
+    constexpr size_t kMost = 240;                      // the message quotes the last token read, which may be a long string
+    const std::string text_of_library = error.what();  // "[json.exception.parse_error.101] parse error at line 1 ..."
+    const size_t words = text_of_library.find("] ");
+    const std::string message = words == text_of_library.npos ? text_of_library : text_of_library.substr(words + 2);
     throw DataError(concat(where, ": not valid JSON: ", message.size() <= kMost ? message : message.substr(0, kMost) + "..."));
   }
 }
