@@ -282,6 +282,7 @@ TEST_CASE("peer copies: whoever takes their name beforehand, or puts a link ther
   prepare_run(directory);
   const fs::path place = memory_of(directory, "run").path();
   const bool linked = GENERATE(false, true);
+  fs::create_directories(directory / "memory");
   linked ? fs::create_directory_symlink(directory / "elsewhere", place) : write_file(place, "of somebody else");
   fs::create_directory(directory / "elsewhere");
   write_file(place.string() + "-000000", "of somebody else");

@@ -157,7 +157,7 @@ TEST_CASE("signals: after SIGTERM a command that keeps what is done, or has star
     CHECK(outcome.seconds < 20);
   }
   for (const char* name : {"found.yaml", "tokens.json", "built"}) CHECK_FALSE(fs::exists(directory / name));
-  must(directory, {"data", "build", "text", "--output", "built"});  // goes on from built.partial
+  must(directory, {"data", "build", "text", "--output", "built"});  // continues from built.partial
 }
 
 }  // namespace trireme::test
