@@ -66,7 +66,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
   try {
     make_directories(run_directory);
   } catch (const IoError& refused) {
-    throw IoError(concat(words.key, "=", run_directory.string(), ": ", refused.what()));
+    throw IoError(concat(words.key, "=", run_directory.string(), ": cannot be written: ", refused.what()));
   }
   file_ = try_open_writable(path_, Existing::kChanged, 0600);
   if (file_ < 0 && (errno == ELOOP || errno == EINVAL || errno == EMLINK)) fail(path_, "cannot be locked", errno);
