@@ -90,8 +90,10 @@ int main(int argc, char** argv) {
     const trireme::LaunchEnvironment environment = trireme::read_launch_environment();
     trireme::limit_spinning(argv, environment);
     trireme::start_signal_thread();
-    std::optional<trireme::TerminalFilter> filter;
-    if (trireme::standard_output_is_terminal(environment)) filter.emplace(std::cout);
+    std::optional<trireme::TerminalFilter> output, messages;
+    if (trireme::standard_output_is_terminal(environment)) output.emplace(std::cout);
+    if (environment.is_rank() ? trireme::both_outputs_are_terminals(environment) : ::isatty(STDERR_FILENO) != 0)
+      messages.emplace(std::cerr, trireme::TerminalFilter::CarriageReturn::kPasses);
     return run(argc, argv, environment);
   } catch (const trireme::Error& error) {
     std::cerr << trireme::printable(error) << std::endl;

@@ -515,7 +515,7 @@ TEST_CASE("federation: a refused round restores the outer momentum, so that the 
   // one's momentum would move the weights in the second round.
   const Arguments more =
       sets({"security.federation.max_loss_increase=0", "training.schedule.name=exponential", "training.schedule.final_learning_rate=1.0e-30",
-            "training.local.outer_learning_rate=50", "training.local.outer_momentum=0.9", "training.optimizer.weight_decay=0"});
+            "training.local.outer_learning_rate=5000", "training.local.outer_momentum=0.9", "training.optimizer.weight_decay=0"});
   const auto coordinator = start_coordinator(directory, more);
   const int port = port_of(*coordinator);
   const auto first = start_member(directory, 0, port, more), second = start_member(directory, 1, port, more);

@@ -244,6 +244,12 @@ TEST_CASE("terminal filter: what reaches a terminal is printable, in whole chara
   CHECK(terminal.str() == "a\\x1b[31m\\x0d\xe2\x82\xac\n12\\xc2\\x9b2J\\xe2\\x80\\xae\\xff\t\\xe2\\x82");
   terminal << "\x1b";
   CHECK(terminal.str().ends_with("\x1b"));  // the filter is gone
+  terminal.str("");
+  {
+    const TerminalFilter filter(terminal, TerminalFilter::CarriageReturn::kPasses);
+    terminal << "\rone\x1b\r\rtwo\r";
+  }
+  CHECK(terminal.str() == "\rone\\x1b\r\rtwo\r");
   CHECK(unfinished_character("a\xe2\x82") == 2);
   CHECK(unfinished_character("\xe2\x82\xac") == 0);
   CHECK(unfinished_character("\x82\x82\x82\x82") == 0);

@@ -86,6 +86,7 @@ bool StateSnapshot::take(std::vector<StateTensor>& tensors) {
 int64_t write_part(const fs::path& directory, int rank, const std::vector<StateTensor>& tensors, const PartChecks& checks) {
   const std::string name = part_name(rank);
   const std::string file = name + ".safetensors";
+  make_directories(directory.parent_path());
   make_directories_in(directory.parent_path(), directory.filename());
   std::vector<SafetensorsSource> sources;
   for (const StateTensor& tensor : tensors) {

@@ -126,6 +126,14 @@ Json parse_value(std::string_view text, const std::string& where) {
 template json parse_value<json>(std::string_view, const std::string&);
 template nlohmann::ordered_json parse_value<nlohmann::ordered_json>(std::string_view, const std::string&);
 
+json unpack_value(std::string_view bytes, const std::string& where) {
+  try {
+    return json::from_msgpack(bytes);
+  } catch (const json::exception&) {
+    throw DataError(concat(where, ": not valid MessagePack"));
+  }
+}
+
 template <class Json>
 Json json_line(std::string_view line) {
   if (line.size() > kMaxJsonLine || is_too_deep(line)) return {};

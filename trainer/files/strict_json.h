@@ -23,6 +23,8 @@ nlohmann::json parse_object(std::string_view text, const std::string& where, Con
 /// Errors: DataError.
 template <class Json = nlohmann::json>
 Json parse_value(std::string_view text, const std::string& where);
+/// Reads MessagePack that this program has written, as ranks send it to each other. Errors: DataError.
+nlohmann::json unpack_value(std::string_view bytes, const std::string& where);
 /// The object in a line of a file of JSON lines, or of a connection; null if the line is cut, damaged, too long, too deep or something else.
 /// trainer/files/json_lines.h reads whole files.
 template <class Json = nlohmann::json>

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+#include <mutex>
 #include <ostream>
 #include <streambuf>
 #include <string>
@@ -6,11 +8,12 @@
 namespace trireme {
 
 /// What a stream writes to a terminal, made printable(): a model, a tokenizer or a file may say anything, and must not command the terminal. A pipe or a
-/// file gets the bytes as they are, and needs no filter.
+/// file gets the bytes as they are, and needs no filter. Thread-safe, as the standard streams are.
 class TerminalFilter : public std::streambuf {
  public:
+  enum class CarriageReturn : uint8_t { kEscaped, kPasses };  ///< progress lines begin with one
   /// Stands before the buffer of `stream` while it lives.
-  explicit TerminalFilter(std::ostream& stream);
+  explicit TerminalFilter(std::ostream& stream, CarriageReturn carriage_return = CarriageReturn::kEscaped);
   ~TerminalFilter() override;
   TerminalFilter(const TerminalFilter&) = delete;
   TerminalFilter& operator=(const TerminalFilter&) = delete;
@@ -24,6 +27,8 @@ class TerminalFilter : public std::streambuf {
 
   std::ostream& stream_;
   std::streambuf* const terminal_;
+  const CarriageReturn carriage_return_;
+  std::mutex mutex_;
   std::string waiting_;
 };
 

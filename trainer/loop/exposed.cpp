@@ -9,6 +9,7 @@
 #include "kernels/core/check.h"
 #include "parallel/pipeline/simulate.h"
 #include "trainer/files/plain_zero.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 
@@ -236,7 +237,7 @@ std::string to_bytes(const StepTrace& trace) {
 }
 
 StepTrace step_trace_from(const std::string& bytes) {
-  const nlohmann::json json = nlohmann::json::from_msgpack(bytes);
+  const nlohmann::json json = unpack_value(bytes, "timeline of a rank");
   StepTrace trace;
   trace.origin = std::chrono::steady_clock::time_point(std::chrono::steady_clock::duration(json["origin"].get<int64_t>()));
   trace.clock = json["clock"];
