@@ -14,17 +14,20 @@ if [[ ${1:-} =~ ^[0-9]+$ ]]; then
   shift
 fi
 targets=("$@")
-all=(safetensors manifest tokens foreign_tokens tokenizer huggingface black_box)
+all=(safetensors manifest tokens foreign_tokens tokenizer huggingface black_box json_lines run_folder)
 [[ $# -gt 0 ]] || targets=("${all[@]}")
 for target in "${targets[@]}"; do
   [[ -f tests/fuzz/fuzz_$target.cpp ]] || { echo "fuzz: $target: no such target; there are: ${all[*]}" >&2; exit 64; }
 done
-[[ " ${targets[*]} " != *" huggingface "* || -f build/libtrireme_trainer.a ]] || { echo "fuzz: huggingface links ./build; run ./scripts/setup.sh first" >&2; exit 66; }
+for target in huggingface json_lines run_folder; do
+  [[ " ${targets[*]} " != *" $target "* || -f build/libtrireme_trainer.a ]] || { echo "fuzz: $target links ./build; run ./scripts/setup.sh first" >&2; exit 66; }
+done
 clang=$(command -v clang++ || command -v clang++-{19,18,17,16,15,14} | head -n 1 || true)
 [[ -n $clang ]] || { echo "fuzz: clang++ is not installed; on Debian and Ubuntu: apt-get install clang" >&2; exit 69; }
 
-# The readers and no more: neither MPI nor oneDNN. What the parameter table of huggingface leads to comes from ./build, without instruments.
-files=(trainer/files/{digest,durable_file,mapped_file,strict_json}.cpp tests/fuzz/{libfuzzer,scratch}.cpp)
+# The readers and no more: neither MPI nor oneDNN. What the parameter table of huggingface leads to, and what reads runs, comes from ./build, without
+# instruments.
+files=(kernels/core/writable_file.cpp trainer/files/{digest,durable_file,json_lines,mapped_file,open_file_limit,strict_json}.cpp tests/fuzz/{libfuzzer,scratch}.cpp)
 sources_of() {  # target -> the readers it links
   case $1 in
     safetensors | manifest) echo trainer/checkpoint/{manifest,safetensors}.cpp ;;
@@ -32,13 +35,15 @@ sources_of() {  # target -> the readers it links
     foreign_tokens) echo trainer/data/{token_file,token_source,foreign_tokens}.cpp ;;
     tokenizer) echo trainer/tokenizer/{added_tokens,byte_pair,merge_table,oniguruma,pretokenizer,sentencepiece_stub,tokenizer,tokenizer_json,utf8}.cpp ;;
     black_box) echo trainer/resilience/black_box_decode.cpp parallel/comm/{black_box,progress}.cpp ;;
+    json_lines) echo trainer/run/metrics_sink.cpp trainer/resilience/job_record.cpp trainer/report/slurm_tries.cpp ;;
+    run_folder) echo trainer/report/{comparison,config_rows,csv,goodput,goodput_report,page,page_sections,run_facts,run_plots,run_record,series,slurm_tries}.cpp trainer/resilience/job_record.cpp ;;
     huggingface) echo trainer/checkpoint/{box_copy,safetensors}.cpp trainer/huggingface/{config,names,reader}.cpp ;;
   esac
 }
 libraries_of() {
   case $1 in
     tokenizer) echo -lpcre2-8 -lutf8proc ;;
-    huggingface)
+    huggingface | json_lines | run_folder)
       echo build/libtrireme_{trainer,parallel,kernels}.a -lyaml-cpp -ldnnl -lgomp -lpcre2-8 -lutf8proc "$(mpicxx --showme:link)" \
            "$(pkg-config --silence-errors --libs sentencepiece)"
       ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs `trireme submit`, and the batch scripts that it writes, with stand-ins for the commands of Slurm: what do they ask for, after which ends does the job go
 back into the queue, and which nodes does it avoid?
-  tests/slurm_script_test.py [BINARY [PART...]]     parts: ends command_lines nodes submission"""
+  tests/slurm_script_test.py [BINARY [PART...]]     parts: ends links command_lines nodes submission"""
 import json
 import os
 import pathlib
@@ -134,6 +134,38 @@ def ends(binary):
             must(found == wanted, what + f"{found} requeues of {runs} ends, not {wanted}")
 
 
+def links(binary):
+    """A run directory that somebody else has made: nothing is written through its links, into its pipes or into files with a second name."""
+    for name in ["7.messages", "7.begun", "7.tries", "7.failed", "jobs.jsonl", ""]:
+        for kind in ["link", "second name", "pipe"]:
+            with tempfile.TemporaryDirectory() as folder:
+                stage = Stage(folder, binary)
+                precious, notes = stage.folder / "precious", stage.run_directory / "slurm"
+                elsewhere = stage.folder / "elsewhere"
+                elsewhere.mkdir()
+                precious.write_text("precious")
+                at = notes / name if name else notes
+                at.parent.mkdir(parents=True)
+                if kind == "link":
+                    at.symlink_to(precious if name else elsewhere)
+                elif kind == "second name":
+                    if name:
+                        os.link(precious, at)
+                    else:
+                        continue
+                else:
+                    os.mkfifo(at)
+                done = stage.run(70, "rank 1 is dead")
+                what = f"{kind} at slurm/{name}: {done}"
+                must(precious.read_text() == "precious" and not list(elsewhere.iterdir()), what)
+                must(done.returncode == 74 and str(at) in done.stderr and not stage.requeued(), what)
+                # Slurm itself opens the log, whose name contains the number of the job.
+                if name == "7.messages":
+                    at.rename(notes / "8.log")
+                    submitted = stage.submit()
+                    must(submitted.returncode == 74 and "8.log: is " in submitted.stderr, f"{kind} at a log: {submitted}")
+
+
 def command_lines(binary):
     """What srun starts: the same words as on the command line."""
     with tempfile.TemporaryDirectory() as folder:
@@ -253,7 +285,7 @@ def submission(binary):
 def main():
     binary = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build/trireme").resolve()
     complaints = []
-    for part in (ends, command_lines, nodes, submission):
+    for part in (ends, links, command_lines, nodes, submission):
         if sys.argv[2:] and part.__name__ not in sys.argv[2:]:
             continue
         try:

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <optional>
 
 #include "kernels/core/check.h"
 #include "trainer/commands/audit_command.h"
@@ -26,7 +27,9 @@
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
 #include "trainer/files/printable.h"
+#include "trainer/files/terminal_filter.h"
 #include "trainer/job/launch_environment.h"
+#include "trainer/job/launcher.h"
 #include "trainer/job/omp_spinning.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/build_info.h"
@@ -69,7 +72,7 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << "trireme: " << trireme::printable(error.what());
+    std::cerr << "trireme: " << trireme::printable(trireme::ConfigError(error.what()));
     // CLI11 reports a misspelt command as a missing one.
     if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty())
       std::cerr << "; unknown argument: " << trireme::printable(rest.front());
@@ -87,6 +90,10 @@ int main(int argc, char** argv) {
     const trireme::LaunchEnvironment environment = trireme::read_launch_environment();
     trireme::limit_spinning(argv, environment);
     trireme::start_signal_thread();
+    std::optional<trireme::TerminalFilter> output, messages;
+    if (trireme::standard_output_is_terminal(environment)) output.emplace(std::cout);
+    if (environment.is_rank() ? trireme::both_outputs_are_terminals(environment) : ::isatty(STDERR_FILENO) != 0)
+      messages.emplace(std::cerr, trireme::TerminalFilter::CarriageReturn::kPasses);
     return run(argc, argv, environment);
   } catch (const std::exception& error) {
     std::cerr << (dynamic_cast<const trireme::Error*>(&error) != nullptr ? "" : "trireme: ") << trireme::printable(error) << std::endl;

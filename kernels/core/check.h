@@ -3,6 +3,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace trireme {
 
@@ -43,11 +44,20 @@ struct InternalError : Error {
   explicit InternalError(const std::string& message) : Error(ExitCode::kInternal, message) {}
 };
 
+/// A part of a text: a zero has no sign.
+template <class Part>
+decltype(auto) text_part(const Part& part) {
+  if constexpr (std::is_floating_point_v<Part>)
+    return part + Part{0};
+  else
+    return (part);
+}
+
 /// "a", 3, "b" -> "a3b"; any streamable parts.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  (out << ... << text_part(parts));
   return out.str();
 }
 

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <functional>
 #include <list>
 #include <optional>
 #include <utility>
@@ -70,7 +71,9 @@ class ListeningSocket {
 /// seconds, one second if there are many, and all are read as they come.
 class Callers {
  public:
-  Callers(const ListeningSocket& listener, std::string token) : listener_(listener.file()), token_(std::move(token)) {}
+  /// `token_of`: what the rank that a caller says it is must say; nothing for a rank that is none.
+  Callers(const ListeningSocket& listener, std::function<std::string(int rank)> token_of)
+      : listener_(listener.file()), token_of_(std::move(token_of)) {}
   ~Callers() {
     while (!callers_.empty()) refuse(callers_.begin());
     write_without_waiting(refused_.take_warning(0, true));
@@ -121,7 +124,8 @@ class Callers {
     if (count <= 0) return Said::kNonsense;
     caller.bytes += static_cast<size_t>(count);
     if (caller.bytes < all.size()) return Said::kNothingYet;
-    return is_token({caller.greeting.token.data(), caller.greeting.token.size()}, token_) ? Said::kGreeting : Said::kNonsense;
+    const std::string token = token_of_(caller.greeting.rank);
+    return is_token({caller.greeting.token.data(), caller.greeting.token.size()}, token) ? Said::kGreeting : Said::kNonsense;
   }
 
   /// Accepts what waits in the kernel's queue. False: nothing, or there is no place.
@@ -144,13 +148,13 @@ class Callers {
   }
 
   int listener_;
-  std::string token_;
+  std::function<std::string(int rank)> token_of_;
   std::list<Caller> callers_;  ///< the oldest first
   RefusedConnections refused_{"the connections between ranks", "which did not identify themselves as ranks of this job"};
 };
 
 /// Tries the addresses of an endpoint in turn.
-Link connect_to(const Endpoint& endpoint, int rank, int own_rank, const std::string& group, LinkClock::time_point end) {
+Link connect_to(const Endpoint& endpoint, const std::string& token, int rank, int own_rank, const std::string& group, LinkClock::time_point end) {
   for (const std::string& address : endpoint.addresses) {
     const int file = start_connecting(address);
     if (file < 0) continue;
@@ -161,7 +165,7 @@ Link connect_to(const Endpoint& endpoint, int rank, int own_rank, const std::str
     if (!ready_before(file, POLLOUT, soon) || ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) continue;
     make_blocking(file);
     Greeting greeting{};
-    std::copy_n(endpoint.token.begin(), std::min(kTokenBytes, endpoint.token.size()), greeting.token.begin());
+    std::copy_n(token.begin(), std::min(kTokenBytes, token.size()), greeting.token.begin());
     greeting.rank = own_rank;
     link.send(std::as_bytes(std::span(&greeting, 1)));
     return link;
@@ -181,12 +185,34 @@ std::string new_secret() {
   return text_of_secret(secret) + static_cast<char>(fast ? crypto::Cipher::kAes256Gcm : crypto::Cipher::kChaCha20Poly1305);
 }
 
+/// Secrets of ranks, overwritten at the end.
+struct LinkSecrets {
+  std::vector<std::string> of_ranks;
+  ~LinkSecrets() {
+    for (std::string& text : of_ranks) crypto::wipe({reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  }
+};
+
+/// What the secrets of two ranks and `fresh` give.
+crypto::Key shared_key(const std::vector<std::string>& secrets, int client, int server, const LinkSecret& fresh) {
+  crypto::Key key;
+  std::string all = secrets[static_cast<size_t>(client)] + secrets[static_cast<size_t>(server)] + text_of_secret(fresh);
+  const std::span<uint8_t> bytes(reinterpret_cast<uint8_t*>(all.data()), all.size());
+  crypto::digest(bytes, key);
+  crypto::wipe(bytes);
+  return key;
+}
+
+/// The token that a client says first where connections are encrypted. It says nothing about the keys, or about the tokens of other connections.
+std::string greeting_token(const std::vector<std::string>& secrets, int client, int server) {
+  const crypto::Key token = crypto::derive(shared_key(secrets, client, server, {}), concat("greeting of client ", client, " to server ", server));
+  return {reinterpret_cast<const char*>(token.data()), kTokenBytes};
+}
+
 /// The keys of the connection that `client` has opened, as `own` uses them. `secrets`: by rank. `fresh`: of the server, for this connection.
 crypto::Channel link_keys(const std::vector<std::string>& secrets, int client, int server, const LinkSecret& fresh, bool as_client) {
-  crypto::Key key;
   const std::string &of_client = secrets[static_cast<size_t>(client)], &of_server = secrets[static_cast<size_t>(server)];
-  const std::string all = of_client + of_server + text_of_secret(fresh);
-  crypto::digest({reinterpret_cast<const uint8_t*>(all.data()), all.size()}, key);
+  const crypto::Key key = shared_key(secrets, client, server, fresh);
   const auto cipher = static_cast<crypto::Cipher>(std::min(of_client.back(), of_server.back()));
   const auto from = [&](const char* sender) {
     return crypto::Aead(cipher, crypto::derive(key, concat("connection of client ", client, " to server ", server, ", from the ", sender)));
@@ -201,7 +227,8 @@ RankLinks::RankLinks(Communicator& group, bool encrypted) {
   const std::vector<std::string> hosts = all_gather_strings(group, host_of_this_process());
   const bool others = std::ranges::any_of(hosts, [&](const std::string& host) { return host != hosts.front(); });
   const ListeningSocket listener(others);
-  std::vector<std::string> secrets;
+  LinkSecrets kept;
+  std::vector<std::string>& secrets = kept.of_ranks;
   if (encrypted) secrets = all_gather_strings(group, new_secret());
   const auto peer_text = [&](int rank) { return concat("rank ", rank, " of group '", group.name(), "' on host ", hosts[static_cast<size_t>(rank)]); };
   Endpoint own{random_token(), own_addresses(others)};
@@ -211,10 +238,15 @@ RankLinks::RankLinks(Communicator& group, bool encrypted) {
   to_servers_.resize(ranks);
   from_clients_.resize(ranks);
   for (int rank = 0; rank < group.size(); ++rank)
-    if (rank != group.rank())
-      to_servers_[static_cast<size_t>(rank)] =
-          connect_to(parse_endpoint(endpoints[static_cast<size_t>(rank)]), rank, group.rank(), group.name(), end);
-  Callers callers(listener, own.token);
+    if (rank != group.rank()) {
+      const Endpoint endpoint = parse_endpoint(endpoints[static_cast<size_t>(rank)]);
+      const std::string token = encrypted ? greeting_token(secrets, group.rank(), rank) : endpoint.token;
+      to_servers_[static_cast<size_t>(rank)] = connect_to(endpoint, token, rank, group.rank(), group.name(), end);
+    }
+  Callers callers(listener, [&](int rank) {
+    if (!encrypted) return own.token;
+    return rank >= 0 && rank < group.size() && rank != group.rank() ? greeting_token(secrets, rank, group.rank()) : std::string();
+  });
   for (size_t left = ranks - 1; left > 0;) {
     std::optional<std::pair<int, Link>> caller = callers.next(end);
     if (!caller)

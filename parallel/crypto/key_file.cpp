@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 
 namespace fs = std::filesystem;
 
@@ -23,7 +25,9 @@ static_assert(kSecretName.size() == kPublicName.size());
 
 class OpenFile {
  public:
-  OpenFile(const fs::path& path, int flags, mode_t mode = 0) : file_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  OpenFile(const fs::path& path, int flags) : file_(::open(path.c_str(), flags | O_CLOEXEC)) {}
+  /// A new file to be written.
+  static OpenFile make(const fs::path& path, mode_t mode) { return OpenFile(open_writable(path, Existing::kRefused, mode)); }
   ~OpenFile() {
     if (file_ >= 0) ::close(file_);
   }
@@ -32,6 +36,7 @@ class OpenFile {
   operator int() const { return file_; }
 
  private:
+  explicit OpenFile(int file) : file_(file) {}
   int file_;
 };
 
@@ -81,6 +86,50 @@ void write_line(int file, std::string_view name, std::span<const uint8_t> digits
     throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
 }
 
+enum class CharacterKind : uint8_t { kLower, kUpper, kDigit, kSpace, kOther };
+
+CharacterKind kind_of(uint8_t byte) {
+  if (byte >= 'a' && byte <= 'z') return CharacterKind::kLower;
+  if (byte >= 'A' && byte <= 'Z') return CharacterKind::kUpper;
+  if (byte >= '0' && byte <= '9') return CharacterKind::kDigit;
+  return byte == ' ' || byte == '\t' ? CharacterKind::kSpace : CharacterKind::kOther;
+}
+
+/// True if every byte differs from the one before by the same amount: 0, 0, 0 or 1, 2, 3.
+bool is_sequence(std::span<const uint8_t> text) {
+  for (size_t i = 2; i < text.size(); ++i)
+    if (static_cast<uint8_t>(text[i] - text[i - 1]) != static_cast<uint8_t>(text[1] - text[0])) return false;
+  return true;
+}
+
+/// True if the second half repeats what came before it.
+bool is_repetition(std::span<const uint8_t> text) {
+  for (size_t period = 1; period <= text.size() / 2; ++period)
+    if (std::equal(text.begin() + static_cast<ptrdiff_t>(period), text.end(), text.begin())) return true;
+  return false;
+}
+
+/// Why somebody could guess a key; nullptr for one that looks random. A key that is drawn at random and written as hexadecimal digits, base64 or bytes is
+/// refused with a probability below 1e-4: in 32 random hexadecimal digits fewer than 7 different ones, or at most 3 changes between digit and letter, in 43
+/// characters of base64 fewer than 13 changes between kinds.
+const char* weakness_of(std::span<const uint8_t> text) {
+  std::array<bool, 256> seen{};
+  size_t different = 0, changes = 0, printable = 0, of_hex = 0, spaces = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    different += std::exchange(seen[text[i]], true) ? 0 : 1;
+    changes += i > 0 && kind_of(text[i]) != kind_of(text[i - 1]) ? 1 : 0;
+    printable += (text[i] >= 0x20 && text[i] < 0x7f) || text[i] == '\n' || text[i] == '\r' ? 1 : 0;
+    of_hex += std::string_view("0123456789abcdefABCDEF\r\n").find(static_cast<char>(text[i])) != std::string_view::npos ? 1 : 0;
+    spaces += kind_of(text[i]) == CharacterKind::kSpace ? 1 : 0;
+  }
+  if (is_sequence(text)) return "one byte repeated, or a sequence";
+  if (is_repetition(text)) return "a repetition";
+  if (printable < text.size()) return different < 16 ? "made of few different bytes" : nullptr;
+  if (of_hex == text.size()) return different < 7 ? "made of few different digits" : changes * 8 < text.size() ? "made of words or numbers" : nullptr;
+  if (spaces > 0) return "text with spaces";
+  return different < 12 ? "made of few different characters" : changes * 10 < text.size() * 3 ? "made of words" : nullptr;
+}
+
 /// Flags for a file of secrets, which refuse_public() then checks.
 constexpr int kSecretFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
 
@@ -105,6 +154,8 @@ SigningKey read_signing_key(const fs::path& path, const std::string& what) {
   SecretBytes line(kLineBytes + 1), seed(kSeedBytes);
   if (!read_line(file, line.span()) || !parse_line(line.span(), kSecretName, seed.span()))
     throw DataError(at + " does not contain a secret key as trireme audit keygen writes it");
+  if (is_sequence(seed.span()) || is_repetition(seed.span()))
+    throw ConfigError(at + " contains a key that can be guessed: its bytes repeat; allowed one that trireme audit keygen has drawn");
   return SigningKey::from_seed(seed.span());
 }
 
@@ -120,6 +171,9 @@ Key read_shared_key(const fs::path& path, const std::string& what) {
   if (!whole || length < kShortest)
     throw ConfigError(concat(at, " contains ", whole ? concat(length, " bytes") : "more", "; allowed ", kShortest, " to ", kLongest,
                              " bytes drawn at random: head -c 32 /dev/urandom | base64 > ", path.string()));
+  if (const char* const weakness = weakness_of(text.span().first(length)))
+    throw ConfigError(concat(at, " contains a key that can be guessed: it is ", weakness,
+                             "; allowed bytes drawn at random: head -c 32 /dev/urandom | base64 > ", path.string()));
   Key whole_text;
   digest(text.span().first(length), whole_text);
   return whole_text;
@@ -141,9 +195,7 @@ PublicKey write_new_key_pair(const fs::path& path) {
   for (const fs::path& name : {path, public_path})
     if (fs::exists(fs::symlink_status(name)))
       throw ConfigError(concat(name.string(), " exists, and keys are never overwritten; choose another name"));
-  constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
-  const OpenFile secret_file(path, kNew, 0600);
-  if (secret_file < 0) throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
+  const OpenFile secret_file = OpenFile::make(path, 0600);
   const SigningKey key = SigningKey::generate();
   try {
     const SecretBytes seed = key.seed();
@@ -151,8 +203,7 @@ PublicKey write_new_key_pair(const fs::path& path) {
     hex({seed.data(), seed.size()}, digits.span());
     if (::fchmod(secret_file, 0600) != 0) throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
     write_line(secret_file, kSecretName, digits.span().first(kDigits), path);
-    const OpenFile public_file(public_path, kNew, 0644);
-    if (public_file < 0) throw IoError(concat("cannot write ", public_path.string(), ": ", std::strerror(errno)));
+    const OpenFile public_file = OpenFile::make(public_path, 0644);
     try {
       const std::string public_digits = hex(key.public_key());
       write_line(public_file, kPublicName, {reinterpret_cast<const uint8_t*>(public_digits.data()), public_digits.size()}, public_path);

@@ -164,12 +164,12 @@ Aead SecureSumMember::cipher_of(size_t sender, size_t receiver) const {
 }
 
 std::array<uint8_t, kFrameBytes> SecureSumMember::seal(size_t receiver, const Share& of_seed, const Share& of_secret) const {
+  const Aead cipher = cipher_of(id_, receiver);  // may throw, and then nothing may be left to overwrite
   std::array<uint8_t, 2 * kKeyBytes> text;
   std::copy_n(of_secret.value.data(), kKeyBytes, std::copy_n(of_seed.value.data(), kKeyBytes, text.data()));
   std::array<uint8_t, kFrameBytes> frame;
-  cipher_of(id_, receiver)
-      .seal(nonce_of(0, 0), frame_context(round_, key_list_, id_, receiver), std::as_bytes(std::span(text)),
-            std::as_writable_bytes(std::span(frame)));
+  cipher.seal(nonce_of(0, 0), frame_context(round_, key_list_, id_, receiver), std::as_bytes(std::span(text)),
+              std::as_writable_bytes(std::span(frame)));
   wipe(text);
   return frame;
 }

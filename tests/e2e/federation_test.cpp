@@ -508,6 +508,29 @@ TEST_CASE("federation: rounds that make held-out losses worse, or whose update i
   }
 }
 
+TEST_CASE("federation: a refused round restores the outer momentum, so that the rounds after it are those of its beginning") {
+  TemporaryDirectory directory;
+  prepare_federation(directory, 2);
+  // The first round has a learning rate, and an outer step that is far too long; the others have none that changes a weight. What is left of the first
+  // one's momentum would move the weights in the second round.
+  const Arguments more =
+      sets({"security.federation.max_loss_increase=0", "training.schedule.name=exponential", "training.schedule.final_learning_rate=1.0e-30",
+            "training.local.outer_learning_rate=5000", "training.local.outer_momentum=0.9", "training.optimizer.weight_decay=0"});
+  const auto coordinator = start_coordinator(directory, more);
+  const int port = port_of(*coordinator);
+  const auto first = start_member(directory, 0, port, more), second = start_member(directory, 1, port, more);
+  INFO(coordinator->err());
+  CHECK(first->wait() == 0);
+  CHECK(second->wait() == 0);
+  REQUIRE(coordinator->wait() == 0);
+  const std::vector<nlohmann::json> rounds = rounds_of(directory / "run");
+  REQUIRE(rounds.size() == 3);
+  CHECK(rounds[0]["accepted"] == false);
+  CHECK(rounds[1]["accepted"] == true);
+  CHECK(rounds[2]["accepted"] == true);
+  CHECK(rounds[1]["loss_increase"] == 0);
+}
+
 TEST_CASE("federation: clip and noise bound what a round tells about a member, and every sum counts for epsilon") {
   TemporaryDirectory directory;
   prepare_federation(directory, 2);
@@ -535,7 +558,7 @@ TEST_CASE("federation: clip and noise bound what a round tells about a member, a
   constexpr double kParameters = 8784;
   for (const nlohmann::json& round : rounds) {
     CHECK(round["accepted"] == false);  // refused rounds have been released to the coordinator as well
-    CHECK(std::abs(round["update_norm"].get<double>() / (1e-3 / 2 * std::sqrt(kParameters)) - 1) < 0.05);
+    CHECK(std::abs(round["update_norm"].get<double>() / (std::sqrt(2) * 1e-3 / 2 * std::sqrt(kParameters)) - 1) < 0.05);
   }
   CHECK(std::abs(rounds[0].at("epsilon").get<double>() - 4.752728337) < 1e-8);  // one step of a Gaussian mechanism
   CHECK(rounds[2].at("epsilon").get<double>() > rounds[1].at("epsilon").get<double>());

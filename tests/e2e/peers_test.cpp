@@ -275,11 +275,29 @@ TEST_CASE("peer copies: what they cannot be is refused before the run starts") {
   refused(sets({"resilience.peer_copies=1", "resilience.peer_directory=" + (directory / "nowhere").string()}),
           "not a directory here; allowed a directory in memory");
   refused(with_copies(directory) + sets({"security.audit.enabled=true"}), "the audit log has no record of a state in memory");
+}
+
+TEST_CASE("peer copies: whoever takes their name beforehand, or puts a link there, neither stops a job nor gets a copy") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
   const fs::path place = memory_of(directory, "run").path();
-  write_file(place, "of somebody else");
-  refused(with_copies(directory), "is not a directory of this user");
-  CHECK(names_in(directory / "memory").size() == 1);
-  CHECK(read_file(place) == "of somebody else");
+  const bool linked = GENERATE(false, true);
+  fs::create_directories(directory / "memory");
+  linked ? fs::create_directory_symlink(directory / "elsewhere", place) : write_file(place, "of somebody else");
+  fs::create_directory(directory / "elsewhere");
+  write_file(place.string() + "-000000", "of somebody else");
+  LiveJob job(directory, "run", kShape + with_copies(directory));
+  kill_after_copies_of(job, 3);
+  CHECK(names_in(directory / "memory").size() == 3);
+  const PeerDirectory memory = memory_of(directory, "run");
+  CHECK(memory.path().filename().string().starts_with(place.filename().string() + "-"));
+  CHECK((fs::status(memory.path()).permissions() & fs::perms::all) == fs::perms::owner_all);
+  CHECK_FALSE(memory.parts().empty());
+  const Outcome outcome = must(directory, kTrain + kShape + in("run") + with_copies(directory) + until(8));
+  CHECK(says(outcome, "resuming from peer copies of step "));
+  CHECK(names_in(directory / "memory").size() == 2);
+  CHECK(fs::is_empty(directory / "elsewhere"));
+  if (!linked) CHECK(read_file(place) == "of somebody else");
 }
 
 }  // namespace trireme::test

@@ -91,7 +91,7 @@ TEST_CASE("report: what is not a run, and an output that cannot be written, are 
   check(run(directory, {"report", "run", "--svg", "--csv"}), 64, "--svg excludes --csv");
   check(run(directory, {"report", "run", "--output", "absent/report.html"}), 74, "absent");
   check(run(directory, {"report", "run", "--output", "train"}), 74, "train");
-  check(run(directory, {"report", "run", "--svg", "--output", "run.yaml"}), 74, "--output run.yaml: cannot be created");
+  check(run(directory, {"report", "run", "--svg", "--output", "run.yaml"}), 74, "cannot create run.yaml: Not a directory");
   CHECK_FALSE(fs::exists(directory / "report.html"));
 
   write_file(directory / "run/metrics.jsonl", read_file(directory / "run/metrics.jsonl") + "{\"step\": 2, \"lo");

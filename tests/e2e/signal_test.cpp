@@ -3,6 +3,7 @@
 #include <csignal>
 #include <fstream>
 #include <thread>
+#include <tuple>
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
@@ -116,6 +117,47 @@ TEST_CASE("signals: commands without a StopRequest are ended by signals as usual
     verify.signal(signal);
     CHECK(verify.wait().code == 128 + signal);
   }
+}
+
+TEST_CASE("signals: after SIGTERM a command that keeps what is done, or has started ranks, ends with 75, and every other one by the signal") {
+  const TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, kTrainOnly + in("done") + sets({"training.steps=2"}));
+  std::string text;
+  for (int i = 0; i < 4'000'000; ++i) text += "line " + std::to_string(i) + " of a text\n";
+  write_file(directory / "text", text);
+  must(directory, {"data", "build", "text", "--output", "long"});
+  write_file(directory / "sweep.yaml",
+             "base: run.yaml\ndirectory: sweep\nset: {training.steps: 1000000, training.evaluate.every: 0}\naxes: {run.seed: [1, 2]}\n"
+             "objective: {metric: loss}\n");
+  constexpr int kByTheSignal = 128 + SIGTERM;
+  const std::vector<std::tuple<Arguments, int, int>> commands = {
+      // command, milliseconds before the signal, exit code
+      {kTrainOnly + in("run") + sets({"training.steps=1000000"}), 1000, 75},
+      {kTrainOnly + in("ranks") + sets({"training.steps=1000000"}) + layout(1, 1, 2, 0), 2000, 75},
+      {{"sweep", "sweep.yaml"}, 2000, 75},
+      {{"data", "build", "text", "--output", "built"}, 200, 75},
+      {{"generate", "--checkpoint", "done", "--prompt", "a", "--max-tokens", "100000000"}, 1000, 75},
+      {{"generate", "--checkpoint", "done", "--prompt", "a", "--max-tokens", "100000000", "--tensor", "2"}, 2000, 75},
+      {{"bench", "comm", "--ranks", "2", "--seconds", "60"}, 2000, 75},
+      {{"bench", "step", "run.yaml", "--steps", "1000000"}, 1000, kByTheSignal},
+      {{"eval", "run.yaml", "--checkpoint", "done", "--set", "data.validation=[long]"}, 300, kByTheSignal},
+      {{"verify", "run.yaml", "--layouts", "tp2 pp2 dp2", "--steps", "50"}, 300, kByTheSignal},
+      {{"plan", "run.yaml", "--search", "--cluster", "H100", "--cluster-set", "nodes=4096", "--output", "found.yaml"}, 20, kByTheSignal},
+      {{"tokenizer", "train", "--vocab-size", "60000", "--output", "tokens.json", "text"}, 300, kByTheSignal},
+  };
+  for (const auto& [command, wait, code] : commands) {
+    CAPTURE(command);
+    Process process(Arguments{kBinary} + command, directory.path());
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait));
+    process.signal(SIGTERM);
+    const Outcome outcome = process.wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(outcome.seconds < 20);
+  }
+  for (const char* name : {"found.yaml", "tokens.json", "built"}) CHECK_FALSE(fs::exists(directory / name));
+  must(directory, {"data", "build", "text", "--output", "built"});  // continues from built.partial
 }
 
 }  // namespace trireme::test

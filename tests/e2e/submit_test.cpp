@@ -13,6 +13,7 @@ void check_part(const std::string& part) {
 }  // namespace
 
 TEST_CASE("submit: the batch script requeues only what another try can mend, and not without end") { check_part("ends"); }
+TEST_CASE("submit: the batch script writes through no link, into no pipe and into no file with a second name") { check_part("links"); }
 TEST_CASE("submit: the batch script passes every word on as it was typed") { check_part("command_lines"); }
 TEST_CASE("submit: the batch script excludes nodes that fail again, and never too many") { check_part("nodes"); }
 TEST_CASE("submit: the script is kept and submitted, and nothing is written where something is wrong") { check_part("submission"); }

@@ -122,5 +122,34 @@ TEST_CASE("terminal: a redirected run prints plain lines at the configured inter
     CHECK(std::regex_match(line.value("time", ""), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")));
 }
 
+TEST_CASE("terminal: what a model says cannot command it, and a pipe gets every byte") {
+  TemporaryDirectory directory;
+  std::string escapes;
+  for (int i = 0; i < 4000; ++i) escapes += "\x1b[31m\x1b]0;pwned\x07";
+  write_file(directory / "escapes.txt", escapes);
+  must(directory, {"data", "build", "escapes.txt", "--output", "train"});
+  must(directory, {"data", "build", "escapes.txt", "--output", "validation"});
+  write_file(directory / "run.yaml", kConfig);
+  must(directory,
+       kTrain + in("run") +
+           sets({"training.steps=60", "training.optimizer.learning_rate=0.02", "training.evaluate.every=0", "data.validation=[]", "model.dropout=0",
+                 "observe.samples.prompts=[a]", "observe.samples.max_tokens=10", "observe.samples.every=30", "checkpoint.every=60"}));
+  const Arguments generate = {"generate", "--checkpoint", "run", "--prompt", "\x1b[31m", "--max-tokens", "40", "--temperature", "0"};
+  const std::string shown = on_terminal(directory, 80, generate), bytes = must(directory, generate).out;
+  INFO(shown);
+  CHECK(count(bytes, "\x1b") >= 3);
+  CHECK(count(shown, "\x1b") == 0);
+  CHECK(count(shown, "\x07") == 0);
+  CHECK(count(shown, "\\x1b") == count(bytes, "\x1b"));
+  CHECK(count(on_terminal(directory, 80, generate + Arguments{"--tensor", "2"}), "\x1b") == 0);
+  std::filesystem::create_directory_symlink("run", directory / "run\x1b]0;pwned\x07");
+  const std::string messages = on_terminal(directory, 200, {"checkpoint", "verify", "run\x1b]0;pwned\x07"});  // standard error says what is verified
+  CHECK(count(messages, "\x1b") == 0);
+  CHECK(count(messages, "verifying run\\x1b]0;pwned\\x07") == 1);
+  write_file(directory / "ids", "27 91 51 49 109 7 226 128 174");
+  CHECK(count(on_terminal(directory, 80, {"tokenizer", "decode", "--tokenizer", "bytes", "ids"}), "\\x1b[31m\\x07\\xe2\\x80\\xae") == 1);
+  CHECK(must(directory, {"tokenizer", "decode", "--tokenizer", "bytes", "ids"}).out == "\x1b[31m\x07\xe2\x80\xae");
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -138,6 +138,12 @@ TEST_CASE("crypto: key files are made with mode 0600, never overwritten, and ref
   CHECK_THROWS_AS(crypto::write_new_key_pair(path), ConfigError);  // only the public key is there
   CHECK_FALSE(fs::exists(path));
   fs::rename(path + "2", path);
+  overwrite(scratch / "zeros", "ed25519-secret:" + std::string(64, '0') + "\n");
+  overwrite(scratch / "repeated", "ed25519-secret:" + std::string(32, 'a') + std::string(32, 'a') + "\n");
+  for (const std::string name : {"zeros", "repeated"}) {
+    REQUIRE(::chmod((scratch / name).c_str(), 0600) == 0);
+    CHECK_THROWS_WITH(crypto::read_signing_key(scratch / name, "key"), Contains("contains a key that can be guessed"));
+  }
   CHECK(slurp(path) == before);
   CHECK_THROWS_AS(crypto::write_new_key_pair(scratch / "none/key"), IoError);
 
@@ -849,4 +855,62 @@ TEST_CASE("audit: a log that grew after it was checked is not continued") {
   const std::string before = slurp((run / audit::kLogName).string());
   CHECK_THROWS_WITH(log.begin(small_job(checkpoint_of(run, 6))), Contains("another program changes it"));
   CHECK(slurp((run / audit::kLogName).string()) == before);
+}
+
+TEST_CASE("audit: a run that went on past its receipt and was killed behind a later checkpoint names no unattested records") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  make_audited_run(run);
+  {
+    AuditedJob job(run);
+    job.begin(small_job(checkpoint_of(run, 6)));
+    job.save(8);  // then it is killed
+  }
+  const audit::Verification found = audit::verify_run(run, {});
+  CHECK(found.has_receipt);
+  CHECK(found.status.empty());
+  CHECK(found.checkpoints == std::vector<int64_t>{2, 4, 6, 8});
+  CHECK(found.uncovered == 0);
+  CHECK_THAT(audit::text_of(found), !Contains("nothing attests"));
+  append_record(run, {{"event", "evaluation"}, {"step", 8}, {"validation_loss", 0.5}});
+  CHECK(audit::verify_run(run, {}).uncovered == 1);  // behind both
+}
+
+TEST_CASE("audit: a file that was added to a checkpoint is found, and one that no record covers is named") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  make_audited_run(run);
+  record_loss(checkpoint_of(run, 4), 4, 1.5);
+  CHECK_THAT(audit::text_of(audit::verify_run(run, {})), Contains("note: no record covers validation.json of the checkpoints"));
+  for (const std::string name : {"rank-00001.safetensors", "tokenizer.json", ".hidden", "manifest.json.tmp"}) {
+    overwrite(fs::path(checkpoint_of(run, 2)) / name, "x");
+    CHECK_THAT(verify_result(run), Contains(name + ": is in no manifest: it was added"));
+    fs::remove(fs::path(checkpoint_of(run, 2)) / name);
+  }
+  fs::create_directory(fs::path(checkpoint_of(run, 6)) / "more");
+  CHECK_THAT(verify_result(run), Contains("more: is in no manifest"));
+  fs::remove(fs::path(checkpoint_of(run, 6)) / "more");
+  fs::rename(fs::path(checkpoint_of(run, 4)) / "validation.json", fs::path(checkpoint_of(run, 4)) / "aside");
+  fs::create_symlink("/dev/null", fs::path(checkpoint_of(run, 4)) / "validation.json");
+  CHECK_THAT(verify_result(run), Contains("aside: is in no manifest") || Contains("validation.json: is in no manifest"));
+}
+
+TEST_CASE("audit: an older copy of a whole run is found by a head that was noted, and its possibility is said without one") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run", older = scratch / "older";
+  make_audited_run(run);
+  fs::copy(run, older, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  const std::string first = audit::verify_run(run, {}).head;
+  {
+    AuditedJob job(run);
+    job.begin(small_job(checkpoint_of(run, 6)));
+    job.save(8);
+    job.log().end("done", 8);
+  }
+  const audit::Verification now = audit::verify_run(run, {}, first);
+  CHECK(now.contains_head);
+  CHECK_THAT(audit::text_of(now), Contains("the log contains the noted head") && !Contains("older copy"));
+  CHECK(audit::verify_run(run, {}, now.head).contains_head);
+  CHECK_THROWS_WITH(audit::verify_run(older, {}, now.head), Contains("has no record with the hash " + now.head) && Contains("is an older copy"));
+  CHECK_THAT(audit::text_of(audit::verify_run(older, {})), Contains("an older copy of the whole run directory would be valid too"));
 }

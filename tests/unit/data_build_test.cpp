@@ -222,7 +222,7 @@ TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
   check_throws<ConfigError>(build({"--end-of-text", good}), {"--end-of-text", "bytes"});
   check_throws<ConfigError>([&] { data_command({"build", "--output", "", good}); }, {"--output"});
   check_throws<ConfigError>([&] { data_command({"build", "--output", scratch / "packed/out", scratch / "packed"}); }, {"packed/out: is inside"});
-  check_throws<IoError>([&] { data_command({"build", "--output", "/proc/out", good}); }, {"/proc/out", "cannot write"});
+  check_throws<IoError>([&] { data_command({"build", "--output", "/proc/out", good}); }, {"/proc/out", "cannot create"});
   for (const std::vector<std::string>& bad :
        std::vector<std::vector<std::string>>{{},
                                              {"--workers", "2", good},

@@ -96,7 +96,7 @@ TEST_CASE("an existing output is kept if identical, refused otherwise", "[data]"
 
   scratch.write("file", "mine");
   check_throws<ConfigError>([&] { make_tokens(scratch / "file", 256, {{1}}); }, {"exists"});
-  check_throws<IoError>([&] { make_tokens(scratch / "file/below", 256, {{1}}); }, {"cannot write"});
+  check_throws<IoError>([&] { make_tokens(scratch / "file/below", 256, {{1}}); }, {"cannot create"});
   CHECK(slurp(scratch / "file") == "mine");
 }
 

@@ -61,6 +61,25 @@ TEST_CASE("encryption: a key file that others can use, or that is no key, is ref
   refused(write_key(directory / "short", kGoodKey.substr(0, 31) + "\n"), "contains 31 bytes; allowed 32 to 4096 bytes drawn at random");
   refused(write_key(directory / "empty", ""), "contains 0 bytes");
   refused(write_key(directory / "long", std::string(4097, 'a')), "contains more; allowed 32 to 4096");
+  std::string counting(32, '\0'), pairs;
+  for (size_t i = 0; i < counting.size(); ++i) counting[i] = static_cast<char>(i);
+  for (int i = 0; i < 20; ++i) pairs += "\x80\xff";
+  for (const std::string& weak :
+       {std::string(32, '\0'), std::string(40, 'a'), std::string(40, '0'), counting, pairs, std::string("0123456789abcdef0123456789abcdef"),
+        std::string("12345678901234567890123456789012"), std::string("correct horse battery staple and more words"),
+        std::string("correct-horse-battery-staple-and-more-words"), std::string("thisisaverylongpasswordwithoutanything"),
+        std::string("8uXk1Zp0m5Qw3nV7rT9y8uXk1Zp0m5Qw3nV7rT9y"), std::string("deadbeefdeadbeefcafebabecafebabe")})
+    refused(write_key(directory / "weak", weak), "contains a key that can be guessed");
+  for (int i = 0; i < 2000; ++i) {  // what is drawn at random is taken, as bytes, hexadecimal digits or base64
+    std::array<uint8_t, 32> bytes;
+    crypto::draw(bytes);
+    if (i % 2 == 0) {
+      CHECK_NOTHROW(crypto::read_shared_key(write_key(directory / "random", crypto::hex(bytes)), "k"));
+    } else {
+      for (uint8_t& byte : bytes) byte = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/"[byte % 64];
+      CHECK_NOTHROW(crypto::read_shared_key(write_key(directory / "random", std::string(bytes.begin(), bytes.end()) + "xY3+7pQa9Z0="), "k"));
+    }
+  }
   fs::create_directory(directory / "folder");
   refused(directory / "folder", "is not a regular file");
   if (::geteuid() == 0) {

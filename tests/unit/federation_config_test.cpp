@@ -1,4 +1,6 @@
 // What security.federation needs and does not go with: each is refused by its own key, with the reason. And what each role makes of the configuration.
+#include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -97,6 +99,7 @@ TEST_CASE("federation: fewest members, and the configurations of the roles") {
   }
   f.secure = false;
   CHECK(fewest_members(f) == 1);
+  CHECK(noise_of_member(f) == 0);
 
   const Config config = federated_config();
   CHECK(!federation::role_of(Config{}, std::nullopt));
@@ -125,6 +128,19 @@ TEST_CASE("federation: fewest members, and the configurations of the roles") {
           c.run.seed = 8;
           c.security.federation.identity_key_file = "other";
         }) == member.terms);
+}
+
+TEST_CASE("federation: the noise of the others alone is what epsilon is for, so that it holds against each member") {
+  FederationConfig f;
+  f.noise = 1.5;
+  f.clip = 2;
+  for (const int members : {2, 3, 4, 16})
+    for (const bool secure : {true, false}) {
+      f.members = members;
+      f.secure = secure;
+      const auto others = static_cast<double>(std::max<int64_t>(1, fewest_members(f) - 1));
+      CHECK(noise_of_member(f) * std::sqrt(others) == Approx(1.5 * 2));
+    }
 }
 
 }  // namespace trireme

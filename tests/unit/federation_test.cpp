@@ -2,7 +2,9 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cmath>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "parallel/crypto/fixed_point.h"
@@ -11,6 +13,7 @@
 #include "tests/support/strangers.h"
 #include "trainer/federation/coordinator.h"
 #include "trainer/federation/member.h"
+#include "trainer/federation/votes.h"
 
 using namespace trireme;
 using namespace trireme::test;
@@ -55,9 +58,10 @@ constexpr int64_t kElements = 1000;
 double update_of(int member, int64_t i) { return std::sin(static_cast<double>(i * (member + 1))) / 7; }
 
 /// What a member does in place of training: `leaves` is the question at which it closes its connection; kAnswer: never; kRefusal: it trains for three seconds.
-void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over) {
-  Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", 100 + identity.index, [&] { return over.load(); },
-                           [](const std::string&) {}});
+void be_member(const Identity& identity, const FederationConfig& config, int port, Kind leaves, const std::atomic<bool>& over,
+               int64_t sequences = 0) {
+  Member member(identity, {concat("127.0.0.1:", port), config, R"({"model.layers":"2"})", sequences > 0 ? sequences : 100 + identity.index,
+                           [&] { return over.load(); }, [](const std::string&) {}});
   for (double weight = 0;;) {
     const Order order = member.next();
     switch (order.task) {
@@ -395,7 +399,6 @@ TEST_CASE("federation: a member says nothing but figures, and refuses a coordina
   config.weighting = MemberWeight::kSamples;
   HandMadeCoordinator by_hand(parties, config);
   by_hand.give_weights('a');
-  CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 49)), Contains("the weight of this member would not be"));
   CHECK(by_hand.refusal(Kind::kTrain, round_body(1, 50)) == R"(answered: {"steps":2})");
   const crypto::Hash a = crypto::sha256("a"), b = crypto::sha256("b");
   const auto name = [](int64_t most, uint8_t run, const crypto::Hash& weights) {
@@ -418,6 +421,168 @@ TEST_CASE("federation: a round whose sum may be known is not repeated") {
   CHECK(!all.train(4, kElements));
   CHECK(!all.coordinator.has_revealed());
   CHECK_THAT(all.said, Contains("round 4 cannot be repeated: the coordinator may know its sum"));
+}
+
+TEST_CASE("federation: without secure aggregation too a member sends one update a round, of the weights that it has trained") {
+  const Parties parties(3);
+  const FederationConfig config = config_of_members(3, false);
+  const auto owes_nothing = Contains("there is no update to send: a round has one");
+  HandMadeCoordinator by_hand(parties, config);
+  CHECK_THAT(by_hand.refusal(Kind::kMask, ""), owes_nothing);
+  by_hand.give_weights('a');
+  CHECK_THAT(by_hand.refusal(Kind::kMask, ""), owes_nothing);
+  CHECK(by_hand.refusal(Kind::kTrain, round_body(1, 1)) == R"(answered: {"steps":2})");
+  by_hand.give_weights('b');
+  CHECK_THAT(by_hand.refusal(Kind::kMask, ""), owes_nothing);  // of other weights
+  CHECK(by_hand.refusal(Kind::kTrain, round_body(1, 1)) == R"(answered: {"steps":2})");
+  CHECK(by_hand.kept == 0);
+  send(by_hand.link, {Kind::kMask, ""});
+  while (!by_hand.sent) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(by_hand.kept == 1);  // before the update, so that a member that is killed now sends no second one
+  CHECK_THAT(by_hand.refusal(Kind::kMask, ""), owes_nothing);
+  by_hand.give_weights('a');
+  CHECK_THAT(by_hand.refusal(Kind::kTrain, round_body(1, 1)), Contains("round 1 cannot be repeated: the coordinator may know its sum"));
+  CHECK(by_hand.refusal(Kind::kTrain, round_body(2, 1)) == R"(answered: {"steps":2})");
+}
+
+TEST_CASE("federation: fifteen hostile coordinators learn no second update, no update of other weights and no sum of too few") {
+  const Parties parties(3);
+  const std::string trained = R"(answered: {"steps":2})";
+  // What a coordinator asks, one question after another: w weights, t round 1, u round 2, r another run, m kMask, a kAdvertise, s kShare, g kAgree, k kUnmask.
+  // No series makes the member send more updates than it has trained rounds for that it has not answered yet.
+  const auto sends_at_most = [&](bool secure, const std::string& questions, int most) {
+    HandMadeCoordinator by_hand(parties, config_of_members(3, secure));
+    int sent = 0;
+    INFO(secure << " " << questions);
+    for (const char question : questions) {
+      if (!by_hand.failed.empty()) break;
+      by_hand.sent = false;
+      try {
+        switch (question) {
+          case 'w': by_hand.give_weights(static_cast<char>('a' + sent)); break;
+          case 't': by_hand.refusal(Kind::kTrain, round_body(1, 1)); break;
+          case 'u': by_hand.refusal(Kind::kTrain, round_body(2, 1)); break;
+          case 'r': by_hand.refusal(Kind::kTrain, round_body(1, 1, 7)); break;
+          case 'm':
+            send(by_hand.link, {Kind::kMask, ""});
+            for (int tries = 0; tries < 100 && !by_hand.sent; ++tries) {
+              if (ready_before(by_hand.link.file(), 1, Clock::now() + std::chrono::milliseconds(2))) {
+                receive(by_hand.link);
+                break;
+              }
+            }
+            sent += by_hand.sent ? 1 : 0;
+            break;
+          case 'a': by_hand.refusal(Kind::kAdvertise, ""); break;
+          case 's': by_hand.refusal(Kind::kShare, "x"); break;
+          case 'g': by_hand.refusal(Kind::kAgree, "x"); break;
+          case 'k': by_hand.refusal(Kind::kUnmask, "x"); break;
+          default: FAIL("unknown question");
+        }
+      } catch (const Error&) {  // the member has ended the connection, or its job
+        break;
+      }
+    }
+    CHECK(sent <= most);
+  };
+  for (const auto& [questions, most] : std::vector<std::pair<std::string, int>>{
+           {"wtmm", 1}, {"wtmwtm", 1}, {"mwm", 0}, {"wtwm", 0}, {"wttm", 1}, {"wtmwummm", 2}, {"wumwtm", 1}, {"wtrm", 0}})
+    sends_at_most(false, questions, most);
+  for (const std::string questions : {"wtm", "wtam", "wtasm", "wtasgk", "wtaa", "wtk", "wtgm"}) sends_at_most(true, questions, 0);
+}
+
+TEST_CASE("federation: no member decides alone about a loss, and none has more than half of the weight") {
+  const double nan = std::nan(""), infinite = std::numeric_limits<double>::infinity();
+  CHECK(upper_median({}) == std::nullopt);
+  CHECK(upper_median({3}) == 3);
+  CHECK(upper_median({1, 5}) == 5);
+  CHECK(upper_median({9, 1, 5}) == 5);
+  CHECK(upper_median({9, 1, 5, 7}) == 7);
+  CHECK(upper_median({1, nan, 2}) == 2);
+  CHECK(upper_median({nan, infinite, 2}) == infinite);
+  CHECK(agreed_increase({{0, 1.0}, {1, 2.0}, {2, 3.0}, {3, nan}}, {{0, 1.5}, {1, 2.25}, {2, 9.0}, {3, 1.0}, {4, 1.0}}) == 0.5);
+  CHECK(agreed_increase({{0, 1.0}}, {{1, 2.0}}) == std::nullopt);
+  CHECK(agreed_loss({{0, 1.0}, {1, 7.0}}) == 7);
+
+  // Sixteen lying members, each alone among honest ones: nothing that it says moves a decision beyond what some honest member says.
+  const std::vector<double> lies = {0, 1e-300, 1e300, nan, infinite, 1e9, 1.0, 2.0};
+  int liars = 0;
+  for (const int members : {3, 4, 5, 16})
+    for (const double lie : lies)
+      for (const bool about_before : {false, true}) {
+        ++liars;
+        Losses before, after;
+        double least = infinite, most = -infinite;
+        for (int member = 0; member < members; ++member) {
+          before[member] = 2 + 0.01 * member;
+          after[member] = before[member] + 0.001 * (member - 1);
+          if (member == members - 1) continue;
+          least = std::min(least, after[member] - before[member]);
+          most = std::max(most, after[member] - before[member]);
+        }
+        (about_before ? before : after)[members - 1] = lie;
+        const std::optional<double> agreed = agreed_increase(before, after);
+        INFO(members << " members, " << lie << ", " << about_before);
+        REQUIRE(agreed);
+        CHECK((*agreed >= least && *agreed <= most));
+        CHECK((std::isfinite(*agreed_loss(after)) && *agreed_loss(after) < 3));
+      }
+  CHECK(liars == 64);
+  for (const std::vector<int64_t>& counts : std::vector<std::vector<int64_t>>{
+           {kMostSequences, 1, 1}, {kMostSequences, 100}, {100, 101, 102, 103}, {1, 1, 1, kMostSequences}, {5}, {7, 7}, {1000, 10, 20, 30}}) {
+    const int64_t whole = whole_weight(counts);
+    double sum = 0, largest = 0;
+    for (const int64_t count : counts) {
+      const double weight = weight_of(count, whole);
+      CHECK((weight > 0 && weight <= 1));
+      sum += weight;
+      largest = std::max(largest, weight);
+    }
+    if (counts.size() > 1) CHECK(largest <= sum / 2 + 1e-12);
+  }
+  CHECK(whole_weight(std::vector<int64_t>{100, 101, 102, 103}) == 103);  // honest numbers count as they are
+  CHECK(whole_weight(std::vector<int64_t>{1000, 10, 20, 30}) == 60);
+}
+
+TEST_CASE("federation: a member that claims more data than all others has half of the weight, and one with a loss below zero leaves") {
+  const Parties parties(3);
+  for (const bool secure : {true, false}) {
+    FederationConfig config = config_of_members(3, secure);
+    config.weighting = MemberWeight::kSamples;
+    Federated all(parties, config);
+    for (int member = 0; member < 2; ++member) all.add(parties, config, member);
+    all.threads.emplace_back(
+        [&, identity = parties.member(2)] { be_member(identity, config, all.coordinator.port(), Kind::kAnswer, all.over, kMostSequences); });
+    REQUIRE(all.coordinator.gather());
+    const std::optional<MeanUpdate> update = all.train(1, kElements);
+    REQUIRE(update);
+    check_mean(*update, {0, 1, 2}, {100, 101, 201});
+    all.coordinator.end(0, std::vector<std::byte>(100));
+  }
+}
+
+TEST_CASE("federation: a member that does not answer the greeting holds up neither a round nor the others") {
+  const Parties parties(3);
+  FederationConfig config = config_of_members(3, false);
+  config.wait_seconds = 0.1;
+  Federated all(parties, config);
+  for (int member = 0; member < 2; ++member) all.add(parties, config, member);
+  std::vector<Link> silent;
+  const auto begin = Clock::now();
+  for (int64_t round = 1; round <= 3; ++round) {
+    silent.push_back(connect_to_coordinator(concat("127.0.0.1:", all.coordinator.port()), parties.member(2), Clock::now() + std::chrono::seconds(5)));
+    CHECK(receive(silent.back())->kind == Kind::kConfiguration);  // and no answer
+    REQUIRE(all.coordinator.gather());
+    const std::optional<MeanUpdate> update = all.train(round, kElements);
+    REQUIRE(update);
+    check_mean(*update, {0, 1}, {1, 1, 1});
+  }
+  CHECK(Clock::now() - begin < std::chrono::seconds(10));
+  silent.clear();
+  all.add(parties, config, 2);
+  while (all.coordinator.present().size() < 3) all.coordinator.admit();
+  CHECK_THAT(all.said, Contains("member m2 has joined"));
+  all.coordinator.end(0, std::vector<std::byte>(100));
 }
 
 namespace {

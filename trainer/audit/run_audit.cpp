@@ -8,9 +8,11 @@
 #include <span>
 #include <utility>
 
+#include "kernels/core/writable_file.h"
 #include "parallel/crypto/key_file.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/files/clock_text.h"
+#include "trainer/files/descriptor.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/privacy/statement.h"
@@ -145,7 +147,8 @@ void RunAudit::open() {
   check_size(file_->bytes(), before_.bytes + std::ssize(before_.torn));
   if (!before_.torn.empty()) {
     file_.reset();
-    if (::truncate(path().c_str(), before_.bytes) != 0) throw IoError(concat("cannot shorten ", path().string(), ": ", std::strerror(errno)));
+    const Descriptor log(open_writable(path(), Existing::kChanged));
+    if (::ftruncate(log, before_.bytes) != 0) throw IoError(concat("cannot shorten ", path().string(), ": ", std::strerror(errno)));
     torn_ = {{"bytes", before_.torn.size()}, {"sha256", digest_of_text(before_.torn)}};
     file_.emplace(path());
     check_size(file_->bytes(), before_.bytes);
@@ -312,7 +315,7 @@ void RunAudit::end(const std::string& status, int64_t step, const std::string& r
 /// `end_record`: made by this job. A receipt that was found in the log is never signed, because anyone can append to it.
 void RunAudit::write_receipt(const ordered_json& end_record) {
   const AuditAnchor anchor = make_anchor(head_, end_record["step"].get<int64_t>(), Anchored::kReceipt, key_ ? &*key_ : nullptr);
-  write_durably(directory_ / kReceiptName, receipt_text(nlohmann::json::parse(text_of(end_record)), anchor));
+  write_durably(directory_ / kReceiptName, receipt_text(parse_value(text_of(end_record), path().string()), anchor));
   sync_directory(directory_);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/audit/chain.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/sha256_file.h"
@@ -58,7 +59,8 @@ bool precedes_configuration(const Record& record) {
 
 class Verifier {
  public:
-  Verifier(const fs::path& run_directory, const std::optional<crypto::PublicKey>& key) : run_(run_directory) {
+  Verifier(const fs::path& run_directory, const std::optional<crypto::PublicKey>& key, const std::optional<std::string>& head)
+      : run_(run_directory), noted_head_(head) {
     if (key) key_ = crypto::hex(*key);
     result_.compared = key.has_value();
   }
@@ -78,6 +80,7 @@ class Verifier {
                              " is incomplete: a crash has cut it off, or it was shortened; a job that resumes the run removes it"));
     if (log_.records.empty()) throw DataError(concat(log_path(), ": is empty: it was shortened"));
     if (log_.records.front().event() != "start") throw DataError(concat(record_name(0), " is not the start of a run: records before it are missing"));
+    check_head();
     for (const StoredCheckpoint& checkpoint : checkpoints)
       if (checkpoint.reader->audit()) check(checkpoint);
     check_receipt(receipt.string(), receipt_text);
@@ -150,6 +153,25 @@ class Verifier {
     return *named;
   }
 
+  /// A copy of the whole run from an earlier time agrees with itself. What it lacks is a record that somebody has noted since.
+  void check_head() {
+    if (!noted_head_) return;
+    result_.contains_head = std::ranges::any_of(log_.records, [&](const Record& one) { return one.hash == *noted_head_; });
+    if (!result_.contains_head)
+      throw DataError(concat(log_path(), ": has no record with the hash ", *noted_head_,
+                             ": the run directory is an older copy, or that of another run, or the log was made anew"));
+  }
+
+  /// A checkpoint is a directory of the files that its manifest lists, the manifest, and the loss of a later evaluation.
+  void check_entries(const StoredCheckpoint& checkpoint) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint.reader->directory())) {
+      const std::string name = entry.path().filename().string();
+      if (name == kManifestName || checkpoint.reader->files().contains(name)) continue;
+      if (name != kLossName || !entry.is_regular_file()) throw DataError(concat(entry.path().string(), ": is in no manifest: it was added"));
+      result_.beside.insert(name);
+    }
+  }
+
   void check(const StoredCheckpoint& checkpoint) {
     const AuditAnchor& anchor = *checkpoint.reader->audit();
     const Record& named = anchored(anchor, checkpoint.step(), Anchored::kCheckpoint, checkpoint.path);
@@ -157,6 +179,7 @@ class Verifier {
       throw DataError(concat(checkpoint.path, ": is not the manifest that ", record_name(anchor.records - 1), " has the digest of: it was changed"));
     for (const auto& [name, file] : checkpoint.reader->files())
       if (file.sha256.empty()) throw DataError(concat(checkpoint.path, ": has no SHA-256 of ", name));
+    check_entries(checkpoint);
     check_files(checkpoint);
     covered_ = std::max(covered_, anchor.records);
     result_.checkpoints.push_back(checkpoint.step());
@@ -243,11 +266,17 @@ class Verifier {
     if (covered_ == 0)
       result_.notes.push_back("no checkpoint and no receipt names a record of the log, so that a log made anew would not be noticed");
     if (result_.signatures == 0) result_.notes.push_back("nothing is signed: whoever can write all files of the run can make them anew");
+    for (const std::string& name : result_.beside)
+      result_.notes.push_back(concat("no record covers ", name, " of the checkpoints, which an evaluation has written later"));
+    if (!noted_head_)
+      result_.notes.push_back(
+          "an older copy of the whole run directory would be valid too: keep the head elsewhere, and compare it later with --head");
     if (result_.signatures > 0 && !result_.compared)
       result_.notes.push_back("the key that signed was not compared with a known one; --public-key does that");
   }
 
   const fs::path run_;
+  const std::optional<std::string> noted_head_;
   std::string key_;  ///< the expected one, in hexadecimal; empty: any
   Log log_;
   int64_t covered_ = 0;  ///< number of records up to the last one that a checkpoint or the receipt names
@@ -256,10 +285,10 @@ class Verifier {
 
 }  // namespace
 
-Verification verify_run(const fs::path& run_directory, const std::optional<crypto::PublicKey>& key) {
+Verification verify_run(const fs::path& run_directory, const std::optional<crypto::PublicKey>& key, const std::optional<std::string>& head) {
   crypto::require_sodium("audit verify");
   if (!fs::is_directory(run_directory)) throw MissingFileError(concat(run_directory.string(), " does not exist or is not the directory of a run"));
-  return Verifier(run_directory, key).verify();
+  return Verifier(run_directory, key, head).verify();
 }
 
 nlohmann::ordered_json to_json(const Verification& v) {
@@ -276,6 +305,8 @@ nlohmann::ordered_json to_json(const Verification& v) {
           {"signatures", v.signatures},
           {"public_keys", v.keys},
           {"compared", v.compared},
+          {"contains_head", v.contains_head},
+          {"beside", v.beside},
           {"notes", v.notes}};
 }
 
@@ -283,6 +314,7 @@ std::string text_of(const Verification& v) {
   std::string text =
       concat("valid: ", counted(v.records, "record"), " of ", counted(v.jobs, "job"), ", ", counted(v.checkpoints.size(), "checkpoint"),
              v.has_receipt ? ", the receipt" : "", v.status.empty() ? "" : ", ended: " + v.status, "\nhead ", v.head, "\n");
+  if (v.contains_head) text += "the log contains the noted head\n";
   for (const int64_t step : v.unaudited) text += concat("checkpoint of step ", step, ": saved without an audit log\n");
   for (const std::string& key : v.keys) text += concat("signed by ", key, v.compared ? ", as expected" : "", "\n");
   for (const std::string& note : v.notes) text += concat("note: ", note, "\n");

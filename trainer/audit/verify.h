@@ -25,12 +25,16 @@ struct Verification {
   int64_t signatures = 0;          ///< number of signed checkpoints and receipts
   std::set<std::string> keys;      ///< public keys that made them, in hexadecimal
   bool compared = false;           ///< the keys were compared with the expected one
+  bool contains_head = false;      ///< the log has the record that was noted elsewhere
+  std::set<std::string> beside;    ///< files of checkpoints that no record covers
   std::vector<std::string> notes;  ///< what a reader should know
 };
 
 /// Checks the chain of the log, and against it every checkpoint with all its files, config.yaml and the receipt. With `key`, only its signatures count.
+/// With `head`, hexadecimal, the log must have a record of that hash: one that was noted elsewhere is missing in an older copy of the run.
 /// Errors: MissingFileError if there is no run or no log; DataError naming the file and what is wrong in it.
-Verification verify_run(const std::filesystem::path& run_directory, const std::optional<crypto::PublicKey>& key);
+Verification verify_run(const std::filesystem::path& run_directory, const std::optional<crypto::PublicKey>& key,
+                        const std::optional<std::string>& head = {});
 
 nlohmann::ordered_json to_json(const Verification& verification);
 /// For people: several lines.

@@ -72,7 +72,8 @@ bool has_unpublished(const std::filesystem::path& directory);
 /// Points the link `latest` in <run.directory>/checkpoints to `checkpoint` ("step-00000100"), durably and atomically. Errors: IoError.
 void point_latest(const std::filesystem::path& directory, const std::string& checkpoint, const std::string& session);
 
-/// Writes the validation loss of a published checkpoint into its directory, durably, as validation.json: a checkpoint is saved before its evaluation.
+constexpr const char* kLossName = "validation.json";
+/// Writes the validation loss of a published checkpoint into its directory, durably, as kLossName: a checkpoint is saved before its evaluation.
 /// Errors: IoError.
 void record_loss(const std::filesystem::path& checkpoint, int64_t step, double loss);
 /// The loss that record_loss() wrote; nullopt if there is none, or it is not finite or damaged.

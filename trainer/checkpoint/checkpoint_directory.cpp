@@ -24,7 +24,6 @@ namespace {
 
 constexpr const char* kPartial = ".partial";
 constexpr const char* kOld = ".old";
-constexpr const char* kLossName = "validation.json";
 
 /// "step-00000100" and its suffix: empty for a checkpoint, ".<session>-<number>.partial" for one that is being written or removed, the same plus
 /// ".old" for one that is being replaced.
@@ -46,10 +45,11 @@ std::optional<StepName> parse_step_name(const std::string& name) {
 /// Unpublished entries: directories, and temporary links that were to become `latest`.
 std::vector<fs::path> unpublished(const fs::path& directory) {
   std::vector<fs::path> found;
-  for (const auto& item : fs::directory_iterator(directory)) {
-    const std::string name = item.path().filename().string();
+  std::error_code error;  // what is no directory is refused where checkpoints are saved
+  for (fs::directory_iterator item(directory, error), end; !error && item != end; item.increment(error)) {
+    const std::string name = item->path().filename().string();
     const auto step = parse_step_name(name);
-    if ((name.starts_with("latest.") && item.is_symlink()) || (step && !step->suffix.empty())) found.push_back(item.path());
+    if ((name.starts_with("latest.") && item->is_symlink(error)) || (step && !step->suffix.empty())) found.push_back(item->path());
   }
   return found;
 }

@@ -9,15 +9,18 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <set>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 
 namespace fs = std::filesystem;
 
@@ -61,6 +64,12 @@ std::vector<fs::path> entries_of(const fs::path& directory) {
   return found;
 }
 
+/// Any user can create directories in a shared one.
+bool is_own(const fs::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+}
+
 nlohmann::ordered_json to_json(const PeerGeneration& generation) {
   return {{"step", generation.step}, {"session", generation.session}, {"ranks", generation.ranks}};
 }
@@ -71,17 +80,17 @@ PeerDirectory::PeerDirectory(const fs::path& place, const fs::path& run_director
   std::error_code error;
   const fs::path run = fs::weakly_canonical(fs::absolute(run_directory), error);
   const std::string digest = digest_of((error ? fs::absolute(run_directory) : run).string());
-  path_ = place_ / concat("trireme-", ::geteuid(), "-", digest.substr(digest.find(':') + 1, 16));
+  name_ = concat("trireme-", ::geteuid(), "-", digest.substr(digest.find(':') + 1, 16));
+  path_ = place_ / name_;
+  // Where another user has taken the name, the directory has a random part behind it. Names of other users are passed over.
+  std::set<fs::path> own;
+  for (const fs::path& entry : entries_of(place_))
+    if (const std::string name = entry.filename().string(); (name == name_ || name.starts_with(name_ + "-")) && is_own(entry)) own.insert(entry);
+  if (!own.empty()) path_ = *own.begin();
 }
 
 fs::path PeerDirectory::of(int holder, const PeerGeneration& generation) const {
   return path_ / (kHolder + padded(holder, 5)) / name_of_generation(generation);
-}
-
-/// Any user can create files with this name in a shared directory.
-bool PeerDirectory::is_own() const {
-  struct stat status {};
-  return ::lstat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
 }
 
 void PeerDirectory::check() const {
@@ -89,26 +98,35 @@ void PeerDirectory::check() const {
   if (!fs::is_directory(place_, error))
     throw ConfigError(concat("resilience.peer_directory=", place_.string(),
                              ": not a directory here; allowed a directory in memory that every host has, such as /dev/shm"));
-  if (fs::exists(fs::symlink_status(path_, error)) && !is_own())
-    throw ConfigError(concat("resilience.peer_directory=", place_.string(), ": ", path_.string(), " is not a directory of this user"));
 }
 
-void PeerDirectory::create() const {
-  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) throw IoError(concat(path_.string(), ": cannot be created: ", std::strerror(errno)));
-  check();
+std::string PeerDirectory::create() {
+  try {
+    make_own();
+  } catch (const IoError&) {
+    const fs::path other = make_temporary_directory((place_ / (name_ + "-")).string());
+    if (other.empty()) throw IoError(concat(path_.string(), ": cannot be created: ", std::strerror(errno)));
+    path_ = other;
+  }
+  return path_.filename();
+}
+
+void PeerDirectory::use(const std::string& name) { path_ = place_ / name; }
+
+void PeerDirectory::make_own() const {
+  make_directories_in(place_, path_.filename(), 0700);
+  if (!is_own(path_)) throw IoError(concat(path_.string(), ": is not a directory of this user"));
   if (::chmod(path_.c_str(), 0700) != 0) throw IoError(concat(path_.string(), ": ", std::strerror(errno)));
 }
 
 void PeerDirectory::create(int holder, const PeerGeneration& generation) const {
-  create();
-  std::error_code error;
-  fs::create_directories(of(holder, generation), error);
-  if (error) throw IoError(concat(of(holder, generation).string(), ": ", error.message()));
+  make_own();
+  make_directories_in(path_, of(holder, generation).lexically_relative(path_));
 }
 
 std::vector<PeerPart> PeerDirectory::parts() const {
   std::vector<PeerPart> found;
-  if (!is_own()) return found;
+  if (!is_own(path_)) return found;
   for (const fs::path& of_holder : entries_of(path_)) {
     const std::optional<int> holder = numbered(of_holder.filename().string(), kHolder, "");
     if (!holder) continue;
@@ -126,7 +144,7 @@ std::vector<PeerPart> PeerDirectory::parts() const {
 }
 
 void PeerDirectory::keep_only(int holder, const std::function<bool(const PeerGeneration&)>& keeps) const {
-  if (!is_own()) return;
+  if (!is_own(path_)) return;
   std::error_code ignored;
   for (const fs::path& of_holder : entries_of(path_)) {
     const std::optional<int> owner = numbered(of_holder.filename().string(), kHolder, "");
@@ -142,13 +160,13 @@ void PeerDirectory::keep_only(int holder, const std::function<bool(const PeerGen
 
 void PeerDirectory::remove() const {
   std::error_code ignored;
-  if (is_own()) fs::remove_all(path_, ignored);
+  if (is_own(path_)) fs::remove_all(path_, ignored);
 }
 
 int64_t PeerDirectory::bytes() const {
   int64_t sum = 0;
   std::error_code error;
-  if (!is_own()) return 0;
+  if (!is_own(path_)) return 0;
   for (fs::recursive_directory_iterator item(path_, error), end; !error && item != end; item.increment(error)) {
     std::error_code gone;
     if (item->is_regular_file(gone)) sum += static_cast<int64_t>(item->file_size(gone));
@@ -173,7 +191,7 @@ std::optional<PeerRecord> read_peer_record(const fs::path& run_directory) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
   try {  // the copies are not worth an error
-    const nlohmann::json object = nlohmann::json::parse(read_text(path));
+    const nlohmann::json object = parse_object(read_text(path, 1 << 16), path.string());
     PeerRecord record{object.at("session").get<std::string>()};
     if (object.contains("before")) {
       const nlohmann::json& before = object.at("before");

@@ -1,7 +1,7 @@
 #pragma once
 // Copies of ranks' parts in the memory of a host (resilience.peer_copies), in a directory of resilience.peer_directory, a file system in memory:
 //
-//   trireme-<user>-<digest of the run directory's path>/    mode 0700
+//   trireme-<user>-<digest of the run directory's path>/    mode 0700; with "-" and a random part where another user has taken the name
 //     holder-00003/                                         what rank 3 keeps
 //       step-00000100.<session>.8/                          of the state after step 100 of a job of 8 ranks
 //         rank-00003.safetensors, rank-00003.json           its own part (rank_part.h)
@@ -47,11 +47,12 @@ class PeerDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path of(int holder, const PeerGeneration& generation) const;
   std::filesystem::path of(const PeerPart& part) const { return of(part.holder, part.generation); }
-  /// Errors: ConfigError naming resilience.peer_directory if it is no directory, or if somebody else has put something in the place of this one.
+  /// Errors: ConfigError naming resilience.peer_directory if it is no directory.
   void check() const;
-  /// Creates the directory, readable by its owner alone, if it does not exist. Errors: IoError; ConfigError as check().
-  void create() const;
-  /// Creates the directory of a generation. Errors: IoError, ConfigError.
+  /// Creates the directory, readable by its owner alone, if it does not exist. Returns its name: the other ranks of the host use() it. Errors: IoError.
+  std::string create();
+  void use(const std::string& name);
+  /// Creates the directory of a generation. Errors: IoError.
   void create(int holder, const PeerGeneration& generation) const;
   /// Complete parts of all holders. What cannot be read is left out.
   std::vector<PeerPart> parts() const;
@@ -65,9 +66,10 @@ class PeerDirectory {
   std::string host() const;
 
  private:
-  bool is_own() const;
+  void make_own() const;
 
   std::filesystem::path place_, path_;
+  std::string name_;  ///< without a random part
 };
 
 /// Whether a rank is the first one of its host. `hosts`: PeerDirectory::host() of each rank.

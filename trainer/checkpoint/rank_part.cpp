@@ -9,6 +9,7 @@
 #include <map>
 #include <new>
 
+#include "kernels/core/writable_file.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/non_finite.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -85,7 +86,8 @@ bool StateSnapshot::take(std::vector<StateTensor>& tensors) {
 int64_t write_part(const fs::path& directory, int rank, const std::vector<StateTensor>& tensors, const PartChecks& checks) {
   const std::string name = part_name(rank);
   const std::string file = name + ".safetensors";
-  fs::create_directories(directory);
+  make_directories(directory.parent_path());
+  make_directories_in(directory.parent_path(), directory.filename());
   std::vector<SafetensorsSource> sources;
   for (const StateTensor& tensor : tensors) {
     std::vector<int64_t> shape(tensor.box.extent.begin(), tensor.box.extent.begin() + tensor.dims);

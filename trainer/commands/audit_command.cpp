@@ -15,16 +15,18 @@ namespace {
 
 struct AuditArguments {
   std::string run, output;
-  std::optional<std::string> public_key;
+  std::optional<std::string> public_key, head;
   bool json = false;
 };
 
 ExitCode verify(const AuditArguments& arguments) {
   crypto::require_sodium("audit verify");
+  if (crypto::Hash hash; arguments.head && !crypto::from_hex(*arguments.head, hash))
+    throw ConfigError(concat("--head ", *arguments.head, ": is no head; allowed 64 lower-case hexadecimal digits, as audit verify prints them"));
   std::optional<crypto::PublicKey> key;
   if (arguments.public_key) key = crypto::read_public_key(*arguments.public_key, "--public-key");
   try {
-    const audit::Verification verification = audit::verify_run(arguments.run, key);
+    const audit::Verification verification = audit::verify_run(arguments.run, key, arguments.head);
     std::cout << (arguments.json ? audit::to_json(verification).dump(2) + "\n" : printable(audit::text_of(verification)));
   } catch (const Error& error) {  // changed or missing files
     if (arguments.json)
@@ -56,6 +58,9 @@ void add_audit_command(CLI::App& app, int& exit_code) {
                                                    "receipt and their signatures; exit code 65 if anything was changed");
   verify_command->add_option("RUN", arguments->run, "Run directory")->required();
   verify_command->add_option("--public-key", arguments->public_key, "File of the public key: no other signatures count");
+  verify_command
+      ->add_option("--head", arguments->head, "Head that was noted after an earlier verification: an older copy of the run does not contain it")
+      ->type_name("HEX");
   verify_command->add_flag("--json", arguments->json, "Print one JSON object");
   verify_command->callback([arguments, &exit_code] { exit_code = static_cast<int>(verify(*arguments)); });
   CLI::App* keygen_command = audit->add_subcommand("keygen", "Make a key for security.audit.signing_key_file");

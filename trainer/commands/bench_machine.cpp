@@ -20,6 +20,7 @@
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/world.h"
 #include "trainer/loop/environment.h"
@@ -35,7 +36,7 @@ std::vector<LinkSample> measure_links(const LaunchEnvironment& environment, int 
       {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds), "--output", file.path()},
       {.resumable = false});
   if (code != 0) throw InternalError(concat("bench machine: measuring ", ranks, " ranks ended with exit code ", code));
-  return bench::link_samples(nlohmann::json::parse(read_text(file.path())), ranks);
+  return bench::link_samples(parse_value(read_text(file.path()), file.path()), ranks);
 }
 
 /// Rounds to four significant digits, the accuracy of the measurements.

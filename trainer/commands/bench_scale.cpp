@@ -16,6 +16,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/output_files.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/job/launcher.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
@@ -129,7 +130,7 @@ void measure(const LaunchEnvironment& environment, const ScaleOptions& options, 
   ::setenv("OMP_NUM_THREADS", std::to_string(options.threads).c_str(), 1);
   const int code = launch(environment, static_cast<int>(trial.point.ranks), words, {.resumable = false, .oversubscribe = options.oversubscribe});
   if (code != 0) throw Error(static_cast<ExitCode>(code), concat("bench scale: measuring ", trial.point.ranks, " ranks ended with exit code ", code));
-  const nlohmann::json step = nlohmann::json::parse(read_text(file.path()))["step_seconds"];
+  const nlohmann::json step = parse_value(read_text(file.path()), file.path())["step_seconds"];
   const double median = step["median"], low = step["low"], high = step["high"];
   trial.point.seconds = first ? median : std::min(trial.point.seconds, median);
   trial.point.low = first ? low : std::min(trial.point.low, low);

@@ -14,6 +14,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/data/token_source.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {
@@ -95,7 +96,7 @@ std::string format_of(const TokenSource& source) {
 nlohmann::ordered_json to_json(const TokenSource& source, const std::optional<TokenIndex>& index, const Lengths& lengths, double mean) {
   nlohmann::ordered_json json;
   if (index) {
-    json = nlohmann::ordered_json::parse(index->to_json());
+    json = parse_value<nlohmann::ordered_json>(index->to_json(), "index.json");
   } else {
     json = {{"format", format_of(source)}, {"tokens", source.tokens()}, {"documents", nullptr}};
     if (!source.has_document_boundaries()) return json;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/loop/build_info.h"
@@ -127,9 +128,7 @@ std::string manual_page(const Page& page, const std::vector<Page>& pages) {
 }
 
 void write_pages(const std::vector<Page>& pages, const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw IoError(concat("--output ", directory.string(), ": cannot create the directory: ", error.message()));
+  make_directories(directory);
   for (const Page& page : pages) write_durably(directory / (page_name(page.words) + ".1"), manual_page(page, pages));
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/output_files.h"
@@ -57,9 +58,7 @@ std::string write_svg(const std::vector<report::RunView>& views, const fs::path&
   }
   const auto files = drawings(views);
   if (files.empty()) throw DataError("nothing to draw: no step has been recorded yet");
-  std::error_code error;
-  fs::create_directories(output, error);
-  if (error) throw IoError(concat("--output ", output.string(), ": cannot be created: ", error.message()));
+  make_directories(output);
   for (const auto& [name, text] : files) write_durably(output / (name + ".svg"), text);
   return concat(output.string(), ": ", counted(files.size(), "file"));
 }

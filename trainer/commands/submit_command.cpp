@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "parallel/mesh.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/commands/train_command.h"
@@ -172,10 +173,22 @@ void ignore_sbatch_variables() {
   }
 }
 
+/// Slurm opens the log of a job under a name that contains the job's number, and follows a link that waits there. Errors: IoError.
+void refuse_foreign_files(const fs::path& directory) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const bool is_file = entry.symlink_status().type() == fs::file_type::regular;
+    if (!is_file || entry.hard_link_count() > 1)
+      throw IoError(concat(entry.path().string(), ": is ", is_file ? "a file with a second name (a hard link)" : "not a regular file",
+                           ", and a job would write into it; remove it"));
+  }
+}
+
 /// Keeps the script and submits it. A script that sbatch refuses is removed.
 void submit_script(const submit::Job& job, const std::string& script) {
   const fs::path file = fs::path(job.log_directory) / "submit.sbatch";
-  fs::create_directories(job.log_directory);
+  make_directories(fs::path(job.log_directory).parent_path());
+  make_directories_in(fs::path(job.log_directory).parent_path(), fs::path(job.log_directory).filename());
+  refuse_foreign_files(job.log_directory);
   write_durably(file, script);
   ignore_sbatch_variables();
   const auto result = submit::run_program({"sbatch", "--parsable", file.string()});

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 
 namespace trireme {
 
@@ -14,8 +15,8 @@ namespace trireme {
 class TemporaryFile {
  public:
   /// Created in `directory`, or in /tmp if that is empty. Errors: IoError.
-  explicit TemporaryFile(const std::string& directory) : path_(concat(directory.empty() ? "/tmp" : directory, "/trireme-bench-XXXXXX")) {
-    const int descriptor = ::mkstemp(path_.data());
+  explicit TemporaryFile(const std::string& directory) {
+    const int descriptor = open_temporary(concat(directory.empty() ? "/tmp" : directory, "/trireme-bench-"), path_);
     if (descriptor < 0) throw IoError(concat(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another directory"));
     ::close(descriptor);
   }

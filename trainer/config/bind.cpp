@@ -110,6 +110,8 @@ class Binder {
     const YamlNode* node = take(key);
     if (node != nullptr && (node->kind == YamlNode::Kind::kScalar || node->kind == YamlNode::Kind::kSequence))
       refuse(*node, concat("a section with keys is expected, not ", kind_name(*node)));
+    if (node != nullptr && node->kind == YamlNode::Kind::kNull && node->at.source > 0)  // in a file, a section may be empty
+      refuse(*node, "null is no section", "its keys one at a time");
     section_ = node != nullptr && node->kind == YamlNode::Kind::kMapping ? node : &kEmpty;  // an empty section keeps its defaults
     prefix_ = outer + key + ".";
     visit(*this, part);

@@ -1,5 +1,8 @@
 #include "trainer/config/check_federation.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/core/counted.h"
 
 namespace trireme {
@@ -43,6 +46,10 @@ void check_members(Rules& rules, const FederationConfig& f) {
 }
 
 }  // namespace
+
+double noise_of_member(const FederationConfig& f) {
+  return f.noise ? *f.noise * *f.clip / std::sqrt(static_cast<double>(std::max<int64_t>(1, fewest_members(f) - 1))) : 0;
+}
 
 int64_t fewest_members(const FederationConfig& f) { return f.minimum.value_or(f.secure ? 2 * f.members / 3 + 1 : 1); }
 

@@ -33,12 +33,26 @@ std::pair<std::string, std::string> split_set(const std::string& set, const std:
   return {path, set.substr(equals + 1)};
 }
 
+/// The node at a path of keys; nullptr if there is none.
+const YamlNode* find(const YamlNode& root, const std::string& path) {
+  const size_t dot = path.find('.');
+  const std::string key = path.substr(0, dot);
+  const auto child = std::find_if(root.children.begin(), root.children.end(), [&](const YamlNode& c) { return c.key == key; });
+  if (child == root.children.end()) return nullptr;
+  return dot == path.npos ? &*child : find(*child, path.substr(dot + 1));
+}
+
 void apply_set(YamlNode& root, const std::string& path, const std::string& text, int source, const Sources& sources, Violations& violations) {
   YamlNode value = parse_yaml(text, source, sources, violations);
   value.at = value.key_at = {source, 1, 1};
   if (value.kind == YamlNode::Kind::kMapping && value.children.empty()) value.kind = YamlNode::Kind::kNull;  // the value is missing
   if (value.kind == YamlNode::Kind::kMapping) {
     violations.add({value.at, path, text, "sets one key at a time, not a section", "a plain value or a list, e.g. [a, b]"});
+    return;
+  }
+  if (const YamlNode* const section = find(root, path);
+      value.kind == YamlNode::Kind::kNull && section != nullptr && section->kind == YamlNode::Kind::kMapping) {
+    violations.add({value.at, path, text, "null would drop the whole section", "its keys one at a time"});
     return;
   }
   const Location at = value.at;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 
@@ -96,8 +97,7 @@ TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std:
   const fs::path parent = output_.parent_path();
   for (fs::path p = parent; !p.empty() && !fs::exists(p, error); p = p.parent_path()) first_created_ = p;
   try {
-    fs::create_directories(parent, error);
-    if (error) cannot_write(parent, error.value());
+    make_directories(parent);
     lock();
     const bool goes_on = read_journal();
     kept_ = goes_on;  // keep the progress of an earlier attempt if the rest of the constructor fails
@@ -130,10 +130,10 @@ void TokenWriter::leave() noexcept {
 void TokenWriter::lock() {
   const fs::path path = partial_ / kLock;
   for (;;) {
-    if (::mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST) cannot_write(output_, errno);
-    lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    make_directories_in(partial_.parent_path(), partial_.filename());
+    lock_ = try_open_writable(path, Existing::kChanged);
     if (lock_ < 0 && errno == ENOENT) continue;  // its owner has just removed the directory
-    if (lock_ < 0) cannot_write(path, errno);
+    if (lock_ < 0) throw IoError(concat(path.string(), ": cannot be locked: ", why_not_writable(errno)));
     const bool locked = ::flock(lock_, LOCK_EX | LOCK_NB) == 0;
     const int error_number = errno;
     struct stat held {
@@ -205,7 +205,9 @@ void TokenWriter::open_files(const std::string& tokenizer_file) {
 TokenWriter::File TokenWriter::open(const char* name, int64_t bytes) const {
   constexpr size_t kBuffer = 1 << 18;
   const fs::path path = partial_ / name;
-  File file{std::unique_ptr<std::FILE, CloseFile>(std::fopen(path.c_str(), "abe"))};
+  const int descriptor = open_writable(path, Existing::kAppended);
+  File file{std::unique_ptr<std::FILE, CloseFile>(::fdopen(descriptor, "ab"))};
+  if (!file.stream) ::close(descriptor);
   struct stat status {};
   if (!file.stream || ::fstat(::fileno(file.stream.get()), &status) != 0) cannot_write(path, errno);
   if (status.st_size < bytes)

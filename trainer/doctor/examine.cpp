@@ -7,6 +7,7 @@
 #include "trainer/doctor/probe_disk.h"
 #include "trainer/doctor/probe_host.h"
 #include "trainer/doctor/probe_links.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/layout/lowered_schedule.h"
 
 namespace trireme::doctor {
@@ -84,7 +85,7 @@ JobFacts examine(Communicator& world, const Subject& subject, const std::functio
   stage("all ranks: their facts");
   std::vector<RankFacts> all;
   for (const std::string& text : gather_in_order(world, nlohmann::json(mine).dump(), wait_for))
-    all.push_back(nlohmann::json::parse(text).get<RankFacts>());
+    all.push_back(parse_value(text, "report of a rank").get<RankFacts>());
   if (world.rank() == 0) job.ranks = std::move(all);
   return job;
 }

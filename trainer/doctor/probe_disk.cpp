@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/bench/measure.h"
 #include "trainer/doctor/bounded.h"
 #include "trainer/files/descriptor.h"
@@ -82,8 +83,8 @@ bool write_block(int file, const std::vector<char>& block, size_t bytes) {
 Written write_into(const std::string& directory, bool measure, double seconds) {
   constexpr size_t kSmall = 4096, kBlock = 1 << 20, kLarge = size_t{64} << 20;
   constexpr int kSyncs = 7;
-  std::string name = directory + "/.trireme-doctor-XXXXXX";
-  const Descriptor file(::mkstemp(name.data()));
+  std::string name;
+  const Descriptor file(open_temporary(directory + "/.trireme-doctor-", name));
   if (file < 0) return {std::strerror(errno)};
   ::unlink(name.c_str());
   std::vector<char> block(kBlock);
@@ -160,8 +161,8 @@ DirectoryFacts probe_directory(const std::string& path, bool measure, double sec
 }
 
 std::string make_mark(const std::string& directory) {
-  std::string name = directory + "/.trireme-doctor-XXXXXX";
-  const Descriptor file(::mkstemp(name.data()));
+  std::string name;
+  const Descriptor file(open_temporary(directory + "/.trireme-doctor-", name));
   return file < 0 ? "" : fs::path(name).filename().string();
 }
 

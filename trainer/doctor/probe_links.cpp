@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/doctor/reach.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme::doctor {
 namespace {
@@ -175,7 +176,7 @@ std::vector<Link> probe_links(Communicator& world, const std::vector<std::string
   }
   std::vector<Link> links;
   for (const std::string& text : all_gather_strings(world, mine.dump()))
-    for (const auto& link : nlohmann::json::parse(text)) links.push_back(link.get<Link>());
+    for (const auto& link : parse_value(text, "report of a rank")) links.push_back(link.get<Link>());
   std::ranges::sort(links, {}, [](const Link& link) { return std::pair(link.from, link.to); });
   return links;
 }
@@ -236,7 +237,7 @@ ClockOffset probe_clock(Communicator& world, const std::vector<std::string>& hos
   const std::vector<std::string> all = all_gather_strings(world, nlohmann::json{mine.ahead, mine.error}.dump());
   const std::string& host = hosts[static_cast<size_t>(world.rank())];
   const auto first = static_cast<size_t>(std::ranges::find(hosts, host) - hosts.begin());
-  const nlohmann::json known = nlohmann::json::parse(all[first]);
+  const nlohmann::json known = parse_value(all[first], "report of a rank");
   return {known[0].get<double>(), known[1].get<double>()};
 }
 
@@ -257,7 +258,7 @@ std::vector<std::pair<int, int>> probe_reach(Communicator& world, const std::vec
   std::vector<std::pair<int, int>> unreachable;
   const std::vector<std::string> all = all_gather_strings(world, mine.dump());  // every door stays open until all have tried
   for (size_t from = 0; from < all.size(); ++from)
-    for (const auto& to : nlohmann::json::parse(all[from])) unreachable.emplace_back(static_cast<int>(from), to.get<int>());
+    for (const auto& to : parse_value(all[from], "report of a rank")) unreachable.emplace_back(static_cast<int>(from), to.get<int>());
   return unreachable;
 }
 

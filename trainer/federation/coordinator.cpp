@@ -11,13 +11,15 @@
 #include "parallel/crypto/aead.h"
 #include "parallel/crypto/secure_sum.h"
 #include "trainer/config/check_federation.h"
+#include "trainer/federation/votes.h"
 #include "trainer/files/printable.h"
 #include "trainer/files/strict_json.h"
 
 namespace trireme::federation {
 namespace {
 
-constexpr double kGreetingSeconds = 30;  ///< for the answer to kConfiguration
+constexpr double kFarewellSeconds = 30;            ///< for the answers to kEnd
+constexpr std::chrono::seconds kGreetingTime{30};  ///< between two pieces of the answer to kConfiguration
 constexpr std::ptrdiff_t kUpdatesAtOnce = 2;
 
 crypto::Bytes bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
@@ -91,6 +93,7 @@ Coordinator::~Coordinator() {
     is_closing_ = true;
   }
   thread_.join();
+  for (auto& [member, greeting] : greetings_) end_greeting(greeting);
 }
 
 int64_t Coordinator::fewest() const { return fewest_members(options_.config); }
@@ -104,12 +107,48 @@ std::vector<int> Coordinator::present() const {
 void Coordinator::listen() {
   for (;;) {
     std::optional<std::pair<int, Link>> arrival = listener_.next(Clock::now() + kLook);
-    const std::lock_guard lock(mutex_);
-    if (is_closing_) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_closing_) return;
+    }
     if (!arrival) continue;
-    arrivals_[arrival->first] = std::move(arrival->second);
-    arrived_.notify_all();
+    const int member = arrival->first;
+    Greeting& greeting = greetings_[member];
+    end_greeting(greeting);  // a member that connects again
+    greeting.link = std::make_unique<Link>(std::move(arrival->second));
+    greeting.thread = std::thread([this, member, &link = *greeting.link] { greet(member, link); });
   }
+}
+
+void Coordinator::end_greeting(Greeting& greeting) {
+  if (!greeting.thread.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (greeting.link->is_open()) greeting.link->shut_down();
+  }
+  greeting.thread.join();
+}
+
+/// Runs beside everything else, because a member may take its time: only those that have said what they have take part in a round.
+void Coordinator::greet(int member, Link& link) {
+  std::string problem;
+  int64_t sequences = 0;
+  try {
+    link.set_timeout(kGreetingTime);
+    const nlohmann::json answer = parse_body(ask(link, Kind::kConfiguration, options_.terms), link.peer());
+    sequences = integer_member(answer, "sequences", body_of_peer(link.peer()), 1, kMostSequences);
+    link.set_timeout(std::chrono::seconds(0));
+  } catch (const Refusal& refusal) {
+    problem = concat("member ", name_of(member), " refuses: ", refusal.what());
+  } catch (const std::exception& error) {
+    problem = concat("member ", name_of(member), " has left: ", error.what());
+  }
+  const std::lock_guard lock(mutex_);
+  if (problem.empty())
+    arrivals_[member] = {std::move(link), sequences, {}};
+  else
+    arrivals_[member].problem = problem;
+  arrived_.notify_all();
 }
 
 void Coordinator::leave(int member, const std::string& reason) {
@@ -176,35 +215,20 @@ std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double se
   return good;
 }
 
-/// Takes those that have connected. A member that connects again has lost its connection.
+/// Takes those that have been greeted. A member that connects again has lost its connection.
 void Coordinator::admit() {
-  std::map<int, Link> arrivals;
+  std::map<int, Arrival> arrivals;
   {
     const std::lock_guard lock(mutex_);
     arrivals.swap(arrivals_);
   }
-  std::vector<int> members;
-  for (auto& [member, link] : arrivals) {
+  for (auto& [member, arrival] : arrivals) {
+    if (!arrival.problem.empty()) options_.say(arrival.problem);
+    if (!arrival.link.is_open()) continue;
     leave(member, "it has connected again");
-    links_[member] = std::move(link);
-    members.push_back(member);
-  }
-  if (!members.empty()) greet(members);
-}
-
-void Coordinator::greet(const std::vector<int>& members) {
-  std::mutex mutex;
-  const std::vector<int> good = ask_all(members, kGreetingSeconds, [&](int member, const Link& link) {
-    const nlohmann::json answer = parse_body(ask(link, Kind::kConfiguration, options_.terms), link.peer());
-    const int64_t sequences = integer_member(answer, "sequences", body_of_peer(link.peer()), 1, kMostSequences);
-    const std::lock_guard lock(mutex);
-    sequences_[member] = sequences;
-  });
-  for (const int member : members) {
-    if (std::ranges::find(good, member) == good.end())
-      leave(member, "it does not take part");
-    else
-      options_.say(concat("member ", name_of(member), " has joined"));
+    links_[member] = std::move(arrival.link);
+    sequences_[member] = arrival.sequences;
+    options_.say(concat("member ", name_of(member), " has joined"));
   }
 }
 
@@ -238,6 +262,7 @@ std::map<int, double> Coordinator::evaluate(int64_t step, std::span<const std::b
     const bool is_number = said.contains("loss") && said["loss"].is_number();  // null: not finite
     const std::lock_guard lock(mutex);
     losses[member] = is_number ? said["loss"].get<double>() : std::nan("");
+    if (losses[member] < 0) throw DataError(concat(link.peer(), " reports a held-out loss below zero"));
   });
   return losses;
 }
@@ -246,8 +271,11 @@ std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
   has_revealed_ = false;
   RoundTerms terms{options_.run, round, attempts_[round]++, 1};
   const bool by_samples = options_.config.weighting == MemberWeight::kSamples;
-  for (const int member : present())
-    if (by_samples) terms.most_sequences = std::max(terms.most_sequences, sequences_.at(member));
+  if (by_samples) {
+    std::vector<int64_t> sequences;
+    for (const int member : present()) sequences.push_back(sequences_.at(member));
+    terms.whole_weight = whole_weight(sequences);
+  }
   const std::vector<int> trained = ask_all(present(), phase_seconds(), [&](int, const Link& link) { ask(link, Kind::kTrain, body_of(terms)); });
   if (options_.stopped()) return std::nullopt;
   if (std::ssize(trained) < fewest()) {
@@ -257,8 +285,7 @@ std::optional<MeanUpdate> Coordinator::train(int64_t round, int64_t numel) {
   const std::optional<Summed> sum = options_.config.secure ? sum_securely(trained, numel, terms) : sum_plainly(trained, numel);
   if (!sum) return std::nullopt;
   double weight = 0;
-  for (const int member : sum->members)
-    weight += by_samples ? static_cast<double>(sequences_.at(member)) / static_cast<double>(terms.most_sequences) : 1.0;
+  for (const int member : sum->members) weight += by_samples ? weight_of(sequences_.at(member), terms.whole_weight) : 1.0;
   const crypto::FixedPoint numbers(kFractionBits, static_cast<size_t>(options_.config.members));
   MeanUpdate update{sum->members, std::vector<double>(sum->values.size())};
   for (size_t i = 0; i < update.mean.size(); ++i) update.mean[i] = numbers.decode(sum->values[i]) / weight;
@@ -348,7 +375,7 @@ std::optional<Coordinator::Summed> Coordinator::sum_securely(const std::vector<i
 
 void Coordinator::end(int64_t step, std::span<const std::byte> weights) {
   const auto tell = [&] {
-    const std::vector<int> told = ask_all(present(), kGreetingSeconds, [&](int, const Link& link) { ask(link, Kind::kEnd, ""); });
+    const std::vector<int> told = ask_all(present(), kFarewellSeconds, [&](int, const Link& link) { ask(link, Kind::kEnd, ""); });
     for (const int member : present()) links_.erase(member);
     return std::ssize(told);
   };

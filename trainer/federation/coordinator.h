@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -66,7 +67,17 @@ class Coordinator {
   };
   using Ask = std::function<void(int member, const Link& link)>;
   void listen();
-  void greet(const std::vector<int>& members);
+  struct Arrival {
+    Link link = Link();
+    int64_t sequences = 0;  ///< of its training data
+    std::string problem;    ///< of a connection that was refused; `link` may be that of another one
+  };
+  struct Greeting {
+    std::unique_ptr<Link> link;  ///< given away once the member has answered
+    std::thread thread;
+  };
+  void greet(int member, Link& link);
+  void end_greeting(Greeting& greeting);
   std::vector<int> ask_all(const std::vector<int>& members, double seconds, const Ask& ask);
   double phase_seconds() const { return options_.config.round_seconds; }
   void leave(int member, const std::string& reason);
@@ -88,7 +99,8 @@ class Coordinator {
   std::map<int, int64_t> sequences_;  ///< of their training data
   std::mutex mutex_;                  ///< guards arrivals_ and is_closing_
   std::condition_variable arrived_;
-  std::map<int, Link> arrivals_;  ///< the last connection of each
+  std::map<int, Arrival> arrivals_;    ///< the last connection of each
+  std::map<int, Greeting> greetings_;  ///< by member; of the thread that runs listen()
   bool is_closing_ = false;
   std::thread thread_;  ///< runs listen()
 };

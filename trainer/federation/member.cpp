@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/config/check_federation.h"
+#include "trainer/federation/votes.h"
 #include "trainer/files/printable.h"
 #include "trainer/files/strict_json.h"
 
@@ -48,6 +49,7 @@ void Member::lose(const std::string& why) {
   weights_.reset();
   sum_.reset();
   masks_.reset();
+  owes_update_ = false;
   if (!options_.stopped()) options_.say(concat("lost the coordinator: ", why, "; connecting again"));
 }
 
@@ -131,6 +133,7 @@ std::optional<Order> Member::take(const Message& question) {
       return std::nullopt;
     case Kind::kWeights: {
       sum_.reset();  // an update is that of the weights before it
+      owes_update_ = false;
       masks_.reset();
       weights_.reset();
       arriving_.emplace();
@@ -142,8 +145,14 @@ std::optional<Order> Member::take(const Message& question) {
     case Kind::kTrain: return begin_training(question.body);
     case Kind::kEnd: guarded([&] { answer("{}"); }); return Order{Task::kEnd};
     case Kind::kMask:
-      if (!options_.config.secure) return Order{Task::kSend};
-      break;
+      if (options_.config.secure) break;
+      // With secure aggregation, the phases see to it that there is one update a round. Two with independent noise would have less noise than one.
+      if (!std::exchange(owes_update_, false)) {
+        refuse("there is no update to send: a round has one");
+        return std::nullopt;
+      }
+      keep(options_.run, round_);
+      return Order{Task::kSend};
     case Kind::kAdvertise:
     case Kind::kShare:
     case Kind::kAgree:
@@ -183,7 +192,7 @@ std::optional<Order> Member::take_phase(const Message& question) {
 
 /// Both sides must train the same model in the same way. Errors: ConfigError with the first keys that differ.
 void Member::compare_terms(const std::string& theirs) {
-  const nlohmann::json other = parse_body(theirs, link_.peer()), own = nlohmann::json::parse(options_.terms);
+  const nlohmann::json other = parse_body(theirs, link_.peer()), own = parse_value(options_.terms, "own terms");
   std::string differences;
   for (const auto& [key, value] : own.items()) {
     const std::string at_coordinator = other.contains(key) && other[key].is_string() ? other[key].get<std::string>() : "not set";
@@ -208,6 +217,7 @@ std::optional<Order> Member::begin_training(const std::string& text) {
   const std::string run = crypto::hex(terms.run);
   sum_.reset();
   masks_.reset();
+  owes_update_ = false;
   if (options_.run.empty()) keep(run, 0);
   std::string why;
   if (run != options_.run)
@@ -215,7 +225,7 @@ std::optional<Order> Member::begin_training(const std::string& text) {
         "this member has taken part in another run of a coordinator; allowed another run.directory of the member, or that of the coordinator before";
   else if (!weights_)
     why = "it has not sent the weights of this round";
-  else if (by_samples ? terms.most_sequences < options_.sequences : terms.most_sequences != 1)
+  else if (!by_samples && terms.whole_weight != 1)
     why = "the weight of this member would not be what security.federation.weighting says";
   else if (terms.round <= options_.revealed_round)  // the same steps might give the same update: two sums over other members would tell it
     why = concat("round ", terms.round, " cannot be repeated: the coordinator may know its sum");
@@ -225,14 +235,13 @@ std::optional<Order> Member::begin_training(const std::string& text) {
     return std::nullopt;
   }
   round_ = terms.round;
+  owes_update_ = !options_.config.secure;
   if (options_.config.secure)
     sum_.emplace(
         crypto::SumRound(identity_.roster.member_keys(), static_cast<size_t>(fewest_members(options_.config)), name_of_round(terms, *weights_)),
         static_cast<size_t>(identity_.index), identity_.key);
   weights_.reset();
-  return Order{.task = Task::kTrain,
-               .round = terms.round,
-               .weight = by_samples ? static_cast<double>(options_.sequences) / static_cast<double>(terms.most_sequences) : 1};
+  return Order{.task = Task::kTrain, .round = terms.round, .weight = by_samples ? weight_of(options_.sequences, terms.whole_weight) : 1};
 }
 
 bool Member::receive_weights(std::span<std::byte> bytes) {

@@ -88,7 +88,8 @@ class Member {
   int refusals_ = 0;                            ///< connections that it has closed before
   std::optional<crypto::SecureSumMember> sum_;  ///< of the last kTrain, with secure aggregation
   std::optional<crypto::MaskKeys> masks_;
-  int64_t round_ = 0;                       ///< of sum_
+  bool owes_update_ = false;                ///< without secure aggregation: for round_
+  int64_t round_ = 0;                       ///< of the last kTrain
   std::optional<crypto::Sha256> arriving_;  ///< of the weights that are being received
   std::optional<crypto::Hash> weights_;     ///< SHA-256 of the last weights, until they are trained
   std::mutex mutex_;                        ///< guards link_ against watcher_

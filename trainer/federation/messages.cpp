@@ -39,7 +39,7 @@ std::string body_of_peer(const std::string& peer) { return concat("a message of 
 nlohmann::json parse_body(const std::string& body, const std::string& peer) { return parse_object(body, body_of_peer(peer)); }
 
 std::string body_of(const RoundTerms& terms) {
-  return nlohmann::json{{"run", crypto::hex(terms.run)}, {"round", terms.round}, {"attempt", terms.attempt}, {"most_sequences", terms.most_sequences}}
+  return nlohmann::json{{"run", crypto::hex(terms.run)}, {"round", terms.round}, {"attempt", terms.attempt}, {"most_sequences", terms.whole_weight}}
       .dump();
 }
 
@@ -50,12 +50,12 @@ RoundTerms parse_round(const std::string& text, const std::string& peer) {
   if (!crypto::from_hex(string_member(body, "run", where), terms.run)) throw DataError(concat(where, ": no valid run"));
   terms.round = integer_member(body, "round", where, 1);
   terms.attempt = static_cast<uint32_t>(integer_member(body, "attempt", where, 0, std::numeric_limits<uint32_t>::max()));
-  terms.most_sequences = integer_member(body, "most_sequences", where, 1, kMostSequences);
+  terms.whole_weight = integer_member(body, "most_sequences", where, 1, kMostSequences);
   return terms;
 }
 
 crypto::RoundName name_of_round(const RoundTerms& terms, const crypto::Hash& weights) {
-  const std::string text = concat("trireme federation round ", crypto::hex(terms.run), " ", crypto::hex(weights), " ", terms.most_sequences);
+  const std::string text = concat("trireme federation round ", crypto::hex(terms.run), " ", crypto::hex(weights), " ", terms.whole_weight);
   return {crypto::sha256(text), static_cast<uint64_t>(terms.round), terms.attempt};
 }
 

@@ -45,7 +45,7 @@ struct RoundTerms {
   std::array<uint8_t, 32> run{};
   int64_t round = 0;  ///< from 1
   uint32_t attempt = 0;
-  int64_t most_sequences = 1;  ///< of the members in it; with weighting by samples, a member's weight is its number of sequences divided by this
+  int64_t whole_weight = 1;  ///< with weighting by samples, a member's weight is its number of sequences divided by this, and at most 1 (votes.h)
 };
 std::string body_of(const RoundTerms& terms);
 /// Errors: DataError that names `peer`.

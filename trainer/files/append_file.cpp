@@ -1,6 +1,5 @@
 #include "trainer/files/append_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/durable_file.h"
 
 namespace trireme {
@@ -15,12 +15,8 @@ namespace trireme {
 namespace {
 
 int opened(const std::filesystem::path& path, AppendFile::Open open) {
-  check_replaceable(path);  // opening a pipe without a reader would block
-  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (open == AppendFile::Open::kNew ? O_EXCL : 0);
-  const int file = ::open(path.c_str(), flags, 0644);
-  if (file < 0 && errno == ELOOP) throw IoError(concat("cannot write ", path.string(), ": is a symbolic link; expected the file itself"));
-  if (file < 0) throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
-  return file;
+  check_replaceable(path);
+  return open_writable(path, open == AppendFile::Open::kNew ? Existing::kRefused : Existing::kChanged);
 }
 
 }  // namespace

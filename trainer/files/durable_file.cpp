@@ -1,7 +1,6 @@
 #include "trainer/files/durable_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/descriptor.h"
 
 namespace trireme {
@@ -19,18 +19,6 @@ namespace {
 }
 
 }  // namespace
-
-/// Creates a new file; first removes a regular file of that name, left by a killed writer. Never writes to an existing link or pipe. Returns -1 on
-/// failure, with errno set.
-static int create_anew(const std::filesystem::path& path) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-  const int file = ::open(path.c_str(), kFlags, 0644);
-  struct stat status {};
-  if (file >= 0 || errno != EEXIST || ::lstat(path.c_str(), &status) != 0) return file;
-  errno = EEXIST;
-  if (!S_ISREG(status.st_mode) || ::unlink(path.c_str()) != 0) return -1;
-  return ::open(path.c_str(), kFlags, 0644);
-}
 
 void check_replaceable(const std::filesystem::path& path) {
   std::error_code error;
@@ -44,8 +32,8 @@ void check_replaceable(const std::filesystem::path& path) {
 
 DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
   check_replaceable(path_);
-  descriptor_ = create_anew(temporary_);
-  if (descriptor_ < 0 && errno == EEXIST)
+  descriptor_ = try_open_writable(temporary_, Existing::kReplaced);  // a regular file of that name was left by a killed writer
+  if (descriptor_ < 0 && (errno == EINVAL || errno == ELOOP || errno == EISDIR))
     throw IoError(concat("cannot write ", path_.string(), ": ", temporary_.string(), " exists and is not a regular file; remove it"));
   if (descriptor_ < 0) fail("create", temporary_);
 }

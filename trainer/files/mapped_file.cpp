@@ -48,6 +48,14 @@ OpenedFile open_regular_file(const std::string& path, Links links) {
   return {file, status.st_size};
 }
 
+int try_open_regular_file(const std::string& path) {
+  try {
+    return open_regular_file(path, Links::kFollow).descriptor;
+  } catch (const Error&) {
+    return -1;
+  }
+}
+
 MappedFile::MappedFile(const std::string& path, Links links) : path_(path) {
   const auto [file, bytes] = open_regular_file(path, links);
   bytes_ = bytes;

@@ -42,6 +42,9 @@ struct OpenedFile {
 /// Errors: those of MappedFile.
 OpenedFile open_regular_file(const std::string& path, Links links);
 
+/// The same without errors: -1 where there is no regular file that can be read.
+int try_open_regular_file(const std::string& path);
+
 /// Throws MissingFileError or IoError "path: <what>: <the system's reason>" for an errno.
 [[noreturn]] void throw_file_error(const std::string& path, const char* what, int error_number);
 

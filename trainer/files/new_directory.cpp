@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/durable_file.h"
 
 namespace fs = std::filesystem;
@@ -48,8 +49,8 @@ NewDirectory::NewDirectory(const fs::path& path, const std::string& option) : pa
   if (path.empty()) refuse("must name a directory");
   if (stands(path_)) refuse("exists; remove it or name another directory");
   std::error_code error;
-  fs::create_directories(partial_, error);
-  if (error) fail("create", partial_, error.value());
+  make_directories(path_.parent_path());
+  make_directories_in(path_.parent_path(), partial_.filename());
   lock_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (lock_ < 0) fail("open", partial_, errno);
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
@@ -74,7 +75,7 @@ NewDirectory::NewDirectory(const fs::path& path, const std::string& option) : pa
 }
 
 void NewDirectory::mark() {
-  const int marker = ::open((partial_ / kMarker).c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  const int marker = try_open_writable(partial_ / kMarker, Existing::kChanged);
   if (marker >= 0) {
     ::close(marker);
     return;

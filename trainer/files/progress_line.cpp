@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/printable.h"
 #include "trainer/files/table.h"
 
 namespace trireme {
@@ -69,7 +70,8 @@ void ProgressLine::advance(int64_t more, const std::string& remark) {
   const auto now = Clock::now();
   if (!line_.empty() && now - last_ < kPause) return;
   last_ = now;
-  const std::string text = progress_text(what_, unit_, done_, total_, done_ - before_, std::chrono::duration<double>(now - begin_).count(), remark);
+  const std::string text =
+      progress_text(printable(what_), unit_, done_, total_, done_ - before_, std::chrono::duration<double>(now - begin_).count(), printable(remark));
   std::cerr << line_.replace(text, terminal_columns(STDERR_FILENO)) << std::flush;
 }
 

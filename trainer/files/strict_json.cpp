@@ -20,7 +20,45 @@ std::string shown(const json& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-/// Refuses duplicate keys, deep nesting and oversized documents in a separate pass before parsing: json::parse with a callback takes time quadratic
+/// True if brackets are nested deeper than allowed, before any value is made: code that copies, writes or frees a value calls itself for each level.
+/// Up to the first syntax error, where every parser ends, this counts what a parser counts.
+bool is_too_deep(std::string_view text) {
+  size_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      i += c == '\\' ? 1 : 0;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxJsonDepth) return true;
+    } else if (c == '}' || c == ']') {
+      depth -= depth > 0 ? 1 : 0;
+    }
+  }
+  return false;
+}
+
+void check_depth(std::string_view text, const std::string& where) {
+  if (is_too_deep(text)) throw DataError(concat(where, ": JSON nested deeper than ", kMaxJsonDepth));
+}
+
+template <class Json>
+Json parsed(std::string_view text, const std::string& where) {
+  try {
+    return Json::parse(text);
+  } catch (const json::exception& error) {
+    constexpr size_t kMost = 240;                      // the message quotes the last token read, which may be a long string
+    const std::string text_of_library = error.what();  // "[json.exception.parse_error.101] parse error at line 1 ..."
+    const size_t words = text_of_library.find("] ");
+    const std::string message = words == text_of_library.npos ? text_of_library : text_of_library.substr(words + 2);
+    throw DataError(concat(where, ": not valid JSON: ", message.size() <= kMost ? message : message.substr(0, kMost) + "..."));
+  }
+}
+
+/// Refuses duplicate keys and oversized documents in a separate pass before parsing: json::parse with a callback takes time quadratic
 /// in the number of an object's members. A syntax error ends the pass; the parser then reports it.
 class Watch : public json::json_sax_t {
  public:
@@ -48,7 +86,6 @@ class Watch : public json::json_sax_t {
   }
 
  private:
-  static constexpr size_t kMaxDepth = 32;
   static constexpr int64_t kMaxValues = int64_t{1} << 26;  // enough for a manifest of thousands of ranks; each takes about 40 bytes of memory
 
   bool count() {
@@ -56,7 +93,6 @@ class Watch : public json::json_sax_t {
     return true;
   }
   bool open() {
-    if (keys_.size() == kMaxDepth) throw DataError(concat(where_, ": JSON nested deeper than ", kMaxDepth));
     keys_.emplace_back();
     return count();
   }
@@ -74,19 +110,38 @@ class Watch : public json::json_sax_t {
 }  // namespace
 
 json parse_object(std::string_view text, const std::string& where, ControlCharacters control) {
+  check_depth(text, where);
   Watch watch(where, control);
   json::sax_parse(text, &watch);
-  json value;
-  try {
-    value = json::parse(text);
-  } catch (const json::exception& error) {
-    constexpr size_t kMost = 240;  // the message quotes the last token read, which may be a long string
-    const std::string message = error.what();
-    throw DataError(concat(where, ": not valid JSON: ", message.size() <= kMost ? message : message.substr(0, kMost) + "..."));
-  }
+  json value = parsed<json>(text, where);
   if (!value.is_object()) throw DataError(concat(where, ": not a JSON object"));
   return value;
 }
+
+template <class Json>
+Json parse_value(std::string_view text, const std::string& where) {
+  check_depth(text, where);
+  return parsed<Json>(text, where);
+}
+template json parse_value<json>(std::string_view, const std::string&);
+template nlohmann::ordered_json parse_value<nlohmann::ordered_json>(std::string_view, const std::string&);
+
+json unpack_value(std::string_view bytes, const std::string& where) {
+  try {
+    return json::from_msgpack(bytes);
+  } catch (const json::exception&) {
+    throw DataError(concat(where, ": not valid MessagePack"));
+  }
+}
+
+template <class Json>
+Json json_line(std::string_view line) {
+  if (line.size() > kMaxJsonLine || is_too_deep(line)) return {};
+  Json value = Json::parse(line, nullptr, false);
+  return value.is_object() ? value : Json();
+}
+template json json_line<json>(std::string_view);
+template nlohmann::ordered_json json_line<nlohmann::ordered_json>(std::string_view);
 
 void require_known_keys(const json& object, std::initializer_list<std::string_view> known, const std::string& where) {
   if (!object.is_object()) throw DataError(concat(where, ": is ", shown(object), "; expected an object"));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "trainer/files/plain_zero.h"
 
 namespace trireme {
 namespace {
@@ -17,7 +18,7 @@ std::string text_of(const nlohmann::ordered_json& value) {
   const double number = value.get<double>();
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), std::abs(number) >= 1000 ? "%.0f" : "%.4g", number);
-  return text.data();
+  return plain_zero(text.data());
 }
 
 }  // namespace

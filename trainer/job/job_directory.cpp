@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 
 namespace fs = std::filesystem;
 
@@ -72,10 +73,10 @@ bool has_room(const fs::path& place) {
 LockedTemporaryDirectory::LockedTemporaryDirectory(const fs::path& place) {
   remove_abandoned(place);
   for (int tries = 0; tries < 100; ++tries) {
-    std::string name = (place / kDirectoryPrefix).string() + "XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) return;
-    const fs::path lock = fs::path(name) / "lock";
-    lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const fs::path name = make_temporary_directory((place / kDirectoryPrefix).string());
+    if (name.empty()) return;
+    const fs::path lock = name / "lock";
+    lock_ = try_open_writable(lock, Existing::kChanged, 0600);
     if (lock_ < 0 || take(lock_, lock)) {  // a directory without a lock file is never removed as abandoned
       path_ = name;
       return;

@@ -329,7 +329,7 @@ int MpirunJob::final_code() {
     write_all(STDERR_FILENO, second_requested     ? "ended immediately by a second stop request; unsaved progress is lost\n"
                              : options_.resumable ? "stopped on request before the first step; rerun the same command to resume\n"
                                                   : "stopped on request\n");
-    return static_cast<int>(second_requested || !options_.resumable ? ExitCode::kInternal : ExitCode::kRequeue);
+    return static_cast<int>(second_requested ? ExitCode::kInternal : ExitCode::kRequeue);
   }
   // mpirun may notice a death before the hub's verdict arrives; a rank that was ordered to exit ends with kInternal.
   const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_answer(code_);

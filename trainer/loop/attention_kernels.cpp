@@ -4,6 +4,7 @@
 
 #include "kernels/core/counted.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
@@ -38,7 +39,7 @@ AttentionKernels attention_kernels(Trainer& trainer, const Config& config) {
   AttentionKernels kernels;
   if (config.kernels.attention != "cudnn") return kernels;
   for (const std::string& text : all_gather_strings(trainer.mesh().world, as_list(attention_kernels(*trainer.context().gpu)).dump())) {
-    for (const ordered_json& choice : ordered_json::parse(text)) {
+    for (const ordered_json& choice : parse_value<ordered_json>(text, "attention kernels of a rank")) {
       AttentionKernels::Shape next = shape_of(choice);
       const auto known = std::ranges::find_if(kernels.shapes, [&](const AttentionKernels::Shape& one) { return one.is_like(next); });
       if (known == kernels.shapes.end()) {

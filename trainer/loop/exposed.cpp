@@ -8,6 +8,8 @@
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/simulate.h"
+#include "trainer/files/plain_zero.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 
@@ -196,7 +198,7 @@ std::string exposed_table(const std::vector<ExposedTime>& ranks) {
   for (size_t cause = 0; cause < kCauses; ++cause) {
     std::snprintf(line, sizeof line, "  %-18s %10.4f %10.4f %6.1f %%\n", name_of(static_cast<Cause>(cause)), mean[cause], most[cause],
                   step > 0 ? 100 * mean[cause] / step : 0);
-    text += line;
+    text += plain_zero(line);
   }
   std::snprintf(line, sizeof line, "  %-18s %10.4f", "step", step);
   return text + line;
@@ -235,7 +237,7 @@ std::string to_bytes(const StepTrace& trace) {
 }
 
 StepTrace step_trace_from(const std::string& bytes) {
-  const nlohmann::json json = nlohmann::json::from_msgpack(bytes);
+  const nlohmann::json json = unpack_value(bytes, "timeline of a rank");
   StepTrace trace;
   trace.origin = std::chrono::steady_clock::time_point(std::chrono::steady_clock::duration(json["origin"].get<int64_t>()));
   trace.clock = json["clock"];

@@ -112,7 +112,7 @@ AlgorithmsByGpu agree(Communicator& world, const std::string& gpu, const std::ve
   for (const cuda::ProductTimes& times : mine) products.push_back({times.kind, times.algorithms, times.seconds});
   std::map<std::pair<std::string, std::string>, Votes> votes;
   for (const std::string& text : all_gather_strings(world, json{{"gpu", gpu}, {"products", products}}.dump())) {
-    const json of_rank = json::parse(text);
+    const json of_rank = parse_value(text, "tuning of a rank");
     for (const json& times : of_rank.at("products")) votes[{of_rank.at("gpu"), times.at(0)}].add({times.at(0), times.at(1), times.at(2)});
   }
   AlgorithmsByGpu chosen;
@@ -127,7 +127,7 @@ AlgorithmsByGpu read_on_first_rank(Communicator& world, const fs::path& path) {
   collectively(world, [&] {
     if (world.rank() == 0) found = read_tuning(path);
   });
-  return json::parse(all_gather_strings(world, json(found).dump())[0]).get<AlgorithmsByGpu>();
+  return parse_value(all_gather_strings(world, json(found).dump())[0], "tuning of rank 0").get<AlgorithmsByGpu>();
 }
 
 std::string note_of(const std::string& path, const AlgorithmsByGpu& known, const AlgorithmsByGpu& timed) {

@@ -1,6 +1,8 @@
 #include "trainer/loop/resident.h"
 
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -22,8 +24,11 @@ int64_t peak_resident_bytes() { return status_bytes("VmHWM:"); }
 
 bool reset_peak_resident() {
   ::malloc_trim(0);
-  std::ofstream clear("/proc/self/clear_refs");
-  return static_cast<bool>(clear << "5" << std::flush);  // proc(5): resets the peak
+  const int clear = ::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+  if (clear < 0) return false;
+  const bool reset = ::write(clear, "5", 1) == 1;  // proc(5): resets the peak
+  ::close(clear);
+  return reset;
 }
 
 }  // namespace trireme

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <string>
 
+#include "trainer/files/plain_zero.h"
+
 namespace trireme {
 
 /// snprintf into a string of at most 255 characters.
@@ -11,7 +13,7 @@ template <class... Values>
 std::string print(const char* format, Values... values) {
   std::array<char, 256> text;
   std::snprintf(text.data(), text.size(), format, values...);
-  return text.data();
+  return plain_zero(text.data());
 }
 
 /// Three significant digits; whole numbers from 1000 on: "0.287", "3123".

@@ -1,9 +1,6 @@
 #include "trainer/report/run_record.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -12,9 +9,8 @@
 #include "kernels/core/counted.h"
 #include "trainer/config/yaml.h"
 #include "trainer/files/clock_text.h"
-#include "trainer/files/descriptor.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/files/mapped_file.h"
+#include "trainer/files/json_lines.h"
 #include "trainer/files/strict_json.h"
 
 namespace trireme::report {
@@ -24,51 +20,6 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
-
-/// The lines of a file that another process may be appending to or truncating, which would end a process that has mapped it.
-class LineReader {
- public:
-  static constexpr size_t kLongest = size_t{64} << 20;  ///< enough for the step times of a million ranks
-
-  explicit LineReader(const std::string& path) : path_(path), file_(open_regular_file(path, Links::kFollow).descriptor) {}
-
-  /// False at the end. `whole` is false for a line without its newline and for the beginning of one that is too long.
-  bool next(std::string& line, bool& whole) {
-    line.clear();
-    whole = true;
-    for (bool any = false;;) {
-      const size_t end = buffer_.find('\n', at_);
-      const size_t part = std::min(end, buffer_.size()) - at_;
-      if (line.size() + part > kLongest) whole = false;
-      if (whole) line.append(buffer_, at_, part);
-      any = any || part > 0;
-      at_ += part;
-      if (end != buffer_.npos) return ++at_, true;
-      if (fill()) continue;
-      whole = false;
-      return any;
-    }
-  }
-
- private:
-  bool fill() {
-    constexpr size_t kBlock = size_t{1} << 20;
-    buffer_.resize(kBlock);
-    at_ = 0;
-    ssize_t count = 0;
-    do {
-      count = ::read(file_, buffer_.data(), kBlock);
-    } while (count < 0 && errno == EINTR);
-    if (count < 0) throw_file_error(path_, "cannot be read", errno);
-    buffer_.resize(static_cast<size_t>(count));
-    return count > 0;
-  }
-
-  std::string path_;
-  Descriptor file_;
-  std::string buffer_;
-  size_t at_ = 0;
-};
 
 double number_of(const ordered_json& value) { return value.is_number() ? value.get<double>() : kMissing; }
 
@@ -176,8 +127,7 @@ bool add_evaluation(RunRecord& run, const ordered_json& line) {
   return true;
 }
 
-bool add_line(RunRecord& run, const std::string& text) {
-  ordered_json line = ordered_json::parse(text, nullptr, false);
+bool add_line(RunRecord& run, ordered_json& line) {
   if (!line.is_object()) return false;
   const auto event = line.find("event");
   if (event == line.end()) {
@@ -195,10 +145,8 @@ bool add_line(RunRecord& run, const std::string& text) {
 }
 
 void read_metrics(RunRecord& run, const fs::path& path) {
-  LineReader reader(path.string());
-  std::string line;
-  for (bool whole = true; reader.next(line, whole);)
-    if (!whole || !add_line(run, line)) ++run.skipped_lines;
+  for (JsonLines lines(path.string()); lines.next();)
+    if (!lines.is_whole() || !add_line(run, lines.value())) ++run.skipped_lines;
   add_traced_shares(run);
   double sum = 0;
   for (const double seconds : run.steps[Figure::kStepSeconds]) run.steps.elapsed_seconds.push_back(sum += std::isfinite(seconds) ? seconds : 0);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme::report {
 namespace {
@@ -29,7 +30,7 @@ std::vector<SlurmTry> slurm_tries(const std::filesystem::path& run_directory) {
   std::vector<SlurmTry> tries;
   std::istringstream lines(read_text(path, kMostBytes));
   for (std::string text; std::getline(lines, text);) {
-    const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
+    const nlohmann::json line = json_line(text);
     if (!line.is_object() || text_in(line, "job").empty()) continue;
     const std::string job = text_in(line, "job"), event = text_in(line, "event");
     const int64_t restart = integer_in(line, "restart").value_or(0);

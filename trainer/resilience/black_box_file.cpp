@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/mapped_file.h"
 #include "trainer/loop/environment.h"
 
@@ -60,8 +61,8 @@ MappedBlackBox::MappedBlackBox(const fs::path& path, const BlackBoxOwner& owner)
     ::unlink(temporary.c_str());
     throw IoError(concat(path.string(), ": ", what, ": ", std::strerror(error)));
   };
-  const int file = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) fail("cannot create the black box", errno);
+  const int file = try_open_writable(temporary, Existing::kReplaced);
+  if (file < 0) throw IoError(concat(path.string(), ": cannot create the black box: ", temporary, " ", why_not_writable(errno)));
   const int full = ::posix_fallocate(file, 0, sizeof(BlackBox));
   void* const memory = full == 0 ? ::mmap(nullptr, sizeof(BlackBox), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   const int unmapped = errno;

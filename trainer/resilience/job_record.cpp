@@ -10,9 +10,11 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/clock_text.h"
 #include "trainer/files/descriptor.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/json_lines.h"
 
 namespace trireme {
 namespace {
@@ -122,9 +124,7 @@ void add_record(std::vector<JobRecord>& jobs, const ordered_json& line) {
 
 void append_job_record(const std::filesystem::path& run_directory, const std::string& event, const ordered_json& fields) {
   const std::filesystem::path path = run_directory / kJobsName;
-  check_replaceable(path);  // opening a pipe without a reader would block
-  const Descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (file < 0) fail_to_record(path);
+  const Descriptor file(open_writable(path, Existing::kAppended));
   ordered_json line = {{"event", event}};
   line.update(fields);
   line["time"] = utc_text(WallClock::now());
@@ -163,9 +163,8 @@ std::vector<JobRecord> read_job_records(const std::filesystem::path& run_directo
   const std::filesystem::path path = run_directory / kJobsName;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return jobs;
-  std::istringstream text(read_text(path));
-  for (std::string line; std::getline(text, line);)
-    if (const ordered_json record = ordered_json::parse(line, nullptr, false); record.is_object()) add_record(jobs, record);
+  for (JsonLines lines(path.string()); lines.next();)
+    if (lines.value().is_object()) add_record(jobs, lines.value());
   return jobs;
 }
 

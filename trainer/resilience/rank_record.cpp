@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/clock_text.h"
 #include "trainer/files/printable.h"
 #include "trainer/loop/build_info.h"
@@ -44,10 +45,14 @@ RankRecord::~RankRecord() {
 std::string RankRecord::open(const fs::path& run_directory, const BlackBoxOwner& owner, bool black_box) {
   const fs::path box_path = black_box_path(run_directory, owner.rank);
   const fs::path path = fs::path(box_path).replace_extension(".log");
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  const int log = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  if (log < 0) return concat(path.string(), ": cannot open the log of rank ", owner.rank, ": ", std::strerror(errno));
+  int log = -1;
+  try {
+    make_directories(run_directory);
+    make_directories_in(run_directory, path.parent_path().filename());
+    log = open_writable(path, Existing::kAppended);
+  } catch (const IoError& refused) {  // a run can do without them
+    return concat("rank ", owner.rank, " has no log and no black box: ", refused.what());
+  }
   log_ = log;
   {
     const std::lock_guard lock(stack_mutex_);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/printable.h"
 #include "trainer/loop/environment.h"
 
@@ -43,8 +44,8 @@ Holder read_holder(int file) {
 int64_t token_after(int64_t token) { return token == std::numeric_limits<int64_t>::max() ? 1 : token + 1; }
 
 /// Opens only a regular file, never a link or a pipe that would block. Returns -1 with errno on failure.
-int open_lock(const std::filesystem::path& path, int flags) {
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+int open_to_read(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat status {};
   if (file < 0 || (::fstat(file, &status) == 0 && S_ISREG(status.st_mode))) return file;
   ::close(file);
@@ -52,13 +53,8 @@ int open_lock(const std::filesystem::path& path, int flags) {
   return -1;
 }
 
-std::string reason_of(int error) {
-  if (error == ELOOP) return "is a symbolic link; expected the file itself";
-  return error == EINVAL || error == ENXIO ? "is not a regular file" : std::generic_category().message(error);
-}
-
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {
-  throw IoError(concat(path.string(), ": ", what, ": ", reason_of(error)));
+  throw IoError(concat(path.string(), ": ", what, ": ", why_not_writable(error)));
 }
 
 }  // namespace
@@ -67,11 +63,14 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
     : path_(run_directory / "run.lock") {
   // A disconnected job notices within fifteen seconds; a file server drops the locks of a lost host after a minute or two.
   constexpr auto kHere = std::chrono::seconds(15), kElsewhere = std::chrono::seconds(120);
-  std::error_code error;
-  std::filesystem::create_directories(run_directory, error);
-  if (!error) file_ = open_lock(path_, O_RDWR | O_CREAT);
-  if (file_ < 0 && !error && (errno == ELOOP || errno == EINVAL)) fail(path_, "cannot be locked", errno);
-  if (file_ < 0) throw IoError(concat(words.key, "=", run_directory.string(), ": cannot be written: ", error ? error.message() : reason_of(errno)));
+  try {
+    make_directories(run_directory);
+  } catch (const IoError& refused) {
+    throw IoError(concat(words.key, "=", run_directory.string(), ": cannot be written: ", refused.what()));
+  }
+  file_ = try_open_writable(path_, Existing::kChanged, 0600);
+  if (file_ < 0 && (errno == ELOOP || errno == EINVAL || errno == EMLINK)) fail(path_, "cannot be locked", errno);
+  if (file_ < 0) throw IoError(concat(words.key, "=", run_directory.string(), ": cannot be written: ", why_not_writable(errno)));
   ::fchmod(file_, 0600);  // whoever may read a file can lock it; an earlier version made it readable for others
   try {
     const auto begin = std::chrono::steady_clock::now();
@@ -109,7 +108,7 @@ RunLock::~RunLock() { ::close(file_); }
 
 void RunLock::check() const {
   // Open by name instead of using file_: after a reconnection the file server may have a different file there.
-  const int file = open_lock(path_, O_RDONLY);
+  const int file = open_to_read(path_);
   if (file < 0) fail(path_, "cannot be read", errno);
   const Holder holder = read_holder(file);
   ::close(file);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "parallel/crypto/sodium.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 
@@ -130,10 +131,7 @@ std::optional<crypto::Channel> seal_keys(const crypto::Handshake& handshake, con
   return agreement->channel("lines");
 }
 
-json parse_line(std::string_view line) {
-  json parsed = json::parse(line, nullptr, false);
-  return parsed.is_object() ? parsed : json();
-}
+json parse_line(std::string_view line) { return json_line(line); }
 
 json encode_report(const Progress::Snapshot& now, size_t groups_known) {
   json report{{"count", now.count}, {"step", now.step}, {"action", now.action}, {"timeout", std::isfinite(now.timeout) ? now.timeout : 1e9}};

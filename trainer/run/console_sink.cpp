@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/plain_zero.h"
+#include "trainer/files/printable.h"
 #include "trainer/run/sinks.h"
 
 namespace trireme {
@@ -13,7 +15,7 @@ namespace {
 std::string format(const char* pattern, auto... values) {
   char text[256];
   std::snprintf(text, sizeof text, pattern, values...);
-  return text;
+  return plain_zero(text);
 }
 
 /// "812", "12.3k", "4.56M".
@@ -45,7 +47,7 @@ void ConsoleSink::write(const Event& event) {
   const bool begins_log = event.kind == "start" && event.time;
   const std::string when = begins_log ? concat(local_date(*event.time), " ", local_time(*event.time), "  ") : "";
   if (begins_log && width_) last_date_ = local_date(*event.time);  // both streams are one terminal
-  std::fprintf(messages_, "%s%s\n", when.c_str(), event.text.c_str());
+  std::fprintf(messages_, "%s%s\n", when.c_str(), printable(event.text).c_str());
   std::fflush(messages_);
 }
 
@@ -140,7 +142,7 @@ void ConsoleSink::print_line(std::optional<WallClock::time_point> time, const st
     when += local_time(*time) + "  ";
   }
   end_progress_line();
-  std::fprintf(out_, "%s%s\n", when.c_str(), line.c_str());
+  std::fprintf(out_, "%s%s\n", when.c_str(), printable(line).c_str());
   std::fflush(out_);
   last_line_ = time;
 }

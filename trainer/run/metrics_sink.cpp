@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <sstream>
 
 #include "kernels/core/check.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/json_lines.h"
 #include "trainer/run/sinks.h"
 
 namespace trireme {
@@ -28,9 +28,8 @@ void MetricsSink::write(const Event& event) {
 MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
   MetricsHistory history;
   if (!std::filesystem::exists(path)) return history;
-  std::istringstream text(read_text(path));
-  for (std::string line; std::getline(text, line);) {
-    const ordered_json value = ordered_json::parse(line, nullptr, false);
+  for (JsonLines lines(path.string()); lines.next();) {
+    const ordered_json& value = lines.value();
     if (!value.is_object()) continue;  // incomplete line
     const auto named = [&](const char* key) { return value.contains(key) && value[key].is_string() ? value[key].get<std::string>() : ""; };
     const std::string event = named("event");
@@ -60,10 +59,9 @@ std::filesystem::path MetricsSink::rename_existing(const std::filesystem::path& 
 MetricsSink::Discarded MetricsSink::lines_after(const std::filesystem::path& path, int64_t step) {
   Discarded discarded;
   if (!std::filesystem::exists(path)) return discarded;
-  std::istringstream text(read_text(path));
   bool later = false;
-  for (std::string line; std::getline(text, line);) {
-    const ordered_json value = ordered_json::parse(line, nullptr, false);
+  for (JsonLines lines(path.string()); lines.next();) {
+    const ordered_json& value = lines.value();
     if (!value.is_object()) continue;  // incomplete line
     const auto found = value.find("step");
     later = later || (found != value.end() && found->is_number_integer() && found->get<int64_t>() > step);
@@ -77,9 +75,8 @@ MetricsSink::Discarded MetricsSink::lines_after(const std::filesystem::path& pat
 LoggedSplits MetricsSink::splits_after(const std::filesystem::path& path, int64_t step) {
   LoggedSplits splits;
   if (!std::filesystem::exists(path)) return splits;
-  std::istringstream text(read_text(path));
-  for (std::string line; std::getline(text, line);) {
-    const ordered_json value = ordered_json::parse(line, nullptr, false);
+  for (JsonLines lines(path.string()); lines.next();) {
+    const ordered_json& value = lines.value();
     if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer()) continue;
     const auto at = value["step"].get<int64_t>();
     const std::string event = value.contains("event") && value["event"].is_string() ? value["event"].get<std::string>() : "";
@@ -108,9 +105,8 @@ LoggedOrder MetricsSink::order_after(const std::filesystem::path& path, int64_t 
     of_step.clear();
     for (const ordered_json& worker : workers) of_step.push_back(worker.is_number_integer() ? worker.get<int>() : -1);
   };
-  std::istringstream text(read_text(path));
-  for (std::string line; std::getline(text, line);) {
-    const ordered_json value = ordered_json::parse(line, nullptr, false);
+  for (JsonLines lines(path.string()); lines.next();) {
+    const ordered_json& value = lines.value();
     if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer() || !value.contains("workers")) continue;
     const auto at = value["step"].get<int64_t>();
     if (!value.contains("event")) {
@@ -126,19 +122,13 @@ LoggedOrder MetricsSink::order_after(const std::filesystem::path& path, int64_t 
 
 void MetricsSink::truncate_after(const std::filesystem::path& path, int64_t step) {
   if (!std::filesystem::exists(path)) return;
-  const std::string text = step > 0 ? read_text(path) : "";
   std::string kept;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;  // incomplete line
-    const ordered_json line =
-        ordered_json::parse(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
-    if (line.is_object()) {
-      const auto found = line.find("step");
-      if (found != line.end() && found->is_number_integer() && found->get<int64_t>() > step) break;
-      kept.append(text, begin, end + 1 - begin);
-    }
-    begin = end + 1;
+  for (JsonLines lines(path.string()); step > 0 && lines.next() && lines.is_whole();) {
+    const ordered_json& line = lines.value();
+    if (!line.is_object()) continue;
+    const auto found = line.find("step");
+    if (found != line.end() && found->is_number_integer() && found->get<int64_t>() > step) break;
+    kept += lines.text() + "\n";
   }
   write_durably(path, kept);
 }

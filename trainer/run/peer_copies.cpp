@@ -69,6 +69,12 @@ PeerCopies::PeerCopies(Trainer& trainer, const Config& config, const std::string
     if (copies_ == 0) throw ConfigError("resilience.peer_copies: the job has one rank, and a state and its copies are on different ones; allowed 0");
     directory_.check();
   });
+  std::string name;
+  collectively(world_, [&] {
+    if (is_first_of_host(hosts_, world_.rank())) name = directory_.create();
+  });
+  const std::vector<std::string> names = all_gather_strings(world_, name);
+  directory_.use(names[static_cast<size_t>(std::ranges::find(hosts_, hosts_[static_cast<size_t>(world_.rank())]) - hosts_.begin())]);
   const std::vector<std::vector<int>> holders = peer_holders(domains_, copies_);
   const std::vector<int> groups = peer_groups(domains_, copies_);
   const auto own = static_cast<size_t>(world_.rank());

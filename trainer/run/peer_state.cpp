@@ -9,10 +9,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/core/writable_file.h"
 #include "trainer/checkpoint/rank_part.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
 #include "trainer/files/random_access_file.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
 
 namespace fs = std::filesystem;
@@ -148,7 +150,7 @@ std::unique_ptr<CheckpointReader> PeerState::open() {
     as_damage([&] {
       directory_.create();
       fs::remove_all(own);
-      fs::create_directories(own);
+      make_directories_in(own.parent_path(), own.filename());
       mine = contents_of_parts();
       for (const Available& copy : available_) {
         const std::string file = part_name(copy.part.source) + ".safetensors";
@@ -163,7 +165,7 @@ std::unique_ptr<CheckpointReader> PeerState::open() {
     as_damage([&] {
       Manifest manifest;
       for (const std::string& of_rank : all) {
-        const nlohmann::json object = nlohmann::json::parse(of_rank);
+        const nlohmann::json object = parse_value(of_rank, "peer copies of a rank");
         if (object.contains("about")) manifest.description = parse_manifest(object["about"].get<std::string>(), name()).description;
         for (const auto& [source, text] : object.at("parts").items())
           merge(manifest.contents, parse_contents(text.get<std::string>(), concat(name(), ": rank ", source)), name());

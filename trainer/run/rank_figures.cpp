@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/memory.h"
 
 namespace trireme {
@@ -84,7 +85,7 @@ void RankFigures::report(int64_t step, Reporter& reporter) {
   if (steps_ == 0) return;
   Communicator& world = trainer_.mesh().world;
   std::vector<ordered_json> ranks;
-  for (const std::string& text : all_gather_strings(world, figures().dump())) ranks.push_back(ordered_json::parse(text));
+  for (const std::string& text : all_gather_strings(world, figures().dump())) ranks.push_back(parse_value<ordered_json>(text, "figures of a rank"));
   const std::vector<LayerGradient> layers = trainer_.layer_gradients();
   if (world.rank() == 0) {
     ordered_json fields = {{"steps", steps_}};

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <utility>
 
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
@@ -72,7 +73,7 @@ void Run::resume_order(const Resumed& resumed) {
   collectively(world_, [&] {
     if (reports() && !resumed.checkpoint.empty()) shared = MetricsSink::order_after(directory() / "metrics.jsonl", done_);
   });
-  shared = nlohmann::json::parse(all_gather_strings(world_, shared.dump())[0]);
+  shared = parse_value(all_gather_strings(world_, shared.dump())[0], "rank 0");
   if (!shared.is_null()) shared.get_to(logged_order_);
   const auto keep = [&](LoggedOrder& order, const char* whose) {
     const std::optional<int64_t> step = keep_possible(config_, rounds(), done_, order);

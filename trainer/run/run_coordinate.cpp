@@ -6,6 +6,7 @@
 #include "kernels/ops/outer_step.h"
 #include "trainer/config/check_federation.h"
 #include "trainer/federation/coordinator.h"
+#include "trainer/federation/votes.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/privacy/accountant.h"
@@ -49,26 +50,6 @@ void restore(Trainer& trainer, const Released& released) {
   }
   trainer.weights_changed();
   trainer.start_round();
-}
-
-/// The mean over the members that have a finite loss before and a loss after, of after minus before. Nothing if there are none; NaN if one after is not finite.
-std::optional<double> loss_increase(const std::map<int, double>& before, const std::map<int, double>& after) {
-  double sum = 0;
-  int members = 0;
-  for (const auto& [member, now] : after) {
-    const auto found = before.find(member);
-    if (found == before.end() || !std::isfinite(found->second)) continue;
-    sum += now - found->second;
-    ++members;
-  }
-  return members > 0 ? std::optional(sum / members) : std::nullopt;
-}
-
-/// The mean over the members.
-std::optional<double> mean_loss(const std::map<int, double>& losses) {
-  double sum = 0;
-  for (const auto& [member, loss] : losses) sum += loss;
-  return losses.empty() ? std::nullopt : std::optional(sum / static_cast<double>(losses.size()));
 }
 
 double norm_of(std::span<const double> values) {
@@ -189,11 +170,11 @@ class FederatedRounds {
     is_verified_ = false;
     const std::map<int, double> losses = coordinator_.evaluate(step_, model_.weights());
     if (run_.stop_.requested() || std::ssize(coordinator_.present()) < fewest_members(role_.config)) return;
-    const std::optional<double> loss = mean_loss(losses), increase = loss_increase(released_.losses, losses);
+    const std::optional<double> loss = federation::agreed_loss(losses), increase = federation::agreed_increase(released_.losses, losses);
     if (is_new_) {
       if (increase) figures_["loss_increase"] = *increase;
       const FederationConfig& f = role_.config;
-      if (loss && !std::isfinite(*loss)) return refuse("a held-out loss is not finite");
+      if (loss && !std::isfinite(*loss)) return refuse("the held-out losses of half of the members or more are not finite");
       if (f.max_loss_increase && !increase) return refuse("no member evaluated both the old and the new weights");
       if (f.max_loss_increase && !(*increase <= *f.max_loss_increase))
         return refuse(concat("the held-out loss grows by ", *increase, ", and security.federation.max_loss_increase is ", *f.max_loss_increase));
@@ -206,16 +187,16 @@ class FederatedRounds {
     is_verified_ = true;
     run_.done_ = step_;
     released_.losses = losses;
-    if (loss && step_ > 0) report_losses(losses, *loss);
+    if (loss && std::isfinite(*loss) && step_ > 0) report_losses(losses, *loss);
     if (run_.checkpoints_->last_saved() == step_) return;
     run_.save(step_);
     run_.checkpoints_->finish();  // before the sum of the next round may be known
   }
 
-  void report_losses(const std::map<int, double>& losses, double mean) {
+  void report_losses(const std::map<int, double>& losses, double agreed) {
     std::vector<std::pair<std::string, double>> by_member;
     for (const auto& [member, loss] : losses) by_member.emplace_back(identity_.roster.name_of(member), loss);
-    run_.reporter_.evaluation(step_, mean, by_member);
+    run_.reporter_.evaluation(step_, agreed, by_member);
   }
 
   void report(bool is_accepted, const std::string& text) {

@@ -23,7 +23,7 @@ std::string text_of_order(const federation::Order& order) {
   return nlohmann::json{static_cast<int>(order.task), order.step, order.bytes, order.round, order.weight}.dump();
 }
 federation::Order order_of_text(const std::string& text) {
-  const nlohmann::json parts = nlohmann::json::parse(text);
+  const nlohmann::json parts = parse_value(text, "update of a round");
   return {static_cast<federation::Task>(parts[0].get<int>()), parts[1].get<int64_t>(), parts[2].get<int64_t>(), parts[3].get<int64_t>(),
           parts[4].get<double>()};
 }
@@ -150,7 +150,7 @@ void Run::send_update() {
   crypto::Key key;
   crypto::draw({key.data(), crypto::kKeyBytes});
   const crypto::PrivateRandom random(key);
-  const double deviation = f.noise ? *f.noise * *f.clip / std::sqrt(static_cast<double>(fewest_members(f))) : 0;
+  const double deviation = noise_of_member(f);
   std::string frames;
   std::vector<std::string> pieces;  // of this rank, each of some MiB
   std::vector<double> noise;

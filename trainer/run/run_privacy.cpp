@@ -4,6 +4,7 @@
 #include "parallel/crypto/key_file.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/sha256_file.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/rank_run.h"
 
@@ -108,7 +109,7 @@ void Run::open_privacy(const Resumed& resumed) {
   if (is_private_now) digest_private_data();
   collectively(world_, [&] {
     PrivacyStart start{done_, total_, data_->train.sequences(), samples_digest_, weights_digest_, resumed.history.privacy};
-    start.known = privacy::parse_history(nlohmann::json::parse(known), privacy::kStatementName);
+    start.known = privacy::parse_history(parse_value(known, privacy::kStatementName), privacy::kStatementName);
     if (resumed.changed) start.changes = nlohmann::json(resumed.history.branch.back().changes).dump();
     privacy_ = std::make_unique<PrivateTraining>(config_, start, key ? &*key : nullptr);
   });

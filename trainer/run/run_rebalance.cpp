@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
@@ -39,7 +40,7 @@ void Run::resume_split(const Resumed& resumed) {
     const LoggedSplits found = MetricsSink::splits_after(directory() / "metrics.jsonl", done_);
     shared = {found.last_step, found.after_step};
   });
-  shared = nlohmann::json::parse(all_gather_strings(world_, shared.dump())[0]);
+  shared = parse_value(all_gather_strings(world_, shared.dump())[0], "rank 0");
   if (shared.is_null()) return;
   shared[0].get_to(logged_splits_.last_step);
   shared[1].get_to(logged_splits_.after_step);

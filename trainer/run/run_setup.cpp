@@ -9,6 +9,7 @@
 
 #include "kernels/core/counted.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/launcher.h"
@@ -263,8 +264,7 @@ void Run::report_change(const Resumed& resumed) {
 
 void Run::open_directory(const Resumed& resumed) {
   const std::string& checkpoint = resumed.checkpoint;
-  const fs::path checkpoints = directory() / "checkpoints";
-  fs::create_directories(checkpoints);
+  const fs::path checkpoints = make_directories_in(directory(), "checkpoints");
   sync_directory(directory());
   sync_directory(fs::absolute(directory()).parent_path());
   open_audit(resumed);  // first, because it may refuse the checkpoint

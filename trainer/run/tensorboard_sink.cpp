@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
 #include "trainer/files/append_file.h"
@@ -122,10 +123,8 @@ std::unique_ptr<EventSink> make_tensorboard_sink(const SinkSettings& settings) {
   const SwitchOrPath& asked = settings.config.observe.tensorboard;
   const auto* const path = std::get_if<std::string>(&asked);
   if (path == nullptr && !std::get<bool>(asked)) return nullptr;
-  const fs::path directory = path != nullptr ? fs::path(*path) : fs::path(settings.config.run.directory) / "tensorboard";
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) throw IoError(concat("cannot create ", directory.string(), ": ", error.message()));
+  if (path != nullptr) make_directories(*path);
+  const fs::path directory = path != nullptr ? fs::path(*path) : make_directories_in(settings.config.run.directory, "tensorboard");
   return std::make_unique<TensorBoardSink>(directory, settings.config, settings.history.step, WallClock::now());
 }
 

@@ -33,7 +33,19 @@ begun=$notes/$job.begun       # the newest checkpoint before this job
 messages=$notes/$job.messages # standard error of this try: an exit code alone does not tell a diverged run from a lost rank
 tries=$notes/$job.tries       # a line for each end that needed another try: exit code, newest checkpoint, nodes, time
 failed=$notes/$job.failed     # a line for each time that a node has failed
+
+# A run directory that somebody else has made may have anything under these names. Nothing is written through a link, into a pipe, or into a file with
+# a second name.
+refuse() { echo "cannot write $1: $2" >&2 && exit 74; }
+[ ! -L "$notes" ] || refuse "$notes" "is a symbolic link; expected the directory itself"
 mkdir -p -- "$notes" || exit 74
+for file in "$begun" "$messages" "$tries" "$failed" "$notes/jobs.jsonl"; do
+  [ ! -L "$file" ] || refuse "$file" "is a symbolic link; expected the file itself"
+  [ -e "$file" ] || continue
+  [ -f "$file" ] || refuse "$file" "is not a regular file"
+  [ "$(stat -c %h -- "$file")" = 1 ] || refuse "$file" "has a second name (a hard link), whose file would change with it"
+done
+new_file() { rm -f -- "$1" && (set -C && cat > "$1"); } # FILE: standard input
 
 # Appends a line to the list of jobs that `trireme report` shows. Arguments: names and values in turn; numbers have no quotes.
 record() {
@@ -116,7 +128,7 @@ if [ -n "$lost" ]; then
   note_try 137
 fi
 
-[ -e "$begun" ] || newest_checkpoint > "$begun"
+[ -e "$begun" ] || newest_checkpoint | new_file "$begun"
 [ "$(newest_checkpoint)" = "$(cat -- "$begun")" ] || command=("${again[@]}")
 
 if too_many_tries; then
@@ -128,6 +140,7 @@ record event start nodes "$SLURM_JOB_NODELIST" partition "$SLURM_JOB_PARTITION" 
 # After the death of a step daemon its node cannot start a step of the same number, which the first step of the next try has: another step can.
 for attempt in 1 2 3; do
   code=0
+  new_file "$messages" < /dev/null || exit 74
   {
     srun "${srun_options[@]}" "${command[@]}" 2>&1 >&3 | (trap '' TERM INT HUP USR1 USR2 && exec tee -- "$messages" >&2)
   } 3>&1 || code=$?

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/writable_file.h"
 #include "trainer/files/descriptor.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/spawn.h"
@@ -24,12 +25,6 @@ namespace trireme::sweep {
 namespace {
 
 constexpr const char* kThreadsVariable = "OMP_NUM_THREADS";
-
-int open_log(const fs::path& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file < 0) throw IoError(concat("cannot write ", path.string(), ": ", std::strerror(errno)));
-  return file;
-}
 
 /// Runs in the child after fork; only async-signal-safe calls, because another thread may have held any lock.
 [[noreturn]] void become(char* const* command, char* const* environment, int output, int messages, pid_t parent) {
@@ -60,7 +55,8 @@ PointProcess::PointProcess(const std::string& sweep_directory, const PointRun& r
   const std::vector<std::string> variables = threads ? environment_with({{kThreadsVariable, std::to_string(*threads)}}) : std::vector<std::string>();
   const std::vector<char*> command = exec_words(words), replaced = exec_words(variables);
   char* const* const environment = threads ? replaced.data() : environ;
-  const Descriptor output(open_log(messages_.parent_path() / "output.log")), messages(open_log(messages_));
+  const Descriptor output(open_writable(messages_.parent_path() / "output.log", Existing::kAppended));
+  const Descriptor messages(open_writable(messages_, Existing::kAppended));
   messages_before_ = static_cast<int64_t>(fs::file_size(messages_));
   const pid_t self = ::getpid();
   record_start(directory_, run.point.index, until, self);
@@ -108,7 +104,7 @@ std::string PointProcess::message(int code) const {
 
 int64_t PointProcess::last_step() const {
   constexpr off_t kTail = 16384;
-  const Descriptor file(::open((fs::path(run_->config.run.directory) / "metrics.jsonl").c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(try_open_regular_file((fs::path(run_->config.run.directory) / "metrics.jsonl").string()));
   if (file < 0) return 0;
   std::string tail(kTail, '\0');
   const off_t size = ::lseek(file, 0, SEEK_END);

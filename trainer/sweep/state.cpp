@@ -9,6 +9,7 @@
 #include "trainer/files/append_file.h"
 #include "trainer/files/clock_text.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/json_lines.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/plan/text.h"
 
@@ -35,9 +36,8 @@ std::vector<ordered_json> lines_of(const fs::path& path) {
   std::vector<ordered_json> lines;
   std::error_code error;
   if (!fs::exists(path, error)) return lines;
-  std::istringstream text(read_text(path));
-  for (std::string line; std::getline(text, line);) {
-    ordered_json value = ordered_json::parse(line, nullptr, false);
+  for (JsonLines file(path.string()); file.next();) {
+    ordered_json& value = file.value();
     if (value.is_object() && value.contains("event") && value["event"].is_string()) lines.push_back(std::move(value));
   }
   return lines;
@@ -123,7 +123,7 @@ ordered_json read_points(const fs::path& path) {
   string_member(value, "first_config", path.string());
   array_member(value, "points", path.string());
   member(value, "halving", path.string());
-  return ordered_json::parse(read_text(path));  // in the order of the file
+  return parse_value<ordered_json>(read_text(path), path.string());  // in the order of the file
 }
 
 }  // namespace
