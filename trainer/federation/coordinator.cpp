@@ -141,7 +141,7 @@ void Coordinator::greet(int member, Link& link) {
   } catch (const Refusal& refusal) {
     problem = concat("member ", name_of(member), " refuses: ", refusal.what());
   } catch (const std::exception& error) {
-    problem = concat("member ", name_of(member), " has left: ", error.what());
+    problem = concat("member ", name_of(member), " has left: ", printable(error));
   }
   const std::lock_guard lock(mutex_);
   if (problem.empty())
