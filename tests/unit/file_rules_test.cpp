@@ -1,4 +1,5 @@
 // What may be done in one place only: opening files for writing, making directories, parsing JSON. kernels/core/writable_file.h says why.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -38,13 +39,29 @@ const PlaceRule kPlaceRules[] = {
     {R"(\bJson::parse\b)", "parse_value()", {"trainer/files/strict_json.cpp"}},
 };
 
+/// The rules' expressions, and a quick look that most lines do not pass: expressions of the standard library are slow.
+struct CompiledRules {
+  std::vector<std::regex> patterns;
+  std::vector<std::string> words{"O_",  "creat",  "fopen", "freopen", "memstream",   "stream",   "filebuf", "temp",     "tmp",
+                                 "dir", "_open(", "mk",    "copy",    "resize_file", "truncate", "AF_",     "sun_path", "son::"};
+  CompiledRules() {
+    for (const PlaceRule& rule : kPlaceRules) patterns.emplace_back(rule.pattern, std::regex::optimize);
+  }
+  bool may_match(std::string_view code) const {
+    return std::ranges::any_of(words, [&](const std::string& word) { return code.find(word) != code.npos; });
+  }
+};
+
 std::vector<std::string> misplaced_in(const std::string& file, const std::string& text) {
+  static const CompiledRules rules;
   std::vector<std::string> found;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
     const std::string code = line.substr(0, line.find("//"));
+    if (!rules.may_match(code)) continue;
+    size_t number = 0;
     for (const PlaceRule& rule : kPlaceRules)
-      if (!rule.only_in.contains(file) && std::regex_search(code, std::regex(rule.pattern)))
+      if (const std::regex& pattern = rules.patterns[number++]; !rule.only_in.contains(file) && std::regex_search(code, pattern))
         found.push_back(file + ": " + line + ": use " + rule.instead);
   }
   return found;
