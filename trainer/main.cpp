@@ -26,6 +26,7 @@
 #include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
+#include "trainer/config/foreign_keys.h"
 #include "trainer/files/printable.h"
 #include "trainer/files/terminal_filter.h"
 #include "trainer/job/launch_environment.h"
@@ -40,6 +41,23 @@ namespace {
 void open_standard_streams() {
   for (int opened = 0; opened >= 0 && opened <= 2;)
     if ((opened = ::open("/dev/null", O_RDWR)) > 2) ::close(opened);
+}
+
+/// The commands that may follow what has been parsed: those of the innermost command.
+std::vector<std::string> commands_of(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = const_cast<CLI::App&>(app).get_subcommands();
+  if (!parsed.empty()) return commands_of(*parsed.back());
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (!command->get_name().empty()) names.push_back(command->get_name());
+  return names;
+}
+
+/// What an option of another program is here: keys of the configuration are given with --set.
+std::string option_advice(const std::string& argument) {
+  const trireme::ForeignName* const name = trireme::foreign_name(argument);
+  if (name == nullptr) return "";
+  return trireme::foreign_suggestion(argument) + (name->key[0] == '\0' ? "" : trireme::concat(", in the file or as --set ", name->key, "=VALUE"));
 }
 
 int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
@@ -74,8 +92,15 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     std::cerr << "trireme: " << trireme::printable(trireme::ConfigError(error.what()));
     // CLI11 reports a misspelt command as a missing one.
-    if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty())
-      std::cerr << "; unknown argument: " << trireme::printable(rest.front());
+    const std::vector<std::string> rest = app.remaining(true);
+    if (error.get_name() == "RequiredError" && !rest.empty())
+      std::cerr << "; unknown argument: " << trireme::printable(rest.front())
+                << trireme::printable(trireme::command_suggestion(rest.front(), commands_of(app)));
+    // It names those that it did not expect in its message only.
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+      for (const std::string& argument : std::vector<std::string>(argv + 1, argv + argc))
+        if (argument.starts_with("--") && std::string(error.what()).find(argument) != std::string::npos)
+          std::cerr << trireme::printable(option_advice(argument));
     std::cerr << "; see trireme --help" << std::endl;
     return static_cast<int>(trireme::ExitCode::kUsage);
   }

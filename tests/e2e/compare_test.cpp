@@ -57,6 +57,20 @@ TEST_CASE("compare: a run that was stopped and resumed equals an undisturbed one
   check(run(directory, {"compare", "a"}), 64, "B is required");
 }
 
+TEST_CASE("compare: a job in another layout in the middle of a run is named, not hardware") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments train = kTrainOnly + sets({"model.dropout=0"});
+  must(directory, train + layout(1, 1, 1, 0) + in("a"));
+  must(directory, train + layout(1, 1, 1, 0) + in("b") + Arguments{"--max-steps", "2"});
+  must(directory, train + layout(1, 1, 2, 0) + in("b") + Arguments{"--max-steps", "4"});
+  must(directory, train + layout(1, 1, 1, 0) + in("b"));
+  const json other = compared(directory, "b", 1, {"the jobs that trained step 3 differ: parallel.data default -> 2", "world_size 1 -> 2"});
+  CHECK_THAT(other["cause"].get<std::string>(), !Catch::Matchers::Contains("hardware"));
+  CHECK(result_of(other, "configuration") == "equal");
+  CHECK(result_of(other, "jobs") == "different");
+}
+
 TEST_CASE("compare: a changed key, another seed and another data set are named as the cause, with the first step") {
   TemporaryDirectory directory;
   prepare_run(directory);

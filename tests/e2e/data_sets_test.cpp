@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 
+#include "kernels/core/check.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -195,9 +196,9 @@ TEST_CASE("data sets: named validation sets are reported separately by train and
     nats += loss * set["tokens"].get<double>();
     tokens += set["tokens"].get<int64_t>();
   }
-  // One set of 152 and 400 bytes, and one of 700.
-  CHECK(result["sets"]["code"]["tokens"] == (152 + 400 - 1) / 16 * 16);
-  CHECK(result["sets"]["prose"]["tokens"] == 43 * 16);
+  // One set of 152 and 400 bytes, and one of 700: complete, with the rest of the last sequence.
+  CHECK(result["sets"]["code"]["tokens"] == 152 + 400 - 1);
+  CHECK(result["sets"]["prose"]["tokens"] == 700 - 1);
   CHECK(result["tokens"] == tokens);
   CHECK(result["validation_loss"].get<double>() == Approx(nats / static_cast<double>(tokens)));
   CHECK(last["validation_loss"].get<double>() == Approx(nats / static_cast<double>(tokens)).epsilon(1e-5));
@@ -208,6 +209,84 @@ TEST_CASE("data sets: named validation sets are reported separately by train and
   // The same model as a Hugging Face folder.
   must(directory, {"checkpoint", "export", "--format", "hf", "--output", "folder", "run/checkpoints/latest"});
   CHECK(json::parse(must(directory, {"eval", "run.yaml", "--checkpoint", "folder", "--json"}).out) == whole);
+}
+
+TEST_CASE("data sets: eval takes what decides the loss from the configuration, for every kind of checkpoint") {
+  TemporaryDirectory directory;
+  write_file(directory / "docs.jsonl", R"({"text": "first document here"})"
+                                       "\n"
+                                       R"({"text": "second one"})"
+                                       "\n"
+                                       R"({"text": "and a third document"})");
+  write_file(directory / "held.jsonl", R"({"text": "a held document"})"
+                                       "\n"
+                                       R"({"text": "short"})"
+                                       "\n"
+                                       R"({"text": "another held document"})");
+  must(directory, {"data", "build", "--output", "docs", "docs.jsonl"});
+  must(directory, {"data", "build", "--output", "held", "held.jsonl"});
+  write_file(directory / "run.yaml", R"(run: {directory: masked, device: cpu}
+model: {layers: 1, hidden_size: 16, heads: 2, vocab_size: 256}
+training: {steps: 1, sequence_length: 16, global_batch_size: 2, schedule: {name: constant}}
+data: {train: [docs], validation: [held], document_mask: true}
+)");
+  const Arguments off = sets({"data.document_mask=false"});
+  must(directory, kTrain);
+  must(directory, kTrain + off + in("plain"));
+  for (const char* run : {"masked", "plain"}) must(directory, exporting(run, concat(run, "-hf")));
+  must(directory, {"checkpoint", "import", "--format", "hf", "--output", "masked-back", "masked-hf"});
+  const auto evaluated = [&](const std::string& checkpoint, const Arguments& more = {}) {
+    return json::parse(must(directory, Arguments{"eval", "run.yaml", "--checkpoint", checkpoint, "--json"} + more).out);
+  };
+  // 41 bytes in three documents: each is a target once but for the first of each document, and without the mask but for the first of all.
+  const json masked = evaluated("masked"), crossing = evaluated("masked", off);
+  CHECK(masked["tokens"] == 38);
+  CHECK(crossing["tokens"] == 40);
+  CHECK(masked["validation_loss"].get<double>() == Approx(validation_loss(directory / "masked")).epsilon(1e-6));
+  CHECK(crossing["validation_loss"] != masked["validation_loss"]);
+  for (const char* same : {"masked-hf", "masked-back"}) {
+    CAPTURE(same);
+    CHECK(evaluated(same) == masked);
+    CHECK(evaluated(same, off) == crossing);
+  }
+  // A run without the mask, evaluated with it and without.
+  const json plain = evaluated("plain", off), apart = evaluated("plain");
+  CHECK(plain["validation_loss"].get<double>() == Approx(validation_loss(directory / "plain")).epsilon(1e-6));
+  CHECK(apart["tokens"] == 38);
+  CHECK(evaluated("plain-hf", off) == plain);
+  CHECK(evaluated("plain-hf") == apart);
+  // So does every other key: the length of the context, the precision, and the batches in which sums are taken.
+  CHECK(evaluated("masked-hf", sets({"training.sequence_length=4"}))["validation_loss"] != masked["validation_loss"]);
+  CHECK(evaluated("masked-hf", sets({"training.precision=bf16"}))["validation_loss"] != masked["validation_loss"]);
+  for (const char* batch : {"1", "2", "3", "8"}) {
+    const json other = evaluated("masked", sets({concat("training.global_batch_size=", batch)}));
+    CHECK(other["tokens"] == 38);
+    CHECK(other["validation_loss"].get<double>() == Approx(masked["validation_loss"].get<double>()).epsilon(1e-6));
+  }
+  // A set that is shorter than a sequence.
+  write_file(directory / "few.txt", "short");
+  must(directory, {"data", "build", "--output", "few", "few.txt"});
+  CHECK(evaluated("masked", sets({"data.validation=[few]"}))["tokens"] == 4);
+}
+
+TEST_CASE("data sets: the rest of the last sequence of a validation set counts in every layout") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments once = kTrain + sets({"training.steps=1", "training.schedule.warmup_steps=0", "model.dropout=0"});
+  double expected = 0;
+  for (const auto& [name, ranks] : {std::pair("one", layout(1, 1, 1, 0)), {"four", layout(1, 2, 2, 1)}, {"three", layout(1, 1, 4, 3)}}) {
+    CAPTURE(name);
+    const Outcome outcome = must(directory, once + ranks + in(name));
+    CHECK_THAT(outcome.err, Catch::Matchers::Contains("6 batches, 699 tokens, all validation data"));
+    const double loss = validation_loss(directory / name);
+    if (expected == 0) expected = loss;
+    CHECK(loss == Approx(expected).epsilon(1e-5));
+    const json result = json::parse(must(directory, Arguments{"eval", "run.yaml", "--checkpoint", name, "--json"}).out);
+    CHECK(result["tokens"] == 699);
+    CHECK(result["validation_loss"].get<double>() == Approx(loss).epsilon(1e-5));
+  }
+  // A limited evaluation is of whole sequences from the start.
+  CHECK_THAT(must(directory, once + in("few") + sets({"training.evaluate.batches=2"})).err, Catch::Matchers::Contains("2 batches, 256 tokens"));
 }
 
 TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokenizer") {

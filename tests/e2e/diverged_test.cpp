@@ -107,22 +107,44 @@ TEST_CASE("diverged: overflows at the minimal loss scale count, those at a large
                             Contains(", or with a smaller training.loss_scale.minimum"));
 }
 
-TEST_CASE("diverged: non-finite weights are reported by verify and inspect") {
+TEST_CASE("diverged: a state that is not finite is never published, and the run does not end with success") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrainOnly + layout(2, 1, 2, 1) + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"}) +
-                      Arguments{"--max-steps", "1"});
-  check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: intact, but contains non-finite values: weight/");
-  const json facts = json::parse(must(directory, {"checkpoint", "inspect", "run", "--json"}).out);
-  REQUIRE(facts.contains("non_finite"));
-  int64_t values = 0;
-  for (const auto& [name, number] : facts["non_finite"].items()) {
-    CHECK(name.starts_with("weight/"));
-    values += number.get<int64_t>();
+  const Arguments spoils = kTrainOnly + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"});
+  for (const auto& [name, ranks] : {std::pair{"one", layout(1, 1, 1, 0)}, {"four", layout(2, 1, 2, 1)}}) {
+    CAPTURE(name);
+    const Outcome ended = must(directory, spoils + ranks + in(name) + Arguments{"--max-steps", "1"}, 70);
+    INFO(ended.err);
+    CHECK_THAT(ended.err, Contains("checkpoint of step 1 was not saved: the state is not finite: ") &&
+                              Contains("training has diverged: the state after step 1 is not finite, so no checkpoint of it was published"));
+    CHECK(checkpoints_in(directory / name).empty());
   }
-  CHECK(values > facts["parameters"].get<int64_t>() / 2);
-  CHECK(values <= facts["parameters"].get<int64_t>());
-  check(run(directory, {"checkpoint", "inspect", "run"}), 0, "\nnon_finite       weight/");
+  // Checkpoints from before stay, and the limit of rejected steps ends the run.
+  const Arguments late = kTrainOnly + in("late") +
+                         sets({"training.schedule.name=exponential", "training.schedule.warmup_steps=2",
+                               "training.schedule.final_learning_rate=1.0e+300", "checkpoint.every=1"});
+  must(directory, late, 70);
+  for (const std::string& checkpoint : checkpoints_in(directory / "late"))
+    must(directory, {"checkpoint", "verify", (fs::path("late/checkpoints") / checkpoint).string()});
+}
+
+TEST_CASE("diverged: a run of which every step was rejected does not end with success, and starts again from its beginning") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  // Weights near the largest number: the loss is not finite from the first step on.
+  const Arguments hopeless = kTrainOnly + sets({"model.init_std=1.0e+30", "training.steps=4", "training.max_rejected_steps=0"});
+  for (const auto& [name, ranks] : {std::pair{"one", layout(1, 1, 1, 0)}, {"two", layout(1, 1, 2, 1)}})
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      CAPTURE(name, attempt);
+      const Outcome ended = must(directory, hopeless + ranks + in(name) + sets({"checkpoint.every=0"}), 70);
+      INFO(ended.err);
+      CHECK(count(ended.err, "nothing was trained: every step of this run up to step 4 was rejected; 4 steps in a row were rejected") == 1);
+      CHECK(checkpoints_in(directory / name).empty());
+    }
+  // Overflows alone are no training either, if the run has no accepted step.
+  const Arguments fp16 = kTrainOnly + sets({"training.precision=fp16", "training.loss_scale.maximum=1073741824", "training.steps=2",
+                                            "training.loss_scale.initial=1073741824"});
+  check_error(run(directory, fp16 + in("overflow")), 70, "lower training.loss_scale.initial");
 }
 
 }  // namespace trireme::test

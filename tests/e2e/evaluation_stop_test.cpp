@@ -58,7 +58,7 @@ TEST_CASE("stop: an evaluation ends between two batches, and is repeated after t
   const Arguments train = Arguments{"train", "run.yaml"} + sets({"training.steps=4", "data.validation=[long]"});
   const Arguments one = train + sets({"checkpoint.every=0"});
   const Outcome whole = must(directory, one + in("one"));
-  CHECK(whole.err.find("evaluation every 3 steps and at the end: 1564 batches, 200192 tokens, all validation data; training.evaluate.batches") !=
+  CHECK(whole.err.find("evaluation every 3 steps and at the end: 1565 batches, 200199 tokens, all validation data; training.evaluate.batches") !=
         std::string::npos);
   REQUIRE(evaluations(directory / "one").size() == 2);
   check_stop(directory, one, "one-stopped", "one", 1);

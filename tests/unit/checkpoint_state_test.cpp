@@ -267,6 +267,31 @@ TEST_CASE("checkpoint: non-finite values are counted per tensor, from the data a
   CHECK(whole.recorded_non_finite().empty());
 }
 
+TEST_CASE("checkpoint: with only_finite a state that is not finite is not published, and the one before stays", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const auto checkpoints = directory.path / "checkpoints";
+  Checkpointer checkpointer({.directory = checkpoints, .session = "s1", .asynchronous = false, .only_finite = true});
+  const auto save = [&](int64_t step, float value) {
+    CheckpointDescription about;
+    about.step = step;
+    about.model = about.layout = nlohmann::json::object();
+    const std::array<float, 2> weights{1, 2}, moments{0, value};
+    const std::vector<StateTensor> tensors = {{"weight/w", DType::kF32, {1, 2}, 2, {{0, 0}, {1, 2}}, weights.data()},
+                                              {"exp_avg/w", DType::kF32, {1, 2}, 2, {{0, 0}, {1, 2}}, moments.data()}};
+    checkpointer.save(about, tensors);
+    return checkpointer.finish().value();
+  };
+  CHECK_FALSE(save(1, 3).error);
+  for (const double value : {kInfiniteValue, -kInfiniteValue, std::nan("")}) {
+    const SaveReport spoiled = save(2, static_cast<float>(value));
+    CHECK(spoiled.error == "the state is not finite: exp_avg/w (1 value)");
+    CHECK(spoiled.not_finite);
+    CHECK_FALSE(fs::exists(checkpoints / checkpoint_name(2)));
+    CHECK(fs::read_symlink(checkpoints / "latest") == checkpoint_name(1));
+  }
+  CHECK_FALSE(save(3, 0).error);
+}
+
 TEST_CASE("checkpoint: non-finite values are counted in every dtype and at any alignment", "[checkpoint]") {
   const auto count = [](DType dtype, const auto& values) {
     std::vector<std::byte> bytes(sizeof values + 1);

@@ -5,6 +5,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
 #include "tests/support/small_checkpoint.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/report/comparison.h"
 
@@ -128,6 +129,93 @@ TEST_CASE("compare: micro-batches that were split differently explain other last
   const Comparison common = compare(one, record(scratch, "f", shorter), equal_checkpoints());
   CHECK(std::ranges::find(common.parts, "micro-batches", &Part::name) == common.parts.end());
   check_says(common.cause, "one run has trained further");
+}
+
+TEST_CASE("compare: jobs in other layouts or on other hosts are named before hardware is blamed") {
+  const Scratch scratch;
+  const std::string time = R"(,"time":"2026-01-01T00:00:00.000Z"})";
+  const auto start = [&](int64_t step, int64_t world, const std::string& more = "") {
+    return concat(R"({"event":"start","step":)", step, R"(,"world_size":)", world, more, time, "\n");
+  };
+  const std::string plain = R"(,"threads":1,"hosts":["x"],"keys":{})";
+  int number = 0;
+  const auto compared = [&](const std::string& jobs_a, const std::string& jobs_b, const std::string& third_loss = "3.5000000000000004") {
+    RunFiles other;
+    other.metrics = metrics_of(third_loss);
+    const std::string a = concat("a", number), b = concat("b", number);
+    ++number;
+    scratch.write(a + "/jobs.jsonl", jobs_a);
+    scratch.write(b + "/jobs.jsonl", jobs_b);
+    return compare(record(scratch, a), record(scratch, b, other), equal_checkpoints());
+  };
+  // Step 2 was trained by two ranks in B; its last job, which config.yaml describes, had one.
+  const Comparison layout = compared(start(0, 1), start(0, 1) + start(1, 2) + start(2, 1));
+  CHECK(result_of(layout, "jobs") == Result::kDifferent);
+  check_says(layout.cause, "another order of sums, as the jobs that trained step 2 differ: world_size 1 -> 2");
+  check_says(comparison_text(layout), "from step 2: world_size 1 -> 2");
+  CHECK(comparison_json(layout)["jobs"].size() == 1);
+  // The same number of ranks in another way, and other threads.
+  const Comparison keys = compared(start(0, 2, R"(,"threads":1,"hosts":["x"],"keys":{"parallel.data":"2"})"),
+                                   start(0, 2, R"(,"threads":2,"hosts":["x"],"keys":{"parallel.tensor":"2"})"));
+  check_says(keys.cause, "parallel.data 2 -> default, parallel.tensor default -> 2, threads 1 -> 2");
+  // Hosts alone.
+  const Comparison hosts = compared(start(0, 1, plain), start(0, 1, plain) + start(2, 1, R"(,"threads":1,"hosts":["y"],"keys":{})"));
+  check_says(hosts.cause, "other hosts from step 3 on, x -> y, or, if they are alike, a fault of memory or hardware");
+  // What differs only after the first difference does not explain it, nor does what only one of the runs has recorded, nor a job of another history.
+  for (const auto& [jobs_a, jobs_b] : {std::pair(start(0, 1, plain), start(0, 1, plain) + start(3, 2, plain)),
+                                       {start(0, 1), start(0, 1, plain)},
+                                       {start(0, 1), start(0, 1) + start(2, 2) + start(0, 1)},
+                                       {start(0, 1, plain), start(0, 1, plain)}}) {
+    const Comparison fault = compared(jobs_a, jobs_b);
+    CHECK(fault.cause == "nothing that is recorded differs, so a fault of memory or hardware, or a program that is not what its version says");
+  }
+  // Jobs do not count where results are equal.
+  CHECK(compared(start(0, 1), start(0, 2), "3.5").equal());
+}
+
+TEST_CASE("compare: of two sample keys that changed at different steps the earliest is named") {
+  const Scratch scratch;
+  const auto with = [](const std::string& changes) {
+    RunFiles files;
+    files.metrics = edited(metrics_of(), R"({"step":3,)", changes + R"({"step":3,)");
+    return files;
+  };
+  const auto change = [](int64_t step, const std::string& key, int64_t from, int64_t to) {
+    return concat(R"({"event":"change","step":)", step, R"(,"changes":{")", key, R"(":[)", from, ",", to, "]}}\n");
+  };
+  const std::string batch = change(2, "training.global_batch_size", 8, 16), length = change(1, "training.sequence_length", 32, 64);
+  for (const std::string& both : {batch + length, length + batch}) {
+    const Comparison all = compare(record(scratch, "a"), record(scratch, "b", with(both)), equal_checkpoints());
+    CHECK(std::ranges::find(all.parts, std::string("sample ids"), &Part::name)->detail == "from step 2: training.sequence_length");
+  }
+}
+
+TEST_CASE("compare: of two checkpoints that differ only the tensors of the first are counted") {
+  const Scratch scratch;
+  // Names, whose weights differ from step 4 on in three of them, and from step 6 on in all.
+  const std::vector<std::string> names = {"weight/a", "weight/b", "weight/c", "weight/d", "weight/e"};
+  for (const std::string run : {"a", "b"}) {
+    Checkpointer checkpointer({.directory = scratch / (run + "/checkpoints"), .session = "s1", .keep = 0, .asynchronous = false});
+    for (const int64_t step : {2, 4, 6}) {
+      CheckpointDescription about;
+      about.step = step;
+      about.model = about.layout = nlohmann::json::object();
+      std::vector<std::vector<float>> values(names.size(), std::vector<float>{1, 2, 3, 4});
+      std::vector<StateTensor> tensors;
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (run == "b" && ((step == 4 && i >= 2) || step == 6)) values[i][i % 4] = 9;
+        tensors.push_back({names[i], DType::kF32, {2, 2}, 2, {{0, 0}, {2, 2}}, values[i].data()});
+      }
+      checkpointer.save(about, tensors);
+      REQUIRE_FALSE(checkpointer.finish().value().error);
+    }
+  }
+  CheckpointComparison checkpoints = compare_checkpoints({scratch / "a", scratch / "b"});
+  REQUIRE(checkpoints.tensors.size() == 3);
+  const Comparison all = compare(record(scratch, "a"), record(scratch, "b"), checkpoints);
+  CHECK(std::ranges::find(all.parts, std::string("checkpoints"), &Part::name)->detail == "from step 4: weight/c and 2 more tensors");
+  CHECK(all.tensor->step == 4);
+  CHECK(all.tensor->elements->first == std::array<int64_t, 2>{1, 0});
 }
 
 TEST_CASE("compare: the first step and figure that differ, to the last bit") {

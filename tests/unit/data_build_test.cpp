@@ -279,6 +279,14 @@ TEST_CASE("data build refuses what is not text by the name of its format", "[dat
       {"wide", "\xff\xfet\xe9", {"byte order mark of UTF-16", "iconv -f ENCODING -t UTF-8"}},
       {"nul", std::string("text\0text", 9), {"nul: is binary: byte 4 is NUL"}},
       {"late", std::string(1'000'000, ' ') + std::string(1, '\0'), {"late: is binary: byte 1000000 is NUL"}},
+      {"wider", std::string("\0\0\xfe\xff\0\0\0t", 8), {"byte order mark of UTF-16 or UTF-32"}},
+      {"paper.pdf", "%PDF-1.7\n" + noise, {"is a PDF document, not text; extract its text first: pdftotext FILE - | trireme data build ... -"}},
+      {"model.gguf", "GGUF" + noise, {"is a GGUF file, not text"}},
+      {"array", "\x93NUMPY" + noise, {"is a NumPy array, not text"}},
+      {"archive", "7z\xbc\xaf\x27\x1c" + noise, {"is a 7z archive"}},
+      {"pointer.txt",
+       "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+       {"is a Git LFS pointer, not the file itself", "git lfs pull"}},
       {"greek", "\xca\xe1\xeb\xe7\xec\xdd\xf1\xe1", {"greek: not UTF-8: 7 of the first 8 bytes are invalid", "iconv"}},
   };
   for (const Case& one : cases) check(scratch.write(one.name, one.bytes), one.words);
@@ -295,6 +303,105 @@ TEST_CASE("data build refuses what is not text by the name of its format", "[dat
   check(scratch / "splits", {"splits: is a directory of Hugging Face datasets"});
   // A few bytes that are not UTF-8 are text: a Latin-1 letter in an English sentence.
   data_command({"build", "--output", scratch / "out", scratch.write("latin", "Naive is also written na\xefve.")});
+}
+
+TEST_CASE("what looks like JSON, a table, HTML or XML is named, and read as text only with --plain-text or as a part of a directory", "[data]") {
+  const Scratch scratch;
+  struct Case {
+    std::string name, bytes;
+    std::vector<std::string> words;
+  };
+  const std::vector<Case> cases = {
+      {"alpaca.json",
+       "[\n {\n  \"instruction\": \"Add.\",\n  \"input\": \"a } b\",\n  \"output\": \"5\"\n }\n]\n",
+       {"looks like a JSON array", "jq -c '.[]' FILE > FILE.jsonl", "texts in instruction, input, output", "--plain-text"}},
+      {"array.txt", "[{\"a\": 1}]", {"looks like a JSON array"}},
+      {"array.jsonl", "[\n{\"text\": \"a\"}]", {"looks like a JSON array", "texts in text"}},
+      {"lines",
+       "{\"body\": \"a\", \"meta\": {\"title\": \"b\"}, \"n\": 1}\n{\"body\": \"c\"}\n",
+       {"looks like JSON lines", "--field NAME", "body, meta.title"}},
+      {"notebook.ipynb", "{\n \"cells\": []\n}", {"looks like a JSON document"}},
+      {"table.csv", "text,label\n\"first, document\",1\nsecond,0\n", {"looks like a table of comma-separated values", "--field"}},
+      {"table.txt", "text,label\n\"first, document\",1\nsecond,0\n", {"looks like a table of comma-separated values"}},
+      {"quoted.txt", "id,text\n1,\"a text that goes\non\"\n", {"looks like a table of comma-separated values"}},
+      {"table.tsv", "whatever", {"looks like a table of tab-separated values"}},
+      {"tabs", "text\tlabel\r\na document\t1\r\n", {"looks like a table of tab-separated values"}},
+      {"page", "\n <!DOCTYPE html><p>text", {"looks like an HTML page"}},
+      {"page.html", "<html><p>text", {"looks like an HTML page"}},
+      {"dump.xml", "\xef\xbb\xbf<?xml version=\"1.0\"?><a>", {"looks like an XML document"}},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.name);
+    const std::string path = scratch.write("in/" + one.name, one.bytes);
+    check_throws<DataError>([&] { data_command({"build", "--output", scratch / "out", path}); }, one.words);
+    CHECK_FALSE(fs::exists(scratch / "out"));
+    if (one.name == "array.jsonl") {
+      fs::remove(path);
+      continue;
+    }
+    const std::string out = scratch / ("out-" + one.name);
+    data_command({"build", "--plain-text", "--output", out, path});
+    CHECK(TokenFile(out).tokens() == std::ssize(one.bytes));
+  }
+  // In a directory it may be source code.
+  BuildOptions options = options_for(scratch, "all", {scratch / "in"});
+  const BuildResult result = build_tokens(options);
+  CHECK(result.index.documents == static_cast<int64_t>(cases.size()) - 1);
+  CHECK(result.looks_like.size() == 7);  // the first of each kind
+  // Prose, code and lists are no tables.
+  int number = 0;
+  for (const char* text :
+       {"Hello, world\nthis, too\n", "one,two\nthree\n", "[1] a note\n", "{ braces }\n", "<p> alone", "a b\tc\nd\n", "x = [{'a': 1}]\n",
+        "first,second", "[[wiki]] text\n", "text, label\nfirst, 1\n", "#include <a>\n#include <b>\n", "\xef\xbb\xbftext\n"})
+    data_command({"build", "--output", scratch / concat("prose-", number++), scratch.write(concat("prose", number, ".txt"), text)});
+}
+
+TEST_CASE("JSON lines: fields that are there are named, paths lead to inner ones, and what is not used need not be right", "[data]") {
+  const Scratch scratch;
+  int number = 0;
+  const auto built = [&](const std::string& lines, const std::string& field = "", bool skip = false) {
+    ++number;
+    BuildOptions options = options_for(scratch, concat("out", number), {scratch.write(concat("in", number, ".jsonl"), lines)});
+    options.field = field;
+    options.skip_bad_lines = skip;
+    return build_tokens(options);
+  };
+  const auto text_of = [&](const BuildResult&) { return slurp(scratch / concat("out", number, "/tokens.bin")); };
+  check_throws<DataError>([&] { built("{\"content\": \"a\", \"id\": 1, \"meta\": {\"title\": \"b\"}}"); },
+                          {"in1.jsonl:1: \"text\" is missing; the line has texts in \"content\", \"meta.title\", which --field can name"});
+  check_throws<DataError>([&] { built("{\"id\": 1}"); }, {"\"text\" is missing; the line has no text in any other field"});
+  check_throws<DataError>([&] { built("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}"); },
+                          {"the line has lists in \"messages\": write the parts"});
+  check_throws<DataError>([&] { built("{\"data\": {\"text\": \"a\"}}", "data"); }, {"\"data\" is an object; expected a string"});
+  CHECK(built("{\"data\": {\"text\": \"abc\"}}", "data.text").index.tokens == 3);
+  CHECK(built("{\"data.text\": \"abcd\"}", "data.text").index.tokens == 4);
+  CHECK(built("{\"data\": [{\"text\": \"no\"}], \"text\": \"abcde\"}").index.tokens == 5);  // a list has no path
+  check_throws<DataError>([&] { built("{\"data.text\": \"a\", \"data\": {\"text\": \"b\"}}", "data.text"); }, {"duplicate key"});
+  // Python writes NaN and halves of surrogate pairs; keys that are not read may occur twice.
+  for (const char* line :
+       {R"({"text": "abc", "score": NaN})", R"({"score": -Infinity, "text": "abc", "b": [Infinity, NaN]})", R"({"id": 1, "text": "abc", "id": 2})",
+        R"({"text": "abc", "note": "half \ud83d here"})", R"({"note": "half \udc00", "text": "abc", "x": NaN})"}) {
+    CAPTURE(line);
+    CHECK(built(line).index.tokens == 3);
+  }
+  CHECK(built(R"({"text": "NaN \"Infinity\" \\", "score": NaN})").index.tokens == 16);
+  CHECK(built(R"({"text": "\ud83d\ude00", "score": NaN})").index.tokens == 4);  // a whole pair is a character
+  check_throws<DataError>([&] { built(R"({"text": "half a pair \ud83d here"})"); }, {"\"text\" has half of a surrogate pair"});
+  check_throws<DataError>([&] { built(R"({"text": "half \ude00\ud83d here"})"); }, {"\"text\" has half of a surrogate pair"});
+  check_throws<DataError>([&] { built(R"({"text": NaN})"); }, {"\"text\" is null; expected a string"});
+  check_throws<DataError>([&] { built(R"({"text": "a", "b": nope})"); }, {"not valid JSON"});
+  // Bad lines are skipped on request, counted over the pieces, and the first is named.
+  std::string lines;
+  for (int i = 0; i < 30'000; ++i) lines += i % 1000 == 7 ? "{\"text\": 5}\n" : "{\"text\": \"good\"}\n";
+  const BuildResult result = built(lines, "", true);
+  CHECK(result.skipped_lines == 30);
+  CHECK_THAT(result.first_skipped, Catch::Matchers::EndsWith(":8: \"text\" is 5; expected a string"));
+  CHECK(result.index.documents == 30'000 - 30);
+  CHECK(text_of(result).size() == 4 * (30'000 - 30));
+  check_throws<DataError>([&] { built("{\"text\": 5}\nnope\n", "", true); }, {"--skip-bad-lines: every line was skipped; ", ":1: \"text\" is 5"});
+  // Other data are not the same build.
+  BuildOptions again = options_for(scratch, concat("out", number - 1), {scratch / concat("in", number - 1, ".jsonl")});
+  CHECK_THROWS_AS(build_tokens(again), DataError);
 }
 
 TEST_CASE("a bad JSON line is reported with file and line", "[data]") {

@@ -119,6 +119,12 @@ DatasetOptions options(int64_t length, int64_t vocab, bool document_mask = false
   return {length, vocab, "bytes-v1", document_mask, std::move(weights)};
 }
 
+/// Complete data: the last sequence may be short.
+DatasetOptions whole(DatasetOptions how) {
+  how.whole = true;
+  return how;
+}
+
 struct Sample {
   Ids tokens, targets;
   std::vector<int64_t> segments;
@@ -211,6 +217,52 @@ TEST_CASE("samples cover the stream of all sources, each target once", "[data]")
   CHECK_NOTHROW(TokenDataset(paths, options(5, 257)));
 }
 
+TEST_CASE("complete data are complete: a set that is shorter than a sequence, and one of two tokens", "[data]") {
+  const TemporaryDirectory scratch;
+  const std::string few = scratch.path / "few", two = scratch.path / "two", one = scratch.path / "one";
+  write_directory(few, 256, {{5, 6, 7}, {8, 9}});
+  write_directory(two, 256, {{5, 6}});
+  write_directory(one, 256, {{5}});
+  CHECK(read_all({few}, whole(options(8, 256))) == std::vector<Sample>{{{5, 6, 7, 8, 0, 0, 0, 0}, {6, 7, 8, 9, -1, -1, -1, -1}, {8}}});
+  CHECK(read_all({few}, whole(options(8, 256, true))) == std::vector<Sample>{{{5, 6, 7, 8, 0, 0, 0, 0}, {6, 7, -1, 9, -1, -1, -1, -1}, {3, 1, 4}}});
+  CHECK(read_all({few}, whole(options(4, 256))) == read_all({few}, options(4, 256)));  // nothing is left over
+  CHECK(read_all({two}, whole(options(3, 256))) == std::vector<Sample>{{{5, 0, 0}, {6, -1, -1}, {3}}});
+  check_throws<DataError>([&] { TokenDataset({one}, whole(options(3, 256))); }, {"1 token, but one sequence of 1 token and its last target needs 2"});
+  CHECK(TokenDataset({few, two}, whole(options(4, 256))).positions(100) == 6);
+}
+
+TEST_CASE("token files without a header: ids of another width, text and files of PyTorch are noticed", "[data]") {
+  const TemporaryDirectory scratch;
+  const auto suspicion = [&](const std::string& bytes) {
+    write(scratch.path / "ids.bin", bytes);
+    return TokenSource(scratch.path / "ids.bin").suspicion();
+  };
+  for (const int32_t vocab : {256, 50257, 128256}) {
+    for (const size_t count : {16, 1000, 20'000}) {
+      CAPTURE(vocab, count);
+      Ids ids;
+      for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(draw("id", i) % static_cast<uint64_t>(vocab)));
+      if (vocab <= 65536) CHECK(suspicion(packed<uint16_t>(ids)).empty());
+      CHECK(suspicion(packed<uint32_t>(ids)).find(concat("are these ", count, " ids of 4 bytes?")) != std::string::npos);
+      CHECK(suspicion(packed<int64_t>(ids)).find(concat("are these ", count, " ids of 8 bytes?")) != std::string::npos);
+      Ids padded = ids;
+      padded.resize(3 * count, 0);  // a tail of zeros is padding
+      if (vocab <= 65536) CHECK(suspicion(packed<uint16_t>(padded)).empty());
+    }
+  }
+  CHECK(suspicion(packed<uint16_t>(Ids(1000, 0))).empty());
+  CHECK(suspicion(packed<uint16_t>({1, 0, 2, 0})).empty());  // too few to judge
+  std::string text;
+  while (text.size() < 5000) text += "A line of prose, as it is.\n";
+  CHECK(suspicion(text).find("its bytes look like text") != std::string::npos);
+  write(scratch.path / "pytorch_model.bin", "PK\x03\x04 and so on");
+  check_throws<DataError>([&] { TokenSource(scratch.path / "pytorch_model.bin"); }, {"pytorch_model.bin: is a file of PyTorch, a pickle"});
+  write(scratch.path / "text.txt", text);
+  check_throws<DataError>([&] { TokenSource(scratch.path / "text.txt"); }, {"text becomes one with `trireme data build`"});
+  write(scratch.path / "pointer.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 10\n");
+  check_throws<DataError>([&] { TokenSource(scratch.path / "pointer.bin"); }, {"pointer.bin: is a Git LFS pointer"});
+}
+
 TEST_CASE("document mask and prompts: segments and targets, token by token", "[data]") {
   const TemporaryDirectory scratch;
   std::vector<Documents> parts = {some_documents(30, 256), some_documents(17, 200), {{5}}, some_documents(40, 256)};
@@ -235,14 +287,27 @@ TEST_CASE("document mask and prompts: segments and targets, token by token", "[d
     paths.push_back(scratch.path / std::to_string(p));
     write_directory(paths.back(), 256, parts[p], p == 1 ? std::vector<int64_t>{} : prompts);  // one source is not instruction data
   }
-  for (const bool apart : {false, true})
+  for (const auto& [apart, complete] : {std::pair(false, false), {true, false}, {false, true}, {true, true}})
     for (const int64_t length : {1, 3, 8, 29, 200}) {
-      CAPTURE(apart, length);
-      const TokenDataset dataset(paths, options(length, 256, apart));
+      CAPTURE(apart, complete, length);
+      const TokenDataset dataset(paths, complete ? whole(options(length, 256, apart)) : options(length, 256, apart));
       REQUIRE(dataset.sequences() > 1);
+      const int64_t targets = std::ssize(stream) - 1;
+      REQUIRE(dataset.sequences() == (complete ? (targets + length - 1) / length : targets / length));
+      CHECK(dataset.positions(dataset.sequences()) == (complete ? targets : dataset.sequences() * length));
+      CHECK(dataset.positions(1) == length);
       for (int64_t s = 0; s < dataset.sequences(); ++s) {
         Sample expected;
+        const int64_t filled = std::min(length, targets - s * length);
+        CHECK(dataset.padding(s) == length - filled);
         for (int64_t t = 0; t < length; ++t) {
+          if (t >= filled) {
+            expected.tokens.push_back(0);
+            expected.targets.push_back(-1);
+            if (t == filled && apart) expected.segments.push_back(0);
+            ++expected.segments.back();
+            continue;
+          }
           const auto here = static_cast<size_t>(s * length + t), next = here + 1;
           expected.tokens.push_back(stream[here]);
           expected.targets.push_back(prompt[next] || (apart && document[next] != document[here]) ? -1 : stream[next]);

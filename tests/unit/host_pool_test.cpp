@@ -17,6 +17,35 @@ std::string names(const std::optional<Placement>& placement) {
 
 }  // namespace
 
+TEST_CASE("host pool: lines that mpirun would refuse or misread are named by number", "[job]") {
+  const auto open_mpi = [](const std::string& text) { return problem_in_hosts(text, HostfileForm::kOpenMpi); };
+  const auto hydra = [](const std::string& text) { return problem_in_hosts(text, HostfileForm::kHydra); };
+  for (const char* good : {"a\nb\n", "# c\n\n a slots=2 # d\n", "a slots = 2 max_slots=4\n", "user@a slots=1\n", "10.0.0.1 slots=0\n", "fe80::1\n",
+                           "a username=me\n", ""}) {
+    CAPTURE(good);
+    CHECK(open_mpi(good).empty());
+  }
+  for (const auto& [bad, words] : std::vector<std::pair<std::string, std::string>>{
+           {"localhost slots=2\r\n", "1: the line ends in a carriage return"},
+           {"a\n\nlocalhost:2\n", "3: localhost:2: is the form of MPICH; Open MPI's is localhost slots=2"},
+           {"# c\na slots=-1\n", "2: slots=-1: is not a number of ranks"},
+           {"a slots=two\n", "1: slots=two: is not a number of ranks"},
+           {"a slots=2x\n", "1: slots=2x: is not"},
+           {"a slots\n", "1: slots: has no value; allowed slots=N"},
+           {"a slot=2\n", "1: slot=2: unknown option of a host; allowed slots=N"},
+           {"a 2\n", "1: 2: unknown option"},
+           {"slots=2\n", "1: slots=2: the line does not begin with a host"},
+           {"\xef\xbb\xbfn1\n", "1: the file begins with a byte order mark"}}) {
+    CAPTURE(bad);
+    CHECK_THAT(open_mpi(bad), Catch::Matchers::StartsWith(words));
+  }
+  CHECK(hydra("a:2\nb\n").empty());
+  CHECK(hydra("a slots=2\n") == "1: a slots=2: is the form of Open MPI; MPICH's is a:N");
+  CHECK_THAT(hydra("a:two\n"), Catch::Matchers::StartsWith("1: a:two: has no number of ranks"));
+  CHECK(line_of_host("# c\na slots=2\n\nb\n", "b") == 4);
+  CHECK(line_of_host("a\n", "b") == 0);
+}
+
 TEST_CASE("hosts file: names and slots in the forms of Open MPI and Hydra", "[launcher]") {
   const std::vector<Host> hosts = parse_hosts(
       "# cluster\n n1 slots=4 max_slots=8  # first rack\r\n\nn2 max_slots=8 slots = 2\nn3:6\nfe80::1 slots=1\nn1 slots=1\nn4\nn5 max_slots=3\n");

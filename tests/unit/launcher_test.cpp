@@ -592,6 +592,26 @@ TEST_CASE("launcher: job directories are not removed while being created", "[lau
   for (const pid_t process : processes) CHECK(code_of(process) == 0);
 }
 
+TEST_CASE("launcher: shared memory that would not fit is below TMPDIR, and a note says so", "[launcher]") {
+  constexpr const char* kPlace = "OMPI_MCA_btl_vader_backing_directory";
+  const ScopedVariable unset(kPlace, nullptr), session("OMPI_MCA_orte_tmpdir_base", nullptr), temporary("TMPDIR", "/var/tmp");
+  const auto place = [] { return fs::path(std::getenv(kPlace)).parent_path(); };
+  {
+    const JobDirectory fits(read_launch_environment(), true, 1);
+    CHECK(place() == "/dev/shm");
+    CHECK(fits.note().empty());
+  }
+  {
+    const JobDirectory too_many(read_launch_environment(), true, 1 << 30);  // more than any host has memory for
+    CHECK(place() == "/var/tmp");
+    CHECK(fs::exists(std::getenv(kPlace)));
+    CHECK_THAT(too_many.note(),
+               Catch::Matchers::StartsWith("note: /dev/shm has ") && Catch::Matchers::Contains("of 1073741824 ranks may take 5368709120 MiB"));
+    CHECK(fs::equivalent(fs::path(std::getenv("OMPI_MCA_orte_tmpdir_base")).parent_path(), "/dev/shm"));  // for which there is room
+  }
+  CHECK(std::getenv(kPlace) == nullptr);
+}
+
 TEST_CASE("launcher: a rank survives if its parent is process 1 of a container", "[launcher]") {
   const auto rank = [] {
     if (::getppid() != 1) return 76;

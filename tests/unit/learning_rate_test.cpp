@@ -1,4 +1,5 @@
 // Learning-rate schedules against hand-computed values.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/core/check.h"
@@ -83,6 +84,41 @@ TEST_CASE("learning rate: scales with the global batch relative to the reference
   CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.02).epsilon(1e-14));
   optimizer.reference_batch_size.reset();
   CHECK_THROWS_AS(learning_rate(schedule, optimizer, 128, 10, 10), InternalError);
+}
+
+TEST_CASE("learning rate: no step of a run has the rate 0 unless final_learning_rate says so", "[learning_rate]") {
+  const auto rates = [](const ScheduleConfig& schedule, int64_t steps) {
+    std::vector<double> all;
+    for (int64_t step = 1; step <= steps; ++step) all.push_back(learning_rate(schedule, optimizer_with(1), 8, step, steps));
+    return all;
+  };
+  for (const LearningRateSchedule name :
+       {LearningRateSchedule::kConstant, LearningRateSchedule::kLinear, LearningRateSchedule::kCosine, LearningRateSchedule::kWsd})
+    for (const int64_t warmup : {0, 1, 2, 7, 50})
+      for (const Auto<int64_t>& decay : {Auto<int64_t>(), Auto<int64_t>(1), Auto<int64_t>(3)})
+        for (const int64_t steps : {1, 2, 3, 7, 8, 100, 100000}) {
+          INFO(name_of(name) << ", warmup " << warmup << ", " << steps << " steps");
+          ScheduleConfig schedule{.name = name, .warmup_steps = warmup, .final_learning_rate = {}, .decay_steps = decay};
+          const std::vector<double> unset = rates(schedule, steps);
+          CHECK(std::ranges::all_of(unset, [](double rate) { return rate > 0; }));
+          if (steps > 1 && steps > warmup + 1 && name != LearningRateSchedule::kConstant) CHECK(unset.back() < *(unset.end() - 2));
+          // In words 0 is 0, and every step before the last is the same.
+          schedule.final_learning_rate = 0;
+          const std::vector<double> zero = rates(schedule, steps);
+          CHECK(std::equal(zero.begin(), zero.end() - 1, unset.begin()));
+          if (steps > warmup && name != LearningRateSchedule::kConstant) CHECK(zero.back() == 0);
+        }
+  // One step of a decay that would end one step later: half of the way.
+  for (const LearningRateSchedule name : {LearningRateSchedule::kLinear, LearningRateSchedule::kCosine, LearningRateSchedule::kWsd}) {
+    const ScheduleConfig one{.name = name, .warmup_steps = 0, .final_learning_rate = {}, .decay_steps = {}};
+    CHECK(rates(one, 1).front() == Approx(0.5).epsilon(1e-14));
+    ScheduleConfig warm = one;
+    warm.warmup_steps = 1;
+    CHECK(rates(warm, 2).front() == 1);
+    CHECK(rates(warm, 2).back() == Approx(0.5).epsilon(1e-14));
+  }
+  CHECK(rates({.name = LearningRateSchedule::kLinear, .warmup_steps = 0, .final_learning_rate = {}, .decay_steps = {}}, 9).back() ==
+        Approx(0.1).epsilon(1e-14));
 }
 
 TEST_CASE("learning rate: a run of fewer than ten steps decays in its last step", "[learning_rate]") {

@@ -92,7 +92,7 @@ TEST_CASE("resume: changed keys are listed one by one, the saved value first") {
         "  now:        training.optimizer.learning_rate: 0.25\n"
         "  checkpoint: training.schedule.name: wsd\n"
         "  now:        training.schedule.name: linear\n"
-        "  checkpoint: training.schedule.final_learning_rate: 0\n"
+        "  checkpoint: training.schedule.final_learning_rate: auto\n"
         "  now:        training.schedule.final_learning_rate: 0.125\n"
         "  checkpoint: data.train: []\n"
         "  now:        data.train: [\"a b\", c]\n");

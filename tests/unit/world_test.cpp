@@ -132,3 +132,20 @@ TEST_CASE("world: N worlds of size 1 instead of one world of size N are refused 
   // Inside an allocation mpirun counts the ranks, not Slurm.
   CHECK_NOTHROW(check_srun_tasks({.starter = Starter::kMpirun, .step_tasks = 4}, 1));
 }
+
+TEST_CASE("launch environment: processes of torchrun and leftovers of mpirun are refused, lone variables noted") {
+  LaunchEnvironment shell;
+  CHECK_NOTHROW(check_starter(shell));
+  LaunchEnvironment torch = read_with({{"RANK", "1"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"TORCHELASTIC_RUN_ID", "7"}});
+  CHECK(torch.torch_world == 2);
+  CHECK_THROWS_WITH(check_starter(torch), Catch::Matchers::StartsWith("RANK, LOCAL_RANK, WORLD_SIZE=2 and MASTER_ADDR are set, as by torchrun"));
+  torch.torch_elastic = false;
+  CHECK_NOTHROW(check_starter(torch));  // a note
+  torch.torch_world = 1;
+  torch.torch_elastic = true;
+  CHECK_NOTHROW(check_starter(torch));
+  LaunchEnvironment rank = read_with({{"OMPI_COMM_WORLD_SIZE", "2"}, {"RANK", "1"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
+  CHECK_THROWS_WITH(check_starter(rank), Catch::Matchers::Contains("mpirun has not started this process"));
+  CHECK_NOTHROW(check_starter(read_with({{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_SERVER_URI21", "x"}, {"TORCHELASTIC_RUN_ID", "7"}})));
+  CHECK_FALSE(read_with({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).torch_world);
+}

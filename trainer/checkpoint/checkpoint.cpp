@@ -33,6 +33,20 @@ std::string reason_of(const std::exception_ptr& failure) {
   }
 }
 
+struct NotFiniteState : DataError {
+  using DataError::DataError;
+};
+
+bool is_not_finite(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const NotFiniteState&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 /// This rank's part of one save.
@@ -114,6 +128,7 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
       const std::string reason = reason_of(std::current_exception());
       clean_up(part, reason);
       report.error = reason;
+      report.not_finite = is_not_finite(std::current_exception());
     } catch (...) {
       report.error = "out of memory";  // short enough for the small-string buffer
     }
@@ -176,6 +191,8 @@ Contents Checkpointer::gather_parts(const Part& part) const {
 
 int64_t Checkpointer::publish(const Part& part) const {
   Manifest manifest{part.description, gather_parts(part)};
+  if (const NonFinite found = recorded_non_finite(manifest.contents.tensors); options_.only_finite && !found.empty())
+    throw NotFiniteState(concat("the state is not finite: ", to_string(found)));
   check_tiling(manifest.contents.tensors, part.directory.string());
   for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (part_name(rank) + ".json"));
   write_tokenizer(options_.tokenizer, part.directory, manifest.contents);

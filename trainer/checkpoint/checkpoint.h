@@ -44,6 +44,7 @@ struct CheckpointOptions {
   std::map<std::string, std::string> tokenizer = {};  ///< rank 0: contents of the files of CheckpointDescription::tokenizer, by name
   int64_t keep_best = 0;
   std::optional<int64_t> keep_every = {};
+  bool only_finite = false;  ///< a state with an infinite or NaN element is not published: nothing could be trained from it
   /// With security.audit: the manifest has the SHA-256 of every file. The same on all ranks.
   bool audited = false;
   /// With security.audit, called on rank 0 with the manifest's text before the checkpoint is published: makes the record of the checkpoint durable and
@@ -60,6 +61,7 @@ struct SaveReport {
   double stall_seconds = 0;          ///< time that save() blocked its caller: waiting for the previous save, and copying
   double write_seconds = 0;          ///< until this rank's part was on disk; on rank 0, until the checkpoint was published
   std::optional<std::string> error;  ///< why it failed; older checkpoints remain valid
+  bool not_finite = false;           ///< it failed because the state is not finite; known on rank 0
 };
 
 /// Removes unpublished leftovers of dead jobs in <run.directory>/checkpoints, and restores a checkpoint whose replacement was interrupted. Call after

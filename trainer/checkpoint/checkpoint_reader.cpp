@@ -11,10 +11,19 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/foreign_files.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
+
+/// What a folder without a manifest is that other programs have made, if it is known.
+static std::string foreign_advice(const fs::path& folder) {
+  std::error_code ignored;
+  if (const std::string what = foreign_folder(folder); !what.empty()) return "; it " + what;
+  if (fs::exists(folder / "config.json", ignored)) return "; it is a Hugging Face folder, of which `trireme checkpoint import` makes a checkpoint";
+  return "";
+}
 
 CheckpointReader::CheckpointReader(const fs::path& directory, Absent absent)
     : directory_(directory.has_filename() ? directory : directory.parent_path()) {
@@ -25,7 +34,7 @@ CheckpointReader::CheckpointReader(const fs::path& directory, Absent absent)
   if (!fs::is_directory(directory_, error)) throw MissingFileError(concat("checkpoint ", directory.string(), " does not exist"));
   const fs::path path = directory_ / kManifestName;
   if (!fs::exists(fs::symlink_status(path, error)))
-    throw DataError(concat("checkpoint ", directory_.string(), " is incomplete: ", kManifestName, " is missing"));
+    throw DataError(concat("checkpoint ", directory_.string(), " is incomplete: ", kManifestName, " is missing", foreign_advice(directory_)));
   manifest_ = parse_manifest(read_text(path, kMaxManifestBytes, Links::kRefuse), path.string());
   for (const auto& [name, expected] : files()) {
     const std::string shard = (directory_ / name).string();
@@ -160,9 +169,9 @@ NonFinite CheckpointReader::verify_digests(const std::function<void(int64_t byte
   return found;
 }
 
-NonFinite CheckpointReader::recorded_non_finite() const {
+NonFinite recorded_non_finite(const std::map<std::string, StoredTensor>& tensors) {
   NonFinite found;
-  for (const auto& [name, tensor] : tensors())
+  for (const auto& [name, tensor] : tensors)
     for (const StoredBox& box : tensor.boxes)
       if (box.non_finite > 0) found[name] += box.non_finite;
   return found;
@@ -180,6 +189,7 @@ fs::path checkpoint_at(const fs::path& directory) {
   if (status.type() == fs::file_type::not_found)
     throw MissingFileError(concat(directory.string(), ": does not exist; expected a checkpoint or a run directory"));
   if (status.type() == fs::file_type::none) throw IoError(concat(directory.string(), ": ", error.message()));
+  if (const std::string what = foreign_file(directory); !what.empty()) throw DataError(concat(directory.string(), ": ", what));
   if (!fs::is_directory(status)) throw DataError(concat(directory.string(), ": not a directory; expected a checkpoint or a run directory"));
   if (fs::exists(fs::symlink_status(directory / kManifestName, error)) || !fs::is_directory(directory / "checkpoints", error)) return directory;
   const std::vector<fs::path> checkpoints = checkpoints_of(directory);

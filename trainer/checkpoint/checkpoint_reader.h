@@ -20,6 +20,9 @@ namespace trireme {
 /// Whether files of a checkpoint may be missing when it is opened.
 enum class Absent : uint8_t { kRefused, kAllowed };
 
+/// The counts of non-finite elements that the boxes of `tensors` have recorded.
+NonFinite recorded_non_finite(const std::map<std::string, StoredTensor>& tensors);
+
 /// A complete checkpoint. Nothing is used unchecked: the manifest's digest is verified when the checkpoint is opened, a file's header at first use of
 /// the file, a box's data at first read. Files must be regular files in the directory, not links; the directory itself may be given as a link
 /// (`latest`), which is followed once. Not thread-safe: one per rank.
@@ -50,7 +53,7 @@ class CheckpointReader {
   /// each tensor that has any. Errors: DataError naming the first damaged file, and the tensor if its data are damaged.
   NonFinite verify_digests(const std::function<void(int64_t bytes)>& progress = [](int64_t) {});
   /// The counts recorded in the manifest, without reading data; empty for checkpoints from before manifests had them.
-  NonFinite recorded_non_finite() const;
+  NonFinite recorded_non_finite() const { return trireme::recorded_non_finite(tensors()); }
   /// An error message if the directory is named after a different step than the manifest's; empty if they agree or the name is not that of a step.
   std::string name_mismatch() const;
 

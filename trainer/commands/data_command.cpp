@@ -11,6 +11,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/commands/data_inspect.h"
 #include "trainer/data/build/build.h"
+#include "trainer/files/printable.h"
 #include "trainer/job/stop_signals.h"
 
 namespace trireme {
@@ -25,9 +26,13 @@ void build(BuildOptions options) {
   const TokenIndex& index = result.index;
   std::cerr << options.output << ": " << counted(index.tokens, "token") << " in " << counted(index.documents, "document") << ", tokenizer "
             << index.tokenizer;
+  if (result.skipped_lines > 0)
+    std::cerr << "; skipped " << counted(result.skipped_lines, "bad line") << ", the first: " << printable(result.first_skipped);
   if (result.empty_documents > 0) std::cerr << "; skipped " << counted(result.empty_documents, "empty document");
   std::cerr << "; " << std::fixed << std::setprecision(1) << static_cast<double>(result.bytes) / 1e6 << " MB of text in " << seconds << " s"
             << std::defaultfloat << (result.written ? "" : "; identical tokens already exist, nothing changed") << '\n';
+  for (const std::string& look : result.looks_like)
+    std::cerr << "warning: " << printable(look) << ", and was read as text, as a part of a directory; name it alone to learn how it could be read\n";
 }
 
 void add_build(CLI::App& data, int& exit_code) {
@@ -49,7 +54,9 @@ void add_build(CLI::App& data, int& exit_code) {
   command->add_option("--output", options->output, "Token directory to create")->required()->type_name("DIR");
   const CLI::Validator named([](std::string& name) { return name.empty() ? "must name a field" : ""; }, "", "named");
   CLI::Option* field =
-      command->add_option("--field", options->field, "JSON lines: field that contains the text; default for *.jsonl and *.ndjson: \"text\"")
+      command
+          ->add_option("--field", options->field,
+                       "JSON lines: field that contains the text, or the path to it: data.text; default for *.jsonl and *.ndjson: \"text\"")
           ->check(named)
           ->type_name("NAME");
   CLI::Option* prompt =
@@ -70,6 +77,9 @@ void add_build(CLI::App& data, int& exit_code) {
       ->capture_default_str()
       ->type_name("TEXT")
       ->needs(prompt);
+  command->add_flag("--skip-bad-lines", options->skip_bad_lines,
+                    "JSON lines: leave out lines that cannot be read or lack the field, and say how many and why the first");
+  command->add_flag("--plain-text", options->plain_text, "Read files as text that look like JSON, tables, HTML or XML");
   CLI::Option* end = command->add_flag_callback(
       "--end-of-text", [options] { options->end_of_text = true; },
       "End each document with the tokenizer's end-of-text token; default: if the tokenizer has one");

@@ -14,6 +14,7 @@
 #include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/data/token_source.h"
+#include "trainer/files/printable.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -115,6 +116,7 @@ nlohmann::ordered_json to_json(const TokenSource& source, const std::optional<To
 
 void inspect_tokens(const InspectOptions& options) {
   const TokenSource source(options.path);
+  if (const std::string doubt = source.suspicion(); !doubt.empty()) std::cerr << "warning: " << printable(doubt) << '\n';
   std::error_code ignored;
   std::optional<TokenIndex> index;
   if (std::filesystem::is_directory(options.path, ignored)) {

@@ -9,6 +9,7 @@
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
+#include "trainer/files/printable.h"
 #include "trainer/job/world.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/run/run_data.h"
@@ -57,6 +58,17 @@ std::optional<int64_t> target_bytes(const Dataset& data, int64_t sequence_length
   return bytes;
 }
 
+/// The configuration of an evaluation: CONFIG as it is, because every key of it may decide the loss, for the weights of `source` on one rank. What
+/// protects and distributes training (`parallel`, `resilience`, `security`) has no part in it, as the checkpoint may have any layout.
+Config evaluation_config(const Config& configured, const Config& source) {
+  Config config = configured;
+  config.model = source.model;
+  config.parallel = source.parallel;
+  config.resilience = source.resilience;
+  config.security = source.security;
+  return config;
+}
+
 struct Figures {
   Trainer::Evaluation evaluation;
   std::optional<int64_t> bytes = 0;
@@ -97,10 +109,10 @@ void evaluate(const EvalArguments& arguments, const LaunchEnvironment& environme
   const Tokenizer tokenizer = Tokenizer::open(config.data.tokenizer);
   check_same_tokenizer(tokenizer, model.tokenizer());
   const std::vector<ValidationSet> sets = open_validation(config);
+  for (const ValidationSet& set : sets)
+    for (const std::string& doubt : set.data.suspicions()) std::cerr << "warning: " << printable(doubt) << '\n';
   const std::vector<int32_t> token_bytes = tokenizer.token_bytes();
-  model.config().run.device = config.run.device;
-  model.config().kernels = config.kernels;
-  model.config().training = config.training;
+  model.config() = evaluation_config(config, model.config());
   Trainer& trainer = model.load(single_process_place(environment));
   Figures all;
   nlohmann::ordered_json by_name;

@@ -48,13 +48,17 @@ int64_t check_inputs(const std::vector<std::string>& files) {
   return known ? bytes : 0;
 }
 
-/// Refuses JSON lines, whose field names would be read as text.
-void check_plain_text(const std::vector<std::string>& files) {
+/// Refuses JSON lines, whose field names would be read as text, and unless `plain_text` what looks like other records.
+void check_plain_text(const std::vector<std::string>& files, bool plain_text) {
   for (const std::string& path : files)
     if (has_json_lines(path))
       throw DataError(
           concat(path, ": contains JSON lines, not text; trireme data build encodes their \"text\" fields, and jq -r .text FILE extracts them"));
+  for (const std::string& path : files)
+    if (std::error_code ignored; !plain_text && path != "-" && fs::is_regular_file(path, ignored)) check_look_of_file(path);
 }
+
+constexpr const char* kPlainTextDoc = "Read files as text that look like JSON, tables, HTML or XML";
 
 // ---- train ----
 
@@ -64,6 +68,7 @@ struct TrainOptions {
   std::string pattern = "llama3";
   std::vector<std::string> special = {"<|endoftext|>"};
   int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  bool plain_text = false;
   std::vector<std::string> files;
 };
 
@@ -106,7 +111,7 @@ void train(const TrainOptions& options) {
   check_output(options.output);
   train_byte_pairs({}, options.vocab_size, options.special);  // without text: checks the options before reading the text
   const int64_t bytes = check_inputs(options.files);
-  check_plain_text(options.files);
+  check_plain_text(options.files, options.plain_text);
   const NamedPattern& pattern = pattern_of(options.pattern);  // CLI11 has checked the name
   PieceCounts pieces;
   {
@@ -130,14 +135,14 @@ void train(const TrainOptions& options) {
 
 struct EncodeOptions {
   std::string tokenizer;
-  bool json = false;
+  bool json = false, plain_text = false;
   std::vector<std::string> files = {"-"};
 };
 
 void encode(const EncodeOptions& options) {
   Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
   check_inputs(options.files);
-  check_plain_text(options.files);
+  check_plain_text(options.files, options.plain_text);
   const char* const separator = options.json ? "," : " ";
   std::vector<int32_t> tokens;
   for (const std::string& file : options.files) {
@@ -145,6 +150,7 @@ void encode(const EncodeOptions& options) {
     TextChunkReader stretches(file, [&](std::string_view text) { return tokenizer.cut(text, first_stretch); });
     if (options.json) std::cout << '[';
     for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) {
+      if (first_stretch) check_magic(text, file == "-" ? "standard input" : file, "tokenizer encode");
       tokens.clear();
       tokenizer.encode(text, tokens, std::exchange(first_stretch, false));
       for (const int32_t token : tokens) std::cout << (std::exchange(first_token, false) ? "" : separator) << token;
@@ -235,6 +241,7 @@ void add_train(CLI::App& tokenizer, int& exit_code) {
   command->add_option("--threads", options->threads, "Number of threads that read text")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
       ->capture_default_str();
+  command->add_flag("--plain-text", options->plain_text, kPlainTextDoc);
   command->add_option("files", options->files, "Text files; - for standard input")->required()->type_name("FILE");
   command->callback([options, &exit_code] {
     train(*options);
@@ -255,6 +262,7 @@ void add_tokenizer_command(CLI::App& app, int& exit_code) {
   CLI::App* encode_command = tokenizer->add_subcommand("encode", "Print the token ids of each file, one line per file");
   encode_command->add_option("--tokenizer", encode_options->tokenizer, kSpec)->required()->type_name("SPEC");
   encode_command->add_flag("--json", encode_options->json, "Print each line as a JSON list");
+  encode_command->add_flag("--plain-text", encode_options->plain_text, kPlainTextDoc);
   encode_command->add_option("files", encode_options->files, "Text files; - for standard input (default)")->type_name("FILE");
   encode_command->callback([encode_options, &exit_code] {
     encode(*encode_options);

@@ -129,6 +129,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
     throw ConfigError("--change: --resume never resumes nothing; allowed with --resume auto or a directory");
   std::optional<LoadedConfig> loaded;
   std::optional<federation::Role> role;
+  check_starter(environment);
   if (!environment.is_rank()) {
     loaded = load_role(arguments, role);
     const Config config = resolve(*loaded);
@@ -142,6 +143,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
+      if (arguments.hosts && !environment.slurm_job && !is_elastic(config.resilience)) check_addresses(*arguments.hosts);
       const bool in_pbs = !arguments.hosts && submit::pbs_hosts(environment).has_value();
       const bool one_host = !in_pbs && (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1 &&
                             !(arguments.hosts && is_elastic(config.resilience));  // whose hosts file may list others later

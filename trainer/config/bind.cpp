@@ -1,4 +1,5 @@
 #include "trainer/config/bind.h"
+#include "trainer/config/foreign_keys.h"
 
 #include <algorithm>
 #include <charconv>
@@ -84,8 +85,8 @@ std::optional<int64_t> parse_integer(const std::string& text, std::string& rule,
 
 class Binder {
  public:
-  Binder(const YamlNode& root, Sources& sources, Violations& violations, const FieldTable& known)
-      : section_(&root), sources_(sources), violations_(violations), known_(known) {}
+  Binder(const YamlNode& root, Sources& sources, Violations& violations, const FieldTable& known, bool is_run)
+      : section_(&root), sources_(sources), violations_(violations), known_(known), is_run_(is_run) {}
 
   template <class T>
   void operator()(const Field& field, T& target) {
@@ -292,6 +293,9 @@ class Binder {
   /// Suggests the nearest key of the same section, otherwise the nearest key of any section.
   std::string suggestion(const std::string& key) const {
     if (violations_.full()) return "";
+    if (is_run_) {
+      if (const std::string foreign = foreign_suggestion(prefix_ + key); !foreign.empty()) return foreign;
+    }
     std::vector<std::string> paths;
     for (const FieldRow& row : known_.fields) paths.push_back(row.path);
     for (const SectionRow& row : known_.sections) paths.push_back(row.path);
@@ -309,6 +313,7 @@ class Binder {
   Sources& sources_;
   Violations& violations_;
   const FieldTable& known_;
+  const bool is_run_;  ///< the configuration of a run, of which other programs have their own
   std::string prefix_;
   std::string path_;
 };
@@ -319,7 +324,7 @@ void bind_root(const YamlNode& tree, const char* what, Root& config, Sources& so
   const YamlNode& root = tree.kind == YamlNode::Kind::kRefused || tree.kind == YamlNode::Kind::kNull ? kEmpty : tree;
   require_sections(root, what, sources, violations);
   const FieldTable known = table_of(config);
-  Binder binder(root, sources, violations, known);
+  Binder binder(root, sources, violations, known, std::is_same_v<Root, Config>);
   visit(binder, config);
   binder.refuse_unknown();
 }
@@ -351,6 +356,7 @@ std::optional<double> decimal_number(const std::string& text) {
 }
 
 std::string key_suggestion(const std::string& key) {
+  if (const std::string foreign = foreign_suggestion(key); !foreign.empty()) return foreign;
   std::vector<std::string> paths;
   for (const FieldRow& row : table_of(Config{}).fields) paths.push_back(row.path);
   // A key without its sections is as good as the whole path.

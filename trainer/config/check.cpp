@@ -255,7 +255,7 @@ void check_training(Rules& rules, const Config& c) {
                    concat("integer from 1 to ", room, ", or auto"), std::to_string(room));
   }
   if (rules.apply({"training.schedule.name", "training.schedule.final_learning_rate"}) && s.name == LearningRateSchedule::kExponential &&
-      s.final_learning_rate <= 0)
+      s.final_learning_rate.value_or(0) <= 0)
     rules.broken("training.schedule.final_learning_rate", "an exponential schedule never reaches it", "number above 0", "1e-05");
   if (rules.apply({"training.optimizer.learning_rate_scaling", "training.optimizer.reference_batch_size"}) && o.learning_rate_scaling != "none" &&
       !o.reference_batch_size)

@@ -128,8 +128,8 @@ inline constexpr std::array kNames<LearningRateSchedule>{"constant", "linear", "
 struct ScheduleConfig {
   OneOf<LearningRateSchedule> name = LearningRateSchedule::kCosine;
   int64_t warmup_steps = 0;
-  double final_learning_rate = 0;
-  Auto<int64_t> decay_steps;  ///< wsd: length of the final decay; auto: a tenth of the steps
+  Auto<double> final_learning_rate;  ///< auto: 0, but of the step after the last one
+  Auto<int64_t> decay_steps;         ///< wsd: length of the final decay; auto: a tenth of the steps
   bool operator==(const ScheduleConfig&) const = default;
 };
 

@@ -60,8 +60,9 @@ void visit(V& v, ScheduleConfig& c) {
   v(Field{.key = "warmup_steps", .doc = "Number of steps in which the learning rate grows linearly from zero to its peak.", .min = 0},
     c.warmup_steps);
   v(Field{.key = "final_learning_rate",
-          .doc = "Learning rate of the last step.",
+          .doc = "Learning rate of the last step. 0: the last step changes nothing.",
           .min = 0,
+          .auto_rule = "a decay to 0 that the last step does not reach: its rate is that of a decay that ends one step later",
           .without_effect = c.name == LearningRateSchedule::kConstant ? "a constant schedule does not decay" : nullptr},
     c.final_learning_rate);
   v(Field{.key = "decay_steps",

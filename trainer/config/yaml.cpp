@@ -232,6 +232,38 @@ void check_text(std::string_view text, TreeBuilder& builder, int source) {
   }
 }
 
+/// Which language of other programs' configurations this is; empty: YAML, or nothing that is known. A line decides that has no meaning in YAML: `[section]`,
+/// and `name = value`, which JSON cannot begin with either.
+std::string other_language(std::string_view text, int& line) {
+  line = 0;
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+  };
+  while (!text.empty()) {
+    std::string_view one = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(one.size() + 1, text.size()));
+    ++line;
+    one = one.substr(0, one.find_last_not_of(" \t\r") + 1);
+    one.remove_prefix(std::min(one.find_first_not_of(" \t"), one.size()));
+    if (one.empty() || one.front() == '#') continue;
+    if (text.empty() && line == 1) return "";  // a value of --set
+    const std::string_view inner = one.size() > 2 && one.front() == '[' && one.back() == ']' ? one.substr(1, one.size() - 2) : "";
+    if (!inner.empty() && letter(inner.front()) && std::all_of(inner.begin(), inner.end(), letter)) return "TOML";
+    const size_t name = static_cast<size_t>(std::find_if_not(one.begin(), one.end(), letter) - one.begin());
+    const size_t equals = one.find_first_not_of(" \t", name);
+    if (name > 0 && equals != one.npos && one[equals] == '=') return "TOML or Python";
+    if (one.starts_with("import ") || one.starts_with("from ")) return "Python";
+    return "";
+  }
+  return "";
+}
+
+/// The config.json of a model has other keys than the configuration of a run, and gets one message instead of one for each.
+bool is_model_json(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return text.starts_with('{') && text.find("\"model_type\"") != text.npos && text.find("\"architectures\"") != text.npos;
+}
+
 /// True if the indentation of line `number` (from 0) contains a tab, for which the parser's own message is misleading.
 bool indented_with_tab(std::string_view text, int number) {
   size_t begin = 0;
@@ -260,6 +292,13 @@ YamlNode parse_yaml(std::string_view text, int source, const Sources& sources, V
   TreeBuilder builder(text, source, sources, violations);
   if (text.size() > kMaxYamlBytes) builder.stop({source, 1, 1}, concat("larger than ", kMaxYamlBytes, " bytes"));
   check_text(text, builder, source);
+  int line = 0;
+  if (const std::string language = other_language(text, line); !language.empty())
+    builder.stop({source, line, 1}, concat("is ", language, ", but this file is read as YAML: [training] with steps = 10 is training: {steps: 10}"));
+  if (is_model_json(text))
+    builder.stop({source, 1, 1},
+                 "is the config.json of a Hugging Face model, not the configuration of a run; `trireme checkpoint import` reads its folder and "
+                 "writes the model section of a configuration");
   std::istringstream stream{std::string(text)};
   try {
     YAML::Parser parser(stream);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "kernels/core/hash.h"
 #include "trainer/files/digest.h"
 
@@ -59,7 +60,7 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
   const bool apart = !options.weights.empty(), packs = options.packing_window > 0;
   TRIREME_CHECK(length >= 1 && (!apart || options.weights.size() == paths.size()), "sequence_length ", length, ", ", paths.size(), " paths, ",
                 options.weights.size(), " weights");
-  TRIREME_CHECK(!packs || options.document_mask, "packed documents are kept apart");
+  TRIREME_CHECK(!packs || (options.document_mask && !options.whole), "packed documents are kept apart, and none is left over");
   for (const std::string& path : paths) {
     if (apart || streams_.empty()) streams_.emplace_back();
     Stream& stream = streams_.back();
@@ -73,9 +74,9 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
   for (Stream& stream : streams_) {
     if (packs)
       pack(stream);
-    else if (stream.tokens <= length)
-      throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "", ": ", stream.tokens,
-                             " tokens, but one sequence of ", length, " tokens and its last target needs ", length + 1));
+    else if (const int64_t shortest = options.whole ? 1 : length; stream.tokens <= shortest)
+      throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "", ": ", counted(stream.tokens, "token"),
+                             ", but one sequence of ", counted(shortest, "token"), " and its last target needs ", shortest + 1));
     stream.first_sample = sequences;
     sequences += sequences_of(stream);
     check_targets(stream);
@@ -83,7 +84,9 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
 }
 
 int64_t TokenDataset::sequences_of(const Stream& stream) const {
-  return stream.packed ? stream.packed->sequences() : (stream.tokens - 1) / options_.sequence_length;
+  if (stream.packed) return stream.packed->sequences();
+  const int64_t targets = stream.tokens - 1, length = options_.sequence_length;
+  return options_.whole ? (targets + length - 1) / length : targets / length;
 }
 
 /// The stream keeps its address when the data set is moved.
@@ -107,7 +110,7 @@ void TokenDataset::pack(Stream& stream) const {
 /// Stops at the first target, which is almost always in the first document.
 void TokenDataset::check_targets(const Stream& stream) const {
   // Tokens 1 to `last` of the stream are targets of a sequence.
-  const int64_t last = stream.packed ? stream.tokens - 1 : sequences_of(stream) * options_.sequence_length;
+  const int64_t last = stream.packed ? stream.tokens - 1 : std::min(stream.tokens - 1, sequences_of(stream) * options_.sequence_length);
   bool found = false;
   for (size_t s = 0; s < stream.sources.size() && !found; ++s) {
     const TokenSource& source = stream.sources[s];
@@ -145,11 +148,25 @@ void TokenDataset::read(int64_t sample, int32_t* tokens, int32_t* targets, std::
   }
   const Stream& stream = stream_of(sample);
   if (stream.packed) return read_packed(stream, sample - stream.first_sample, tokens, targets, segments);
-  const int64_t begin = (sample - stream.first_sample) * length;
-  read_stream(stream, begin, length, tokens);
-  std::copy_n(tokens + 1, length - 1, targets);
-  read_stream(stream, begin + length, 1, targets + length - 1);
-  mark_documents(stream, begin, targets, segments);
+  const int64_t begin = (sample - stream.first_sample) * length, count = std::min(length, stream.tokens - 1 - begin);
+  read_stream(stream, begin, count, tokens);
+  std::copy_n(tokens + 1, count - 1, targets);
+  read_stream(stream, begin + count, 1, targets + count - 1);
+  mark_documents(stream, begin, begin + count, targets, segments);
+  pad(count, tokens, targets, segments);
+}
+
+/// Makes padding of what follows the first `filled` positions of a sample. It is a segment of its own if documents are kept apart; otherwise it
+/// belongs to the only segment, because attention is causal: what follows a token does not change it.
+void TokenDataset::pad(int64_t filled, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const {
+  const int64_t missing = options_.sequence_length - filled;
+  if (missing == 0) return;
+  std::fill_n(tokens + filled, missing, 0);
+  std::fill_n(targets + filled, missing, -1);
+  if (options_.document_mask)
+    segments.push_back(missing);
+  else
+    segments.back() += missing;
 }
 
 const TokenDataset::Stream& TokenDataset::stream_of(int64_t sample) const {
@@ -162,8 +179,11 @@ const TokenDataset::Stream& TokenDataset::stream_of(int64_t sample) const {
 int64_t TokenDataset::padding(int64_t sample) const {
   if (sample == -1) return options_.sequence_length;
   const Stream& stream = stream_of(sample);
-  return stream.packed ? stream.packed->padding(sample - stream.first_sample) : 0;
+  if (stream.packed) return stream.packed->padding(sample - stream.first_sample);
+  return std::max<int64_t>(0, (sample - stream.first_sample + 1) * options_.sequence_length - (stream.tokens - 1));
 }
+
+int64_t TokenDataset::positions(int64_t sequences) const { return std::min(sequences * options_.sequence_length, tokens_ - 1); }
 
 double TokenDataset::padding_share() const {
   double share = 0, weights = 0;
@@ -178,7 +198,6 @@ double TokenDataset::padding_share() const {
 }
 
 void TokenDataset::read_packed(const Stream& stream, int64_t sequence, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const {
-  const int64_t length = options_.sequence_length;
   int64_t row = 0;
   for (const PackedDocuments::Piece& piece : stream.packed->pieces(sequence)) {
     const int64_t count = piece.end - piece.begin;
@@ -191,10 +210,7 @@ void TokenDataset::read_packed(const Stream& stream, int64_t sequence, int32_t* 
     segments.push_back(count);
     row += count;
   }
-  if (row == length) return;
-  std::fill_n(tokens + row, length - row, 0);
-  std::fill_n(targets + row, length - row, -1);
-  segments.push_back(length - row);
+  pad(row, tokens, targets, segments);
 }
 
 size_t TokenDataset::source_at(const Stream& stream, int64_t token) {
@@ -212,9 +228,8 @@ void TokenDataset::read_stream(const Stream& stream, int64_t begin, int64_t coun
   }
 }
 
-/// The targets of the window are tokens [begin + 1, begin + T]. Masks those in a prompt and, with a document mask, the first token of each document.
-void TokenDataset::mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const {
-  const int64_t end = begin + options_.sequence_length;
+/// The targets of the window are tokens [begin + 1, end]. Masks those in a prompt and, with a document mask, the first token of each document.
+void TokenDataset::mark_documents(const Stream& stream, int64_t begin, int64_t end, int32_t* targets, std::vector<int64_t>& segments) const {
   const auto mask = [&](int64_t first, int64_t last) {
     for (int64_t token = std::max(first, begin + 1); token < std::min(last, end + 1); ++token) targets[token - begin - 1] = -1;
   };
@@ -236,6 +251,14 @@ void TokenDataset::mark_documents(const Stream& stream, int64_t begin, int32_t* 
     });
   }
   segments.push_back(end - segment);
+}
+
+std::vector<std::string> TokenDataset::suspicions() const {
+  std::vector<std::string> found;
+  for (const Stream& stream : streams_)
+    for (const TokenSource& source : stream.sources)
+      if (std::string one = source.suspicion(); !one.empty()) found.push_back(std::move(one));
+  return found;
 }
 
 std::vector<std::string> TokenDataset::files() const {

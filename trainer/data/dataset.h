@@ -35,15 +35,16 @@ struct DatasetOptions {
   bool document_mask = false;        ///< each document of a sequence is a segment, and no target crosses a document boundary
   std::vector<double> weights = {};  ///< one per source; empty: all sources form one stream
   int64_t packing_window = 0;        ///< documents that are packed together, see PackedDocuments; 0: no packing. Needs document_mask
+  bool whole = false;                ///< the last sequence of a stream may be short, so that every token but the first is a target; not with packing
 };
 
 /// Samples of T = sequence_length tokens from token sources; none without a source. Without weights the sources are concatenated into one stream, and sample i is the
-/// window of T+1 tokens from token i*T: every token but the first is a target once. With weights each source is a separate stream and a group of
+/// window of T+1 tokens from token i*T: every token but the first is a target once, but for those of a last window that is short, which only `whole` data have, padded. With weights each source is a separate stream and a group of
 /// samples. Prompt tokens of instruction data are never targets.
 /// With packing, a sample is a sequence of PackedDocuments, one for each stream. Every token is then in one sample, and a target once if it is neither
 /// the first token of a document nor in a prompt.
 /// Errors: those of TokenSource; DataError if a source was encoded with a different tokenizer or its vocabulary exceeds the model's, if a source has no
-/// document boundaries and they are needed, or if a stream has no target or, without packing, fewer than T+1 tokens.
+/// document boundaries and they are needed, or if a stream has no target or, without packing, fewer than T+1 tokens (2 of `whole` data).
 class TokenDataset final : public Dataset {
  public:
   TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options);
@@ -54,8 +55,10 @@ class TokenDataset final : public Dataset {
   int64_t padding(int64_t sample) const override;
 
   int64_t tokens() const { return tokens_; }
-  double padding_share() const;            ///< of the positions of many samples, by the weights; 0 without packing
-  std::vector<std::string> files() const;  ///< TokenSource::file() of each source
+  int64_t positions(int64_t sequences) const;   ///< of tokens in the first sequences, without padding; not with packing or weights
+  double padding_share() const;                 ///< of the positions of many samples, by the weights; 0 without packing
+  std::vector<std::string> suspicions() const;  ///< of its sources, see TokenSource::suspicion
+  std::vector<std::string> files() const;       ///< TokenSource::file() of each source
   /// Hash of each source's description and tokens and, if they affect samples, its document boundaries. Equal data have equal fingerprints. A source
   /// of more than 1,048,576 tokens (or documents) is sampled at 4,096 evenly spaced ones, so a change can go unnoticed.
   uint64_t fingerprint() const;
@@ -81,7 +84,8 @@ class TokenDataset final : public Dataset {
   static size_t source_at(const Stream& stream, int64_t token);
   void read_stream(const Stream& stream, int64_t begin, int64_t count, int32_t* out) const;
   void read_packed(const Stream& stream, int64_t sequence, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const;
-  void mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const;
+  void mark_documents(const Stream& stream, int64_t begin, int64_t end, int32_t* targets, std::vector<int64_t>& segments) const;
+  void pad(int64_t filled, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const;
 
   DatasetOptions options_;
   std::vector<Stream> streams_;

@@ -1,8 +1,10 @@
 #include "trainer/data/foreign_tokens.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "kernels/core/check.h"
 #include "trainer/data/read_ids.h"
@@ -47,6 +49,42 @@ void FlatTokens::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t*
     case IdType::kU32: return read_ids<uint32_t>(file_, first_byte_, begin, count, valid, out);
     case IdType::kI64: return read_ids<int64_t>(file_, first_byte_, begin, count, valid, out);
   }
+}
+
+// ---- nanoGPT ----
+
+/// Judges the first ids and as many from the middle, where a file of padding has others.
+std::string NanoGptTokens::suspicion() const {
+  constexpr int64_t kSampled = 4096, kFew = 16, kLargestHigh = 8;  // the upper halves of ids of half a million tokens are up to 8
+  if (flat.tokens() < kFew) return "";
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(kSampled, flat.tokens() / 4 * 4)));
+  const auto count = static_cast<int64_t>(ids.size());
+  int64_t wide = 0, wider = 0, letters = 0, stretches = 0;
+  for (const int64_t begin : {int64_t{0}, (flat.tokens() - count) / 8 * 4}) {
+    flat.read(begin, count, 1 << 16, ids.data());
+    std::array<int64_t, 4> largest{}, large{};
+    for (size_t i = 0; i < ids.size(); ++i) {
+      largest[i % 4] = std::max<int64_t>(largest[i % 4], ids[i]);
+      large[i % 4] += ids[i] > kLargestHigh ? 1 : 0;
+      for (const int byte : {ids[i] & 0xff, ids[i] >> 8})
+        letters += (byte >= 0x20 && byte < 0x7f) || byte == '\n' || byte == '\t' || byte == '\r' ? 1 : 0;
+    }
+    const bool low = 8 * large[0] > count;  // half of the first of four
+    wide += low && 8 * large[2] > count && std::max(largest[1], largest[3]) <= kLargestHigh ? 1 : 0;
+    wider += low && largest[1] <= kLargestHigh && largest[2] == 0 && largest[3] == 0 ? 1 : 0;
+    ++stretches;
+  }
+  const auto text = [&](int64_t bytes) {
+    return concat(flat.path(), ": read as ", flat.tokens(), " ids of 2 bytes, but every ", bytes == 4 ? "second" : "second to fourth",
+                  " one is 0 or almost: are these ", flat.tokens() * 2 / bytes, " ids of ", bytes,
+                  " bytes? Then write them again, e.g. with numpy: fromfile(FILE, \"", bytes == 4 ? "uint32" : "int64",
+                  "\").astype(\"uint16\").tofile(OTHER), or give ids above 65535 to a Megatron dataset");
+  };
+  if (wide == stretches) return text(4);
+  if (wider == stretches) return text(8);
+  if (100 * letters >= 98 * stretches * 2 * count)
+    return concat(flat.path(), ": read as ", flat.tokens(), " ids of 2 bytes, but its bytes look like text; `trireme data build` encodes text");
+  return "";
 }
 
 // ---- llm.c ----

@@ -32,6 +32,7 @@ class FlatTokens {
 /// Format of nanoGPT's prepare.py: uint16 ids without a header.
 struct NanoGptTokens {
   explicit NanoGptTokens(const std::string& path) : flat(path, 0, IdType::kU16) {}
+  std::string suspicion() const;  ///< see TokenSource
   FlatTokens flat;
 };
 

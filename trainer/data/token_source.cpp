@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "trainer/files/foreign_files.h"
 
 namespace trireme {
 namespace {
@@ -28,13 +29,20 @@ using AnyFile = std::variant<TokenFile, NanoGptTokens, LlmcTokens, MegatronToken
 
 AnyFile open(const std::string& path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return TokenFile(path);
+  if (fs::is_directory(path, ignored)) {
+    const fs::path folder = path;
+    if (!exists(folder / "index.json") && (exists(folder / "config.json") || exists(folder / "manifest.json") || !foreign_folder(path).empty()))
+      throw DataError(concat(path, ": is the folder of a model, not a token directory; `trireme data build` makes one of text"));
+    return TokenFile(path);
+  }
   if (const std::optional<std::string> prefix = megatron_prefix(path)) return MegatronTokens(*prefix);
   if (!exists(path)) return TokenFile(path);  // throws the error for a missing path
   if (LlmcTokens::recognises(path)) return LlmcTokens(path);
+  if (const std::string what = foreign_file(path); !what.empty()) throw DataError(concat(path, ": ", what));
   if (path.ends_with(".bin")) return NanoGptTokens(path);
-  throw DataError(
-      concat(path, ": not a token directory of `trireme data build`, nor a token file of llm.c, Megatron (*.bin with *.idx) or nanoGPT (*.bin)"));
+  throw DataError(concat(path,
+                         ": not a token directory of `trireme data build`, nor a token file of llm.c, Megatron (*.bin with *.idx) or nanoGPT "
+                         "(*.bin); text becomes one with `trireme data build`"));
 }
 
 template <class File>
@@ -131,6 +139,11 @@ int64_t TokenSource::document_at(int64_t token) const {
         return 0;
       },
       file_);
+}
+
+std::string TokenSource::suspicion() const {
+  const auto* const file = std::get_if<NanoGptTokens>(&file_);
+  return file == nullptr ? "" : file->suspicion();
 }
 
 std::optional<std::string> TokenSource::tokenizer_digest() const {

@@ -30,6 +30,8 @@ class TokenSource {
   /// Calls `visit` for the documents from `first` on, in order, until it returns false. Errors: those of TokenFile::DocumentReader.
   void visit_documents(int64_t first, const std::function<bool(const TokenFile::Document&)>& visit) const;
   int64_t document_at(int64_t token) const;  ///< document that contains the token, by binary search
+  /// Why the ids of a file that does not record their width may be something else: a warning, as no rule is certain. Empty: nothing is suspicious.
+  std::string suspicion() const;
   /// Digest of the tokenizer that produced the ids; nullopt if the format does not record it.
   std::optional<std::string> tokenizer_digest() const;
   /// File with the ids; identifies the source.

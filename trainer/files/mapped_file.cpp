@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/lfs_pointer.h"
 #include "trainer/files/open_file_limit.h"
 
 namespace trireme {
@@ -44,6 +46,13 @@ OpenedFile open_regular_file(const std::string& path, Links links) {
   if (!S_ISREG(status.st_mode)) {
     ::close(file);
     throw DataError(concat(path, ": not a regular file"));
+  }
+  if (status.st_size > 0 && status.st_size <= kLongestLfsPointer) {
+    std::string start(static_cast<size_t>(status.st_size), '\0');
+    const ssize_t count = ::pread(file, start.data(), start.size(), 0);
+    start.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));  // an unreadable file is reported by whoever reads it
+    if (is_lfs_pointer(start)) ::close(file);
+    check_no_lfs_pointer(start, status.st_size, path);
   }
   return {file, status.st_size};
 }

@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "trainer/checkpoint/box_copy.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/foreign_files.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/huggingface/config.h"
 #include "trainer/huggingface/names.h"
@@ -101,6 +102,7 @@ void HuggingFaceReader::open_files() {
         if (const auto found = file_of.find(tensor); found == file_of.end() || found->second != name)
           throw DataError(concat(path.string(), ": \"weight_map\": tensor \"", tensor, "\" of ", name, " is missing, or mapped to another file"));
   } else {
+    if (const std::string what = foreign_folder(folder_); !what.empty()) throw DataError(concat(folder_.string(), ": ", what));
     throw MissingFileError(concat(folder_.string(), ": has neither ", kSingle, " nor ", kIndex, "; other weight formats are not supported"));
   }
   for (const auto& [name, file] : files_)

@@ -7,6 +7,7 @@
 #include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
+#include "trainer/files/foreign_files.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/model/declare.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -24,12 +25,13 @@ std::string prefix_of(WeightKind kind) { return kind == WeightKind::kTrained ? "
 Reader open(const fs::path& path) {
   std::error_code error;
   const auto holds = [&](const char* name) { return fs::exists(fs::symlink_status(path / name, error)); };
-  if (!fs::is_directory(path, error)) return Reader(std::in_place_type<CheckpointReader>, path);  // throws the error
   if (!holds(kManifestName) && holds("config.json")) return Reader(std::in_place_type<HuggingFaceReader>, path);
   const fs::path checkpoint = checkpoint_at(path);
-  if (checkpoint == path && !holds(kManifestName))
+  if (checkpoint == path && !holds(kManifestName)) {
+    if (const std::string what = foreign_folder(path); !what.empty()) throw DataError(concat(path.string(), ": ", what));
     throw DataError(concat("checkpoint ", path.string(), " is incomplete: ", kManifestName,
                            " is missing; nor is it a Hugging Face folder: config.json is missing"));
+  }
   return Reader(std::in_place_type<CheckpointReader>, checkpoint);
 }
 

@@ -45,7 +45,86 @@ Host parse_host(const std::string& line) {
   return host;
 }
 
+/// A word `name=value` or `name = value` of a line for Open MPI, whose names count cores, or limit them.
+std::string problem_in_option(const std::string& name, const std::optional<std::string>& value) {
+  static const std::vector<std::string> kCounts = {"slots",   "cpu",     "cpus",   "count", "max_slots", "max-slots", "slots_max",       "slots-max",
+                                                   "cpu_max", "cpu-max", "boards", "board", "sockets",   "socket",    "cores_per_socket"};
+  static const std::vector<std::string> kTexts = {"username", "user_name", "user-name", "user"};
+  const bool counts = std::ranges::count(kCounts, name) > 0, texts = std::ranges::count(kTexts, name) > 0;
+  if (!counts && !texts) return concat(name, value ? "=" + *value : "", ": unknown option of a host; allowed slots=N");
+  if (!value) return concat(name, ": has no value; allowed ", name, "=N");
+  const std::optional<int> number_of_it = number(*value);
+  if (counts && (!number_of_it || std::to_string(*number_of_it) != *value))
+    return concat(name, "=", *value, ": is not a number of ranks; allowed an integer from 1, or no slots for as many ranks as the host has cores");
+  return "";
+}
+
+/// Splits "a slots = 2  max_slots=3" into words, with the spaces around equals signs removed.
+std::vector<std::string> words_of(const std::string& line) {
+  std::string tight;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const bool space = line[i] == ' ' || line[i] == '\t';
+    if (space && !tight.empty() && tight.back() == '=') continue;
+    if (line[i] == '=')
+      while (!tight.empty() && (tight.back() == ' ' || tight.back() == '\t')) tight.pop_back();
+    tight += line[i];
+  }
+  std::istringstream stream(tight);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+std::string problem_in_line(const std::string& line, HostfileForm form) {
+  if (line.find('\r') != line.npos)
+    return "the line ends in a carriage return, which mpirun takes for a part of it; convert the file with dos2unix, or sed -i 's/\\r$//'";
+  const std::vector<std::string> words = words_of(line);
+  const std::string& host = words.front();
+  const size_t colon = host.rfind(':');
+  const bool counted_host = colon != host.npos && colon > 0 && host.find(':') == colon;
+  if (host.find('=') != host.npos) return concat(host, ": the line does not begin with a host; allowed HOST slots=N");
+  if (form == HostfileForm::kHydra) {
+    if (words.size() > 1 && words[1].starts_with("slots")) return concat(line, ": is the form of Open MPI; MPICH's is ", host, ":N");
+    if (counted_host && !number(std::string_view(host).substr(colon + 1)))
+      return concat(host, ": has no number of ranks behind the colon; allowed HOST:N");
+    return "";
+  }
+  if (counted_host) return concat(host, ": is the form of MPICH; Open MPI's is ", host.substr(0, colon), " slots=", host.substr(colon + 1));
+  for (size_t i = 1; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    std::optional<std::string> value;
+    if (equals != words[i].npos) value = words[i].substr(equals + 1);
+    if (std::string problem = problem_in_option(words[i].substr(0, equals), value); !problem.empty()) return problem;
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string problem_in_hosts(const std::string& text, HostfileForm form) {
+  if (text.starts_with("\xef\xbb\xbf"))
+    return "1: the file begins with a byte order mark, which mpirun takes for a part of the host; save it as UTF-8 without";
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line.resize(std::min(line.find('#'), line.size()));
+    if (line.find_first_not_of(kSpace) == line.npos) continue;
+    if (const std::string problem = problem_in_line(line, form); !problem.empty()) return concat(number, ": ", problem);
+  }
+  return "";
+}
+
+int line_of_host(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const std::vector<Host> hosts = parse_hosts(line);
+    if (!hosts.empty() && hosts.front().name == name) return number;
+  }
+  return 0;
+}
 
 std::vector<Host> parse_hosts(const std::string& text) {
   std::vector<Host> hosts;

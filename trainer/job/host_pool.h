@@ -19,6 +19,13 @@ struct Host {
 /// Open MPI refuses two numbers.
 std::vector<Host> parse_hosts(const std::string& text);
 
+/// The program that reads a hostfile: the two have forms of their own.
+enum class HostfileForm : uint8_t { kOpenMpi, kHydra };
+/// What is wrong in the first line that mpirun would refuse, or misread, with its number: "3: slots=-1: ...". Empty: nothing.
+std::string problem_in_hosts(const std::string& text, HostfileForm form);
+/// The number of the line that names a host first; 0 if none does.
+int line_of_host(const std::string& text, const std::string& name);
+
 /// A number of ranks, and hosts for them. mpirun fills the slots of one host after the other.
 struct Placement {
   int ranks = 0;

@@ -61,11 +61,12 @@ bool take(int lock, const fs::path& path) {
   return ::flock(lock, LOCK_EX | LOCK_NB) == 0 && ::fstat(lock, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino;
 }
 
-/// Session directories take about 8 MiB; containers often have only 64 MiB of shared memory in total.
-bool has_room(const fs::path& place) {
-  constexpr uint64_t kEnough = 32 << 20;
+constexpr int64_t kSessionBytes = 32 << 20;  ///< session directories take about 8 MiB; containers often have only 64 MiB of shared memory in total
+constexpr int64_t kSegmentBytes = 5 << 20;   ///< of a rank: 4 MiB, and what goes with it
+
+int64_t free_bytes(const fs::path& place) {
   struct statvfs status {};
-  return ::statvfs(place.c_str(), &status) == 0 && status.f_bavail * status.f_frsize >= kEnough;
+  return ::statvfs(place.c_str(), &status) == 0 ? static_cast<int64_t>(status.f_bavail * status.f_frsize) : 0;
 }
 
 }  // namespace
@@ -93,8 +94,20 @@ LockedTemporaryDirectory::~LockedTemporaryDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host) {
-  if (one_host && !environment.segments_are_placed) name(kSegmentsVariable, in_memory_.emplace(kMemory), {});
+JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host, int ranks) {
+  const std::string temporary = environment.temporary_directory.value_or("");
+  std::error_code error;
+  const fs::path place = fs::absolute(temporary.empty() ? "/tmp" : temporary, error);
+  if (one_host && !environment.segments_are_placed) {
+    const int64_t needed = ranks * kSegmentBytes, room = free_bytes(kMemory);
+    if (room >= needed) {
+      name(kSegmentsVariable, in_memory_.emplace(kMemory), {});
+    } else if (name(kSegmentsVariable, on_disk_.emplace(place), {})) {
+      note_ = concat("note: ", kMemory, " has ", room >> 20, " MiB free, and the shared memory of ", ranks, " ranks may take ", needed >> 20,
+                     " MiB, so it is in ", place.string(),
+                     ", which is slower; a container has more with --shm-size=1g, a host with mount -o remount,size=1g ", kMemory);
+    }
+  }
   if (environment.session_is_placed) return;  // Open MPI rejects conflicting session variables
   // With several hosts set TMPDIR, which stays on this host: Open MPI forwards its own variable to all hosts, and rejects its host-specific one
   // beside it.
@@ -104,14 +117,12 @@ JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host) 
     if (one_host) name(kPrteSessionVariable, directory, {});
     return name(session, directory, before);
   };
-  if (has_room(kMemory)) {
+  if (free_bytes(kMemory) >= kSessionBytes) {
     if (!in_memory_) in_memory_.emplace(kMemory);
     if (name_session(*in_memory_)) return;
   }
-  const std::string temporary = environment.temporary_directory.value_or("");
-  std::error_code error;
-  const fs::path place = fs::absolute(temporary.empty() ? "/tmp" : temporary, error);
-  if (!name_session(on_disk_.emplace(place)))
+  if (!on_disk_) on_disk_.emplace(place);
+  if (!name_session(*on_disk_))
     throw IoError(concat("TMPDIR=", place.string(), ": mpirun cannot create its files there: ", std::strerror(errno),
                          "; allowed a directory in which this user can create directories"));
 }

@@ -6,7 +6,11 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <sstream>
+#include <string_view>
+
+#include "kernels/core/check.h"
 
 namespace trireme {
 namespace {
@@ -40,6 +44,12 @@ bool is_task_of_step() {
   return step && is_variable_set("SLURM_PROCID") && std::strtoul(step->c_str(), nullptr, 10) < kFirstReservedStep;
 }
 
+bool has_prefix(std::string_view prefix) {
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (std::string_view(*entry).starts_with(prefix)) return true;
+  return false;
+}
+
 Starter find_starter() {
   if (is_variable_set("OMPI_COMM_WORLD_SIZE")) return Starter::kMpirun;
   if (is_variable_set("SLURM_PTY_PORT")) return Starter::kNone;  // a shell that `srun --pty` opened
@@ -65,6 +75,20 @@ std::optional<std::filesystem::path> find_program(const LaunchEnvironment& envir
   return std::nullopt;
 }
 
+void check_starter(const LaunchEnvironment& environment) {
+  if (environment.starter == Starter::kMpirun && !environment.has_pmix_server)
+    throw ConfigError(
+        "OMPI_COMM_WORLD_SIZE is set, as in a rank of mpirun, but PMIX_SERVER_URI is not: mpirun has not started this process. If the variables are "
+        "left from another job, start with: env -u OMPI_COMM_WORLD_SIZE trireme ...");
+  if (environment.is_rank() || environment.torch_world.value_or(1) <= 1) return;
+  const std::string set = concat("RANK, LOCAL_RANK, WORLD_SIZE=", *environment.torch_world, " and MASTER_ADDR are set, as by torchrun");
+  constexpr const char* kAdvice =
+      "trireme train starts its ranks itself, with mpirun: parallel.tensor x pipeline x data of them, and --hosts FILE on several hosts";
+  if (environment.torch_elastic)
+    throw ConfigError(concat(set, ", whose processes would each train alone; ", kAdvice, ". Start it once, without torchrun"));
+  std::cerr << concat("note: ", set, ", and have no effect: ", kAdvice, "\n");
+}
+
 bool is_variable_set(const char* name) { return std::getenv(name) != nullptr; }
 
 LaunchEnvironment read_launch_environment() {
@@ -82,6 +106,9 @@ LaunchEnvironment read_launch_environment() {
   environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
   environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);
+  if (is_variable_set("RANK") && is_variable_set("LOCAL_RANK") && is_variable_set("MASTER_ADDR")) environment.torch_world = number_of("WORLD_SIZE");
+  environment.torch_elastic = is_variable_set("TORCHELASTIC_RUN_ID");
+  environment.has_pmix_server = has_prefix("PMIX_SERVER_URI") || is_variable_set("PMI_FD");
   environment.pbs_node_file = text_of("PBS_NODEFILE");
   environment.omp_threads = number_of("OMP_NUM_THREADS");
   environment.spinning_is_limited = is_variable_set(kSpinningVariable);

@@ -56,6 +56,13 @@ struct LaunchEnvironment {
   std::optional<int> step_tasks = {};           ///< tasks of the srun step
   int first_node_tasks = 0;                     ///< tasks on the first node of the step; 0 outside a step
 
+  // From torchrun and its relatives, which start no ranks of MPI.
+  std::optional<int> torch_world = {};  ///< WORLD_SIZE, beside RANK and MASTER_ADDR; nullopt: not all are set
+  bool torch_elastic = false;           ///< torchrun itself has started this process
+
+  // What shows that variables of mpirun are those of a job that runs: its ranks have a server.
+  bool has_pmix_server = false;  ///< PMIX_SERVER_URI*, of Open MPI's ranks
+
   // From PBS.
   std::optional<std::string> pbs_node_file = {};  ///< a line with a host name for each slot of the job
 
@@ -79,6 +86,10 @@ std::optional<std::filesystem::path> find_program(const LaunchEnvironment& envir
 
 /// True if this process has an environment variable of this name, whoever has set it.
 bool is_variable_set(const char* name);
+
+/// Refuses what no rank and no launcher can work with. Errors: ConfigError if this is one of several processes of torchrun, or has the variables of a rank of
+/// mpirun without having been started by it. A note on standard error if variables of torchrun are set that have no effect.
+void check_starter(const LaunchEnvironment& environment);
 
 /// Reads the environment. Call once per process, before launch() adds variables for the ranks.
 LaunchEnvironment read_launch_environment();

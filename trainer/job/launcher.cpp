@@ -98,7 +98,8 @@ JobEnd run_job(const LaunchEnvironment& environment, const LaunchTimes& times, c
     stacks.emplace([&] {
       hub->request_stacks([](const std::vector<RankState>& states, double now) { say_without_waiting(inspection_text(inspected(states, now))); });
     });
-  const JobDirectory directory(environment, one_host);
+  const JobDirectory directory(environment, one_host, ranks);
+  if (!directory.note().empty()) say(directory.note());
   const std::string session_before = options.run_directory ? newest_session(*options.run_directory) : "";
   MpirunJob job(mpirun_command(environment, ranks, arguments, world.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
                 {.resumable = options.resumable, .has_findings = options.has_findings, .should_move = [&] { return hosts.should_move(); }});

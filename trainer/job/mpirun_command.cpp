@@ -1,5 +1,7 @@
 #include "trainer/job/mpirun_command.h"
 
+#include <netdb.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,7 +70,40 @@ std::string hosts_text(const std::string& hosts_file) {
     throw Error(error.code(), concat("hosts file ", error.what()));
   }
   if (parse_hosts(text).empty()) throw ConfigError(concat("hosts file ", hosts_file, " lists no host"));
+  const HostfileForm form = mpirun_kind() == MpirunKind::kHydra ? HostfileForm::kHydra : HostfileForm::kOpenMpi;
+  if (const std::string problem = problem_in_hosts(text, form); !problem.empty()) throw ConfigError(concat("hosts file ", hosts_file, ":", problem));
   return text;
+}
+
+namespace {
+
+/// True unless the system knows no address for the name.
+bool has_address(const std::string& name) {
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(name.c_str(), nullptr, nullptr, &found);
+  if (found != nullptr) ::freeaddrinfo(found);
+  return error != EAI_NONAME;  // a name server that does not answer now may later
+}
+
+/// The user's ssh may know names that the system does not.
+bool has_ssh_names() {
+  const passwd* const user = ::getpwuid(::geteuid());
+  std::error_code ignored;
+  return user != nullptr && fs::exists(fs::path(user->pw_dir) / ".ssh" / "config", ignored);
+}
+
+}  // namespace
+
+void check_addresses(const std::string& hosts_file) {
+  const std::string text = hosts_text(hosts_file);
+  if (has_ssh_names()) return;
+  for (const Host& host : parse_hosts(text)) {
+    const std::string name = host.name.substr(host.name.rfind('@') + 1);  // user@host
+    if (!has_address(name))
+      throw ConfigError(concat("hosts file ", hosts_file, ":", line_of_host(text, host.name), ": ", host.name,
+                               ": no address is known for this name; allowed a "
+                               "host of /etc/hosts or of the name server, or an IP address"));
+  }
 }
 
 int count_hosts(const std::string& hosts_file) { return static_cast<int>(parse_hosts(hosts_text(hosts_file)).size()); }

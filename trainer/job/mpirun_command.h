@@ -27,8 +27,11 @@ std::filesystem::path find_mpirun(const LaunchEnvironment& environment, MpirunKi
 /// An mpirun hostfile, which lists at least one host. Errors: those of count_hosts.
 std::string hosts_text(const std::string& hosts_file);
 
+/// Errors: those of count_hosts(); ConfigError naming the line of a host that has no address.
+void check_addresses(const std::string& hosts_file);
+
 /// The number of hosts in an mpirun hostfile. Errors: MissingFileError; DataError if it is not a regular file, because mpirun must read it again;
-/// ConfigError if it lists no host.
+/// ConfigError if it lists no host, or naming a line that mpirun would refuse or misread.
 int count_hosts(const std::string& hosts_file);
 
 /// The environment of mpirun and the ranks: kOutputVariable, kRanksVariable, and defaults for the variables of Open MPI 4 and 5 and for OMP_NUM_THREADS (cores

@@ -8,7 +8,7 @@
 namespace trireme {
 
 /// Fills in every `auto`. Afterwards only these may be nullopt: one of steps and epochs, keys without effect (reference_batch_size without scaling,
-/// decay_steps without wsd), decay_steps if the run is counted in epochs, and those that depend on the machine, such as logits_chunk and hang_seconds.
+/// decay_steps without wsd), final_learning_rate, decay_steps if the run is counted in epochs, and those that depend on the machine, such as logits_chunk and hang_seconds.
 /// world_size: number of started ranks; nullopt if no ranks were started, in which case `data: auto` is 1.
 /// Also works without sources, for a configuration made in code. The configuration is fully checked; resolving twice gives the same result.
 /// Errors: ConfigError. If the product of the degrees is not the world size, it names the nearest legal layouts.

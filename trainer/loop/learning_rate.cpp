@@ -19,13 +19,15 @@ double batch_factor(const OptimizerConfig& optimizer, int64_t global_batch) {
   return std::sqrt(ratio);
 }
 
-/// Progress of the decay after the warmup, 0 to 1.
+/// Progress of the decay after the warmup, 0 to 1. With final_learning_rate auto the last step, whose rate would be 0, has the progress of a decay that
+/// ends one step later, so that it trains too; no other step differs from one with final_learning_rate 0.
 double decay_progress(const ScheduleConfig& schedule, int64_t step, int64_t total_steps) {
   int64_t length = total_steps - schedule.warmup_steps;
   if (schedule.name == LearningRateSchedule::kWsd) length = std::min(length, schedule.decay_steps.value_or(std::max<int64_t>(1, total_steps / 10)));
   const int64_t begin = total_steps - length;
   if (step <= begin) return 0;
-  return std::min(1.0, static_cast<double>(step - begin) / static_cast<double>(length));
+  const bool trains_still = !schedule.final_learning_rate && step == total_steps;
+  return std::min(1.0, static_cast<double>(step - begin) / static_cast<double>(trains_still ? length + 1 : length));
 }
 
 }  // namespace
@@ -35,7 +37,7 @@ double learning_rate(const ScheduleConfig& schedule, const OptimizerConfig& opti
   const double peak = factor * optimizer.learning_rate;
   if (step <= schedule.warmup_steps) return peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
   if (schedule.name == LearningRateSchedule::kConstant) return peak;
-  const double final_rate = factor * schedule.final_learning_rate;
+  const double final_rate = factor * schedule.final_learning_rate.value_or(0);
   const double progress = decay_progress(schedule, step, total_steps);
   if (schedule.name == LearningRateSchedule::kCosine) return final_rate + (peak - final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
   if (schedule.name == LearningRateSchedule::kExponential) return peak * std::pow(final_rate / peak, progress);

@@ -8,7 +8,7 @@ namespace trireme {
 /// The learning rate of `step`, counted from 1, of `total_steps`: a pure function, so a resumed run needs no state.
 ///   warmup    peak * step / warmup_steps, up to and including step warmup_steps
 ///   constant  peak
-///   linear    linear decay from peak to final_learning_rate at the last step
+///   linear    linear decay from peak to final_learning_rate at the last step; with auto to 0, which the last step does not reach
 ///   cosine    half-cosine decay between the same values             Source: Loshchilov & Hutter 2016, arXiv:1608.03983
 ///   wsd       peak, then linear decay over the last decay_steps     Source: Hu et al. 2024, arXiv:2404.06395
 ///   exponential  peak * (final_learning_rate / peak)^progress, with the progress of linear: also upwards, as in a range test

@@ -115,7 +115,7 @@ Facts facts_of(const RunRecord& run, bool code) {
   Facts all, chosen;
   flatten(run.environment, "", all);
   for (const auto& [key, value] : all) {
-    if (key.starts_with("layout.") || key == "host.name" || key == "host.system" || key.empty()) continue;
+    if (key.starts_with("layout.") || key == "world_size" || key == "host.name" || key == "host.system" || key.empty()) continue;
     const bool of_code = key == "version" || key == "compiler" || key.starts_with("libraries.") || key == "gpu.driver" || key == "gpu.runtime";
     if (of_code == code) chosen[key] = value;
   }
@@ -274,6 +274,61 @@ std::optional<Part> splits_part(const RunRecord& a, const RunRecord& b, std::opt
   return Part{"micro-batches", Result::kDifferent, concat("split differently from step ", *from, " on")};
 }
 
+/// The last job that has trained `step`; null if it is not recorded.
+const JobRecord* job_that_trained(const RunRecord& run, int64_t step) {
+  const auto found =
+      std::find_if(run.jobs.rbegin(), run.jobs.rend(), [&](const JobRecord& job) { return std::isfinite(job.started) && job.step < step; });
+  return found == run.jobs.rend() ? nullptr : &*found;
+}
+
+/// What both jobs have recorded and is not the same.
+JobDifference job_difference(const JobRecord& a, const JobRecord& b, int64_t step) {
+  std::set<std::string> names;
+  for (const JobRecord* job : {&a, &b})
+    for (const auto& [name, value] : job->facts) names.insert(name);
+  std::vector<std::string> layout;
+  JobDifference found{.step = step, .layout = "", .hosts = ""};
+  for (const std::string& name : names) {
+    const bool is_key = name.find('.') != name.npos, in_a = a.facts.contains(name), in_b = b.facts.contains(name);
+    if (is_key ? !a.has_keys || !b.has_keys : !in_a || !in_b) continue;
+    const std::string from = in_a ? a.facts.at(name) : "default", to = in_b ? b.facts.at(name) : "default";
+    if (from == to) continue;
+    if (name == "hosts")
+      found.hosts = concat(from, " -> ", to);
+    else
+      layout.push_back(concat(name, " ", from, " -> ", to));
+  }
+  found.layout = joined(layout, ", ");
+  return found;
+}
+
+/// A run may be continued on other hosts and in another layout; its config.yaml and environment.json tell only of its last job.
+std::vector<JobDifference> job_differences(const RunRecord& a, const RunRecord& b) {
+  if (a.steps.step.empty() || b.steps.step.empty()) return {};
+  const int64_t last = std::min(a.steps.step.back(), b.steps.step.back());
+  std::set<int64_t> begins;
+  for (const RunRecord* run : {&a, &b})
+    for (const JobRecord& job : run->jobs)
+      if (std::isfinite(job.started) && job.step < last) begins.insert(job.step + 1);
+  std::vector<JobDifference> found;
+  for (const int64_t step : begins) {
+    const JobRecord *const of_a = job_that_trained(a, step), *const of_b = job_that_trained(b, step);
+    if (of_a == nullptr || of_b == nullptr) continue;
+    JobDifference one = job_difference(*of_a, *of_b, step);
+    if (!one.layout.empty() || !one.hosts.empty()) found.push_back(std::move(one));
+  }
+  return found;
+}
+
+/// Jobs do not make results differ, so they are a part only where these do.
+std::optional<Part> jobs_part(const Comparison& all) {
+  if (all.jobs.empty() || (!all.step && !all.tensor)) return std::nullopt;
+  const JobDifference& first = all.jobs.front();
+  return Part{"jobs", Result::kDifferent,
+              concat("from step ", first.step, ": ", first.layout, first.layout.empty() || first.hosts.empty() ? "" : ", ",
+                     first.hosts.empty() ? "" : "hosts " + first.hosts)};
+}
+
 Part config_part(const RunRecord& a, const RunRecord& b, const std::vector<KeyValues>& keys) {
   if (a.config.empty() || b.config.empty()) return {"configuration", Result::kUnknown, "config.yaml is missing"};
   std::vector<std::string> counting;
@@ -311,6 +366,7 @@ Comparison compare(const RunRecord& a, const RunRecord& b, CheckpointComparison 
                  .keys = differing_keys(a, b),
                  .step = {},
                  .splits_from = {},
+                 .jobs = job_differences(a, b),
                  .tensor = {},
                  .checkpoints = std::move(checkpoints),
                  .cause = {}};
@@ -341,6 +397,7 @@ Comparison compare(const RunRecord& a, const RunRecord& b, CheckpointComparison 
   consider(validation);
   all.parts.push_back(checkpoints_part(all.checkpoints));
   if (!all.checkpoints.tensors.empty()) all.tensor = all.checkpoints.tensors.front();
+  if (const std::optional<Part> jobs = jobs_part(all)) all.parts.push_back(*jobs);
   all.cause = cause_of(all);
   return all;
 }

@@ -16,7 +16,7 @@ enum class Result : uint8_t { kEqual, kDifferent, kUnknown };
 const char* name_of(Result result);  ///< "equal", "different", "not recorded"
 
 /// What one part of two runs compares like: "configuration", "code", "hardware", "data", "sample ids", "micro-batches" (only with
-/// decisions of resilience.rebalance), "losses", "gradient norms", "learning rates", "steps", "validation losses", "checkpoints".
+/// decisions of resilience.rebalance), "jobs" (only where results differ), "losses", "gradient norms", "learning rates", "steps", "validation losses", "checkpoints".
 struct Part {
   std::string name;
   Result result = Result::kEqual;
@@ -39,12 +39,20 @@ struct StepDifference {
   std::array<double, 2> values{0, 0};
 };
 
+/// What the jobs of two runs had different while they trained the same step.
+struct JobDifference {
+  int64_t step = 0;    ///< the first such step
+  std::string layout;  ///< ranks, threads and keys of the layout, "world_size 1 -> 2"; empty if only the hosts differ
+  std::string hosts;   ///< "x -> y"; empty if they are the same
+};
+
 struct Comparison {
   std::array<std::string, 2> runs;  ///< as named on the command line
   std::vector<Part> parts;
   std::vector<KeyValues> keys;
   std::optional<StepDifference> step;      ///< the earliest
   std::optional<int64_t> splits_from;      ///< the first common step whose micro-batches were split differently
+  std::vector<JobDifference> jobs;         ///< of the steps that both have, where something else begins to differ
   std::optional<TensorDifference> tensor;  ///< the first in the order of the model, of the earliest checkpoint that differs
   CheckpointComparison checkpoints;
   std::string cause;  ///< a sentence; empty if the runs are equal

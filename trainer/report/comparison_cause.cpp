@@ -51,7 +51,15 @@ std::string training_cause(const Comparison& all) {
     causes.push_back(concat("another order of sums, which changes the last bits: ", keys));
   if (all.splits_from && *all.splits_from <= (all.step ? all.step->step : all.tensor->step))
     causes.push_back(concat("another order of sums, as micro-batches are ", part(all, "micro-batches").detail, " (resilience.rebalance)"));
+  const int64_t first = all.step ? all.step->step : all.tensor->step;
+  const auto of_layout = std::ranges::find_if(all.jobs, [](const JobDifference& one) { return !one.layout.empty(); });
+  if (of_layout != all.jobs.end() && of_layout->step <= first)
+    causes.push_back(concat("another order of sums, as the jobs that trained step ", of_layout->step, " differ: ", of_layout->layout));
   if (part(all, "hardware").result == Result::kDifferent) causes.push_back("other hardware: " + part(all, "hardware").detail);
+  const auto of_hosts = std::ranges::find_if(all.jobs, [](const JobDifference& one) { return !one.hosts.empty(); });
+  if (causes.empty() && of_hosts != all.jobs.end() && of_hosts->step <= first)
+    causes.push_back(
+        concat("other hosts from step ", of_hosts->step, " on, ", of_hosts->hosts, ", or, if they are alike, a fault of memory or hardware"));
   if (const std::string keys = keys_text(all.keys, {Aspect::kOperation}); causes.empty() && !keys.empty()) causes.push_back("changed keys: " + keys);
   if (!causes.empty()) return joined(causes, "; ");
   if (part(all, "data").result == Result::kUnknown) return "the data, which are not recorded, or a fault of memory or hardware";

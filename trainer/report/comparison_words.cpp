@@ -76,10 +76,12 @@ ordered_json comparison_json(const Comparison& all) {
     }
     tensor["damage"] = found.damage;
   }
-  return {{"equal", all.equal()},   {"runs", all.runs},
-          {"cause", all.cause},     {"first_step", step},
-          {"first_tensor", tensor}, {"parts", parts},
-          {"keys", keys},           {"checkpoints", {{"compared", all.checkpoints.steps}, {"only_in", all.checkpoints.only}}}};
+  ordered_json jobs = ordered_json::array();
+  for (const JobDifference& one : all.jobs) jobs.push_back({{"step", one.step}, {"layout", one.layout}, {"hosts", one.hosts}});
+  return {
+      {"equal", all.equal()}, {"runs", all.runs},       {"cause", all.cause},
+      {"first_step", step},   {"first_tensor", tensor}, {"parts", parts},
+      {"keys", keys},         {"jobs", jobs},           {"checkpoints", {{"compared", all.checkpoints.steps}, {"only_in", all.checkpoints.only}}}};
 }
 
 }  // namespace trireme::report

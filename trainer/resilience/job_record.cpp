@@ -60,6 +60,18 @@ JobRecord started_job(const ordered_json& line, double time) {
   JobRecord job{.launcher = time_in(line, "launcher"), .launched = time_in(line, "launched"), .joined = time_in(line, "joined"), .started = time};
   job.step = count_in(line, "step");
   job.slurm_job = text_in(line, "slurm_job");
+  const auto add_fact = [&](const std::string& name, const ordered_json& value) {
+    std::string text = value.is_string() ? value.get<std::string>() : value.is_array() ? "" : value.dump();
+    if (value.is_array())
+      for (const ordered_json& item : value) text += (text.empty() ? "" : ", ") + (item.is_string() ? item.get<std::string>() : item.dump());
+    job.facts[name] = text;
+  };
+  for (const char* name : {"world_size", "threads", "hosts"})
+    if (const auto value = line.find(name); value != line.end()) add_fact(name, *value);
+  if (const auto keys = line.find("keys"); keys != line.end() && keys->is_object()) {
+    job.has_keys = true;
+    for (const auto& [key, value] : keys->items()) add_fact(key, value);
+  }
   job.slurm_restarts = count_in(line, "slurm_restarts");
   if (const auto discarded = line.find("discarded"); discarded != line.end() && discarded->is_object()) {
     job.discarded_steps = count_in(*discarded, "steps");

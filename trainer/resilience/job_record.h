@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -58,8 +59,12 @@ struct JobRecord {
   int64_t step = 0;             ///< it began after this step
   int64_t discarded_steps = 0;  ///< steps of earlier jobs that it makes again
   double discarded_until = kUnknown;  ///< the last line about them
-  std::string slurm_job = {};         ///< id of the allocation
-  int64_t slurm_restarts = 0;         ///< how often Slurm had requeued it
+  /// What it ran on and in which layout: world_size, threads (of a rank), hosts, and the keys that decide how, not what, is trained and are not at
+  /// their defaults. Jobs of older versions have recorded less.
+  std::map<std::string, std::string> facts = {};
+  bool has_keys = false;       ///< its keys are recorded: one that is missing is at its default
+  std::string slurm_job = {};  ///< id of the allocation
+  int64_t slurm_restarts = 0;  ///< how often Slurm had requeued it
   SlurmStart slurm = {};
   int64_t save_count = 0;
   std::vector<TimeSpan> saves = {};             ///< training stood still for a save or a peer copy

@@ -48,7 +48,7 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
                        lock_->check();
                        reporter_.sync();
                      },
-                     std::move(tokenizer.texts), config.checkpoint.keep_best, config.checkpoint.keep_every, config.security.audit.enabled,
+                     std::move(tokenizer.texts), config.checkpoint.keep_best, config.checkpoint.keep_every, true, config.security.audit.enabled,
                      anchor_of(audit)}),
       last_saved_(history_.step) {}
 

@@ -54,6 +54,8 @@ class CheckpointManager {
   void share_failures();
   /// True if the last save failed on this rank.
   bool failed() const { return failed_; }
+  /// Rank 0: true if it failed because the state is not finite.
+  bool not_finite() const { return failed_ && outcome_ && outcome_->not_finite; }
 
  private:
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,

@@ -99,6 +99,7 @@ class Run {
   std::vector<int32_t> continue_text(std::vector<int32_t> text);
   nlohmann::ordered_json more_figures(int64_t step, const StepResult& result);
   void end_if_diverged();
+  void end_if_untrained();
   void share_island_reports();
   /// Of the island that has rejected most steps in a row.
   const RejectedSteps& most_rejected() const { return most_rejected_ ? *most_rejected_ : rejected_; }
@@ -174,7 +175,9 @@ class Run {
   StopRequest stop_;
   SaveRequest save_request_;
   const WallClock::time_point joined_ = WallClock::now();
-  std::string session_;  ///< equal on every rank, new at every start
+  std::string session_;             ///< equal on every rank, new at every start
+  std::vector<std::string> hosts_;  ///< of each rank
+  double accepted_before_ = 0;      ///< steps that were accepted before this job; of the island with most
   std::unique_ptr<RunData> data_;
   std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;

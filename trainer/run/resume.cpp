@@ -78,7 +78,10 @@ bool is_own(const std::string& checkpoint, const Config& config) {
 
 ConfigChange check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data,
                              const std::set<std::string>& named) {
-  const Config saved = saved_config(reader, checkpoint);
+  Config saved = saved_config(reader, checkpoint);
+  // Version 0.1 saved 0 for a rate that was not set. Both are the same decay up to the last step.
+  if (ScheduleConfig& schedule = saved.training.schedule; !config.training.schedule.final_learning_rate && schedule.final_learning_rate == 0.0)
+    schedule.final_learning_rate.reset();
   const auto is_weight = [](const auto& tensor) { return tensor.first.starts_with("weight/"); };
   const bool has_state = traits_of(saved.training.optimizer.name.value()).states > 0;
   if (has_state && std::all_of(reader.tensors().begin(), reader.tensors().end(), is_weight))

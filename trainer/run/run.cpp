@@ -219,6 +219,26 @@ void Run::end_if_diverged() {
       reports());
 }
 
+/// Called when the training of this job ends, before its last save. Success would say that there is a trained model. An overflow of the loss scale alone is
+/// no failure if the run has trained before: a short last job may meet one.
+void Run::end_if_untrained() {
+  if (is_member() || coordinates()) return;
+  const double accepted = all_reduce_scalar(world_, static_cast<double>(trainer_->accepted_steps()), ReduceOp::kMax);
+  const bool none_of_job = accepted == accepted_before_, none_of_run = accepted == 0;
+  if (!none_of_run && !(none_of_job && most_rejected().count() > 0)) return;
+  progress_.act("waiting for the last checkpoint");
+  progress_.set_timeout(2 * state_timeout(config_));
+  checkpoints_->finish();
+  throw AgreedError(
+      ExitCode::kInternal,
+      concat("nothing was trained: every step of this ", none_of_run ? "run" : "job", " up to step ", done_, " was rejected",
+             most_rejected().count() > 0 ? concat("; ", most_rejected().text())
+                                         : "; the gradients overflowed at every loss scale from training.loss_scale.initial on",
+             ". The weights are those from before these steps, and no checkpoint of step ", done_, " was saved. Look at the data, or lower ",
+             most_rejected().count() > 0 ? "training.optimizer.learning_rate" : "training.loss_scale.initial"),
+      reports());
+}
+
 /// The check comes first, so that no inconsistent state replaces the good ones.
 void Run::save(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
@@ -299,6 +319,7 @@ ExitCode Run::train() {
     return ExitCode::kRequeue;
   }
   last_report_ = std::chrono::steady_clock::now();
+  accepted_before_ = all_reduce_scalar(world_, static_cast<double>(trainer_->accepted_steps()), ReduceOp::kMax);
   figures_.emplace(*trainer_, progress_);
   return end_training(coordinates() ? coordinate() : train_steps());
 }
@@ -349,6 +370,7 @@ bool Run::train_steps() {
     const bool copies = copies_to_peers(step);
     if (checks || saves || copies || samples_at(step) || evaluates_at(step)) finish_step();
     end_if_diverged();
+    if (step == last) end_if_untrained();
     if (checks && !saves) check_replicas(step);
     if (saves) save(step);
     if (copies) copy_to_peers(step);
@@ -358,6 +380,7 @@ bool Run::train_steps() {
     // Save first: an evaluation may fail, and a job that is killed in a long one keeps its last step.
     if (samples_at(step) && !stopped) sample(step);
     if (evaluates_at(step) && !evaluate(step)) stopped = true;
+    if (stopper_.reached() && step < last) end_if_untrained();
     if (!saves && (stopped || stopper_.reached()) && (step < last || !is_member())) save(step);
     if (checks || saves || copies || samples_at(step) || evaluates_at(step)) continue_training();
     if (checks || saves || copies || samples_at(step)) set_timeout();
@@ -377,8 +400,14 @@ ExitCode Run::end_training(bool stopped) {
   checkpoints_->finish();
   record("save_wait", {{"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()}});
   // The reduction is also a barrier: rank 0 may still be publishing what the others have written.
-  const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
-  if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
+  const double lost = all_reduce_scalar(world_, checkpoints_->not_finite() ? 2 : checkpoints_->failed() ? 1 : 0, ReduceOp::kMax);
+  if (lost > 1)
+    throw AgreedError(
+        ExitCode::kInternal,
+        concat("training has diverged: the state after step ", done_, " is not finite, so no checkpoint of it was published; older ones ",
+               "remain. Start another run with a lower training.optimizer.learning_rate or more training.schedule.warmup_steps"),
+        reports());
+  if (lost > 0) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   checkpoints_->remove_old();
   end_peer_copies();
   collectively(world_, [&] {

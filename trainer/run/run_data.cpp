@@ -19,7 +19,9 @@ DatasetOptions options_of(const Config& config) {
   return {config.training.sequence_length, *config.model.vocab_size, tokenizer.digest(), config.data.document_mask};
 }
 
-std::vector<ValidationSet> open_validation(const Config& config, const DatasetOptions& options) {
+/// Complete sets: of their last, short window the rest counts too.
+std::vector<ValidationSet> open_validation(const Config& config, DatasetOptions options) {
+  options.whole = true;
   std::vector<std::pair<std::string, std::vector<std::string>>> sets;
   for (const std::string& text : config.data.validation) {
     const ValidationEntry entry = validation_entry(text);

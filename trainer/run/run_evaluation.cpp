@@ -44,14 +44,14 @@ void Run::recall_evaluation(const Resumed& resumed) {
 /// What each evaluation of this run covers, so that a user knows the cost of the default, the whole set.
 std::string Run::evaluation_text() const {
   const TrainingConfig& training = config_.training;
-  int64_t batches = 0, sequences = 0;
+  int64_t batches = 0, tokens = 0;
   for (const ValidationSet& set : data_->validation) {
     const int64_t of_set = batches_of(set, training);
     batches += of_set;
-    sequences += std::min(of_set * training.global_batch_size, set.data.sequences());
+    tokens += set.data.positions(std::min(of_set * training.global_batch_size, set.data.sequences()));
   }
   const std::string when = training.evaluate.every > 0 ? concat("every ", training.evaluate.every, " steps and at the end") : "at the end";
-  return concat("evaluation ", when, ": ", batches, " batches, ", sequences * training.sequence_length, " tokens",
+  return concat("evaluation ", when, ": ", batches, " batches, ", tokens, " tokens",
                 training.evaluate.batches == 0 ? ", all validation data; training.evaluate.batches limits it" : "");
 }
 

@@ -1,8 +1,10 @@
 // What a run records of its jobs, the interval between checkpoints that it chooses, and its goodput.
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "kernels/core/counted.h"
+#include "trainer/config/fields.h"
 #include "trainer/files/printable.h"
 #include "trainer/plan/text.h"
 #include "trainer/report/goodput.h"
@@ -10,6 +12,14 @@
 #include "trainer/submit/accounts.h"
 
 namespace trireme {
+
+/// The keys that decide how, not what, is trained and are not at their defaults: a run may change them from job to job, and `trireme compare` asks.
+static nlohmann::ordered_json keys_of_job(const Config& config) {
+  nlohmann::ordered_json keys = nlohmann::ordered_json::object();
+  for (const FieldDifference& one : differing_fields(Config{}, config))
+    if (one.after.field.decides == Aspect::kLayout || one.after.field.decides == Aspect::kExecution) keys[one.after.path] = one.to;
+  return keys;
+}
 
 /// Adds a record to jobs.jsonl. The training is worth more than its bookkeeping.
 void Run::record(const char* event, const nlohmann::ordered_json& fields) {
@@ -26,6 +36,9 @@ void Run::record_start(const Resumed& resumed, const MetricsSink::Discarded& dis
   const LaunchEnvironment& launch = options_.environment;
   nlohmann::ordered_json fields = {{"step", done_},
                                    {"world_size", world_.size()},
+                                   {"threads", ctx_.threads},
+                                   {"hosts", std::set<std::string>(hosts_.begin(), hosts_.end())},
+                                   {"keys", keys_of_job(config_)},
                                    {"launcher", utc_text(launch.times.launcher)},
                                    {"launched", utc_text(launch.times.job)},
                                    {"joined", utc_text(joined_)}};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "kernels/core/writable_file.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
 #include "trainer/job/launcher.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
@@ -59,9 +61,15 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
              {"validation data", validation}};
   });
   check_same_everywhere(world_, facts);
+  if (reports()) {
+    std::vector<std::string> doubts = data_->train.suspicions();
+    for (const ValidationSet& set : data_->validation) std::ranges::copy(set.data.suspicions(), std::back_inserter(doubts));
+    for (const std::string& doubt : doubts) std::cerr << concat("warning: ", printable(doubt), "\n");
+  }
   const std::string session =
       std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
   session_ = all_gather_strings(world_, session)[0];
+  hosts_ = all_gather_strings(world_, host_name());
   make_trainer();
   open_peer_copies();
   if (log != nullptr) tracer_.emplace(*trainer_, *log, options_.trace_steps.value(), directory());

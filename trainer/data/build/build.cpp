@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "kernels/core/check.h"
 #include "trainer/data/build/encoder_pool.h"
+#include "trainer/data/build/text_check.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/progress_line.h"
@@ -28,6 +30,7 @@ DocumentRules document_rules(const BuildOptions& options) {
   if (!options.field.empty()) rules.field = options.field;
   rules.prompt_field = options.prompt_field;
   rules.response_field = options.response_field;
+  rules.skip_bad_lines = options.skip_bad_lines;
   parse_template(options.prompt_template, rules);
   return rules;
 }
@@ -42,7 +45,8 @@ std::optional<int32_t> document_end(const BuildOptions& options, const Tokenizer
 void check_output(const BuildOptions& options) {
   if (options.output.empty()) throw ConfigError("--output=: must name a directory");
   std::error_code ignored;
-  const std::string output = fs::weakly_canonical(options.output, ignored).string() + "/";
+  // Absolute first: of a relative path of which nothing exists weakly_canonical leaves a relative one.
+  const std::string output = fs::weakly_canonical(fs::absolute(options.output, ignored), ignored).string() + "/";
   for (const std::string& path : options.inputs)
     if (path != "-" && fs::is_directory(path, ignored) && output.starts_with(fs::canonical(path, ignored).string() + "/"))
       throw ConfigError(concat("--output=", options.output, ": is inside the input directory ", path, "; name a directory outside it"));
@@ -51,12 +55,13 @@ void check_output(const BuildOptions& options) {
 /// Digest of everything that determines the result; excludes the number of threads.
 std::string command_digest(const BuildOptions& options, const DocumentRules& rules, const Tokenizer& tokenizer, std::optional<int32_t> end,
                            const InputSurvey& survey) {
-  const nlohmann::json command{{"tokenizer", tokenizer.digest()},
-                               {"end", end.value_or(-1)},
-                               {"lines", !options.field.empty()},
-                               {"fields", {rules.field, rules.prompt_field, rules.response_field}},
-                               {"template", {rules.before, rules.between, rules.after}},
-                               {"inputs", survey.digest}};
+  nlohmann::json command{{"tokenizer", tokenizer.digest()},
+                         {"end", end.value_or(-1)},
+                         {"lines", !options.field.empty()},
+                         {"fields", {rules.field, rules.prompt_field, rules.response_field}},
+                         {"template", {rules.before, rules.between, rules.after}},
+                         {"inputs", survey.digest}};
+  if (rules.skip_bad_lines) command["skip"] = true;
   Digest digest;
   digest.update(command.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   return digest.str();
@@ -77,8 +82,9 @@ class Build {
     try {
       go_on();
       encode_all();
+      if (skipped_ > 0 && writer_.index().documents == 0) throw DataError(concat("--skip-bad-lines: every line was skipped; ", first_skipped_));
       const bool written = writer_.commit() == TokenWriter::Outcome::kWritten;
-      return {writer_.index(), bytes_, empty_, written};
+      return {writer_.index(), bytes_, empty_, skipped_, first_skipped_, looks_like_, written};
     } catch (const Error& error) {
       keep_for(error);
       throw;
@@ -95,6 +101,10 @@ class Build {
     const std::string where = (writer_.partial() / "progress.json").string();
     position_ = Position::parse(member(writer_.position(), "read", where), where);
     empty_ = integer_member(writer_.position(), "empty_documents", where);
+    if (writer_.position().contains("skipped_lines")) {
+      skipped_ = integer_member(writer_.position(), "skipped_lines", where);
+      first_skipped_ = string_member(writer_.position(), "first_skipped", where);
+    }
     worth_keeping_ = true;
   }
 
@@ -114,8 +124,16 @@ class Build {
         pool.give(std::move(piece));
         while (pool.ready()) write(pool.take(), progress);
       };
+      // A directory may be a collection of source code, where JSON and HTML are text; a file with a name is meant.
+      const auto check_look = [&](std::string_view start, bool lines) {
+        if (options_.plain_text) return;
+        const std::optional<Look> look = look_of(start, input.path, lines);
+        if (!look) return;
+        if (input.named || lines) throw DataError(concat(input.path, ": ", look->text(), lines ? "" : kPlainTextAdvice));
+        if (looks_.insert(look->what).second) looks_like_.push_back(concat(input.path, " looks like ", look->what));
+      };
       read_pieces(
-          input, next, lines_in(input.path), tokenizer_, [this] { check_stop(); }, push);
+          input, next, lines_in(input.path), tokenizer_, check_look, [this] { check_stop(); }, push);
       next = {number};
     });
     while (!pool.empty()) {
@@ -141,6 +159,8 @@ class Build {
       if (end_ && writer_.open_tokens() > 0) writer_.append({&*end_, 1});
       if (!writer_.end_document(document.prompt)) ++empty_;
     }
+    if (skipped_ == 0) first_skipped_ = piece.first_skipped;
+    skipped_ += piece.skipped;
     bytes_ += piece.bytes;
     position_ = piece.end;
     progress.advance(piece.bytes);
@@ -148,7 +168,9 @@ class Build {
   }
 
   void save() {
-    writer_.save({{"read", position_.to_json()}, {"empty_documents", empty_}});
+    nlohmann::json reached = {{"read", position_.to_json()}, {"empty_documents", empty_}};
+    if (skipped_ > 0) reached.update({{"skipped_lines", skipped_}, {"first_skipped", first_skipped_}});
+    writer_.save(reached);
     saved_ = std::chrono::steady_clock::now();
     worth_keeping_ = true;
   }
@@ -179,7 +201,10 @@ class Build {
   const InputSurvey survey_;
   TokenWriter writer_;
   Position position_;  ///< input position after the last piece written
-  int64_t empty_ = 0;
+  int64_t empty_ = 0, skipped_ = 0;
+  std::string first_skipped_;
+  std::vector<std::string> looks_like_;
+  std::set<std::string> looks_;
   int64_t bytes_ = 0;
   bool worth_keeping_ = false;  ///< progress has been saved
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();

@@ -17,6 +17,8 @@ struct BuildOptions {
   std::string field;                         ///< text field of JSON lines; empty: "text", and only *.jsonl and *.ndjson files are read as JSON lines
   std::string prompt_field, response_field;  ///< instruction data
   std::string prompt_template = "{prompt}{response}";
+  bool skip_bad_lines = false;      ///< JSON lines that cannot be read, or lack the field, are left out and counted
+  bool plain_text = false;          ///< files that look like JSON, tables, HTML or XML are text too
   std::optional<bool> end_of_text;  ///< append the tokenizer's end-of-text token to documents; nullopt: if the tokenizer has one
   int threads = 1;
   std::chrono::milliseconds save_every{5000};           ///< interval of saves: bounds the work lost by a kill
@@ -25,9 +27,12 @@ struct BuildOptions {
 
 struct BuildResult {
   TokenIndex index;
-  int64_t bytes = 0;            ///< text read by this attempt
-  int64_t empty_documents = 0;  ///< documents without tokens, left out
-  bool written = true;          ///< false: the output already existed with identical content
+  int64_t bytes = 0;                         ///< text read by this attempt
+  int64_t empty_documents = 0;               ///< documents without tokens, left out
+  int64_t skipped_lines = 0;                 ///< with skip_bad_lines
+  std::string first_skipped;                 ///< what is wrong with the first one
+  std::vector<std::string> looks_like = {};  ///< files found in directories that look like something else than text, and what; the first of each kind
+  bool written = true;                       ///< false: the output already existed with identical content
 };
 
 /// Reads the inputs in order, encodes them on `threads` threads and writes the output. The output bytes depend neither on the number of threads nor

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "trainer/files/strict_json.h"
+#include "trainer/data/build/json_line.h"
 
 namespace trireme {
 namespace {
@@ -111,21 +111,25 @@ struct Texts {
 };
 
 Texts parse_line(std::string_view line, const DocumentRules& rules, const std::string& where) {
-  const nlohmann::json json = parse_object(line, where);
-  if (!rules.instruction()) return {"", string_member(json, rules.field, where), 0};
-  return {rules.before + string_member(json, rules.prompt_field, where) + rules.between,
-          string_member(json, rules.response_field, where) + rules.after, 0};
+  if (!rules.instruction()) return {"", std::move(strings_in(line, {rules.field}, where, "--field")[0]), 0};
+  const std::vector<std::string> texts = strings_in(line, {rules.prompt_field, rules.response_field}, where, "--prompt-field or --response-field");
+  return {rules.before + texts[0] + rules.between, texts[1] + rules.after, 0};
 }
 
-std::vector<Texts> parse_lines(const Piece& piece, const DocumentRules& rules) {
+std::vector<Texts> parse_lines(Piece& piece, const DocumentRules& rules) {
   std::vector<Texts> documents;
   std::string_view rest = piece.text;
   for (int64_t number = piece.line; !rest.empty(); ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    documents.push_back(parse_line(line, rules, concat(piece.path, ":", number)));
-    documents.back().line = number;
+    try {
+      documents.push_back(parse_line(line, rules, concat(piece.path, ":", number)));
+      documents.back().line = number;
+    } catch (const DataError& error) {
+      if (!rules.skip_bad_lines) throw;
+      if (piece.skipped++ == 0) piece.first_skipped = error.what();
+    }
   }
   return documents;
 }

@@ -14,6 +14,7 @@ struct DocumentRules {
   std::string field = "text";
   std::string prompt_field, response_field;  ///< both or neither
   std::string before, between, after;        ///< the template is before{prompt}between{response}after
+  bool skip_bad_lines = false;               ///< lines without these fields are left out and counted
 
   bool instruction() const { return !prompt_field.empty(); }
 };
@@ -45,7 +46,7 @@ class EncodeBudget {
 };
 
 /// Fills in the tokens and documents of `piece` and frees its text. Prompt and response are encoded separately, so no token spans both.
-/// Errors: DataError naming file and line for a line that is not a JSON object, a field that is missing or not a string, and text above
+/// Errors: DataError naming file and line for a line of which strings_in() cannot give the fields, unless such lines are skipped, and text above
 /// kMaxUnsplitBytes that `tokenizer` cannot split.
 void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, EncodeBudget& turns, Piece& piece);
 

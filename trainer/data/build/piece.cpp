@@ -16,7 +16,8 @@ Position Position::parse(const nlohmann::json& json, const std::string& where) {
   return {integer_member(json, "input", where), integer_member(json, "offset", where), integer_member(json, "line", where)};
 }
 
-void read_pieces(const Input& input, const Position& start, bool lines, const Tokenizer& tokenizer, const std::function<void()>& interrupted,
+void read_pieces(const Input& input, const Position& start, bool lines, const Tokenizer& tokenizer,
+                 const std::function<void(std::string_view start, bool lines)>& check_look, const std::function<void()>& interrupted,
                  const std::function<void(Piece)>& push) {
   InputReader reader(input, start.offset);
   Position at = start;
@@ -27,6 +28,7 @@ void read_pieces(const Input& input, const Position& start, bool lines, const To
     if (at.offset == 0 && wanted == kPieceBytes) {
       check_magic(window, input.path);
       if (!lines) check_utf8(window, input.path);
+      check_look(window, lines);
     }
     if (!lines) check_no_nul(window, at.offset, input.path);  // a JSON line with a NUL byte is reported with its number when it is parsed
     size_t bytes = window.size();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/data/build/inputs.h"
@@ -49,13 +50,16 @@ struct Piece {
   };
   std::vector<std::vector<int32_t>> tokens;  ///< in chunks, so that growth never copies the tokens of a long line
   std::vector<Document> documents;
+  int64_t skipped = 0;        ///< bad lines
+  std::string first_skipped;  ///< what is wrong with the first of them
   std::exception_ptr error;
 };
 
 /// Calls `push` for the pieces of `input` from `start` on. The split points depend on the text alone.
 /// Errors: those of InputReader; DataError for an empty pipe, an input that is not text (text_check.h), a line above kMaxLineBytes, or text
-/// above kMaxUnsplitBytes that cannot be split.
-void read_pieces(const Input& input, const Position& start, bool lines, const Tokenizer& tokenizer, const std::function<void()>& interrupted,
+/// above kMaxUnsplitBytes that cannot be split; what `check_look` throws, which is called with the beginning of the text.
+void read_pieces(const Input& input, const Position& start, bool lines, const Tokenizer& tokenizer,
+                 const std::function<void(std::string_view start, bool lines)>& check_look, const std::function<void()>& interrupted,
                  const std::function<void(Piece)>& push);
 
 }  // namespace trireme

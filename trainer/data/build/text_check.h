@@ -1,6 +1,7 @@
 #pragma once
 // Refuses inputs that are not text before they become tokens: compressed files, tables of other programs and binary data.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,18 @@ void check_text_file(const std::string& path, const std::string& command = "data
 
 /// Checks the first bytes of an input for the magic bytes of a format that is not text. `path` is for messages. Errors: DataError.
 void check_magic(std::string_view start, const std::string& path, const std::string& command = "data build");
+
+/// What a text looks like that is no document, but has documents in it: "a JSON array"; and how to get at them.
+struct Look {
+  std::string what, remedy;
+  std::string text() const { return "looks like " + what + "; " + remedy; }
+};
+inline constexpr const char* kPlainTextAdvice = "; --plain-text reads it as text all the same";
+/// Judges the beginning of a text by its first characters, and by the extension of `path`. Of a text that is read as JSON `lines`, only whether it is a
+/// JSON array.
+std::optional<Look> look_of(std::string_view start, const std::string& path, bool lines = false);
+/// The same of a regular file.   Errors: DataError if it looks like something; MissingFileError, IoError.
+void check_look_of_file(const std::string& path);
 
 /// Checks the first stretch of a text document. Errors: DataError if a tenth of its bytes or more are not UTF-8.
 void check_utf8(std::string_view start, const std::string& path);
