@@ -28,6 +28,7 @@ struct BuildResult {
   int64_t bytes = 0;            ///< text read by this attempt
   int64_t empty_documents = 0;  ///< documents without tokens, left out
   bool written = true;          ///< false: the output already existed with identical content
+  std::string no_end;           ///< why several documents follow each other without an end-of-text token, though that was not asked for
 };
 
 /// Reads the inputs in order, encodes them on `threads` threads and writes the output. The output bytes depend neither on the number of threads nor
