@@ -89,8 +89,13 @@ std::string with_replacements(std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t valid = valid_utf8(bytes);
     made.append(bytes.substr(0, valid));
-    if (valid < bytes.size()) made += "\xEF\xBF\xBD";
-    bytes.remove_prefix(std::min(bytes.size(), valid + 1));
+    bytes.remove_prefix(valid);
+    if (bytes.empty()) break;
+    made += "\xEF\xBF\xBD";
+    size_t wrong = 1;
+    for (size_t length = 2; length <= std::min<size_t>(3, bytes.size()); ++length)
+      if (unfinished_utf8(bytes.substr(0, length)) == length) wrong = length;
+    bytes.remove_prefix(wrong);
   }
   return made;
 }

@@ -24,7 +24,7 @@ class TokenDecoder {
   std::vector<Step> steps_;  ///< none: spaces come between the tokens
 };
 
-/// Makes U+FFFD of each byte that is not UTF-8.
+/// Makes U+FFFD of each byte that is not UTF-8, and of the beginning of a character that does not go on.
 std::string with_replacements(std::string_view bytes);
 /// Replaces every occurrence of `from`, which is not empty.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);

@@ -32,9 +32,10 @@ struct PieceTokenizer::Tables {
   std::unordered_map<std::string_view, int32_t> ids;  ///< of the model's vocabulary
   size_t longest = 0;                                 ///< bytes of a token
   double unknown_score = 0;
+  std::string where;
 
-  Tables(TokenizerJson read, const std::string& where)
-      : description(std::move(read)), model(description.pieces.value()), merges(description.merges, where) {
+  Tables(TokenizerJson read, const std::string& file)
+      : description(std::move(read)), model(description.pieces.value()), merges(description.merges, file), where(file) {
     for (size_t id = 0; id < description.spelled.size(); ++id) {
       if (!description.mergeable[id]) continue;
       ids.emplace(description.spelled[id], static_cast<int32_t>(id));
@@ -55,8 +56,8 @@ struct PieceTokenizer::Tables {
   }
   int32_t unknown(std::string_view piece) const {
     if (model.unknown >= 0) return model.unknown;
-    throw DataError(concat("the tokenizer has neither a token for ",
-                           nlohmann::json(piece).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace), " nor an unk_token"));
+    throw DataError(concat(where, ": has neither a token for ", nlohmann::json(piece).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace),
+                           " nor an unk_token"));
   }
 };
 

@@ -89,8 +89,8 @@ PretokenizerRules parse_pre_tokenizer(const json& root, PieceModel* model, const
   if (is_null(root, "pre_tokenizer")) return rules;
   for_each_part(root.at("pre_tokenizer"), "pretokenizers", where, [&](const json& part) {
     const std::string type = string_member(part, "type", where);
-    if (byte_level) throw DataError(concat(where, ": pre_tokenizer ", type, " after ByteLevel is not supported"));
-    if (model != nullptr && model->metaspace) throw DataError(concat(where, ": pre_tokenizer ", type, " after Metaspace is not supported"));
+    if (byte_level) throw DataError(concat(where, " ", type, " after ByteLevel is not supported"));
+    if (model != nullptr && model->metaspace) throw DataError(concat(where, " ", type, " after Metaspace is not supported"));
     if (std::optional<SplitRule> rule = parse_split(part, where)) {
       rules.splits.push_back(std::move(*rule));
     } else if (type == "BertPreTokenizer") {
@@ -104,7 +104,7 @@ PretokenizerRules parse_pre_tokenizer(const json& root, PieceModel* model, const
       if (flag(part, "add_prefix_space", true, where)) rules.prefix_before = static_cast<int>(rules.splits.size());
       if (flag(part, "use_regex", true, where)) rules.splits.push_back({.regex = std::string(kNamedPatterns.front().regex)});
     } else {
-      throw DataError(concat(where, ": pre_tokenizer ", type,
+      throw DataError(concat(where, " ", type,
                              " is not supported; supported: ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
                              "CharDelimiterSplit, BertPreTokenizer, Metaspace, Sequence"));
     }
@@ -155,9 +155,9 @@ void check_added_ids(const Vocabulary& vocabulary, const std::vector<AddedToken>
   }
 }
 
-Vocabulary parse_vocabulary(const json& model, const std::string& where) {
+Vocabulary parse_vocabulary(const json& model, bool unigram, const std::string& where) {
   Vocabulary vocabulary;
-  if (model.value("type", json()) == "Unigram") {
+  if (unigram) {
     for (const json& entry : array_member(model, "vocab", where)) {
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
         throw DataError(concat(where, ": vocab: entry ", vocabulary.size(), " must be a token and its score"));
@@ -315,7 +315,7 @@ void parse_model(const json& model, TokenizerJson& made, const std::string& wher
                      where);
   require_off(model, "dropout", where);
   made.ignore_merges = flag(model, "ignore_merges", false, where);
-  const Vocabulary vocabulary = parse_vocabulary(model, where);
+  const Vocabulary vocabulary = parse_vocabulary(model, made.pieces && made.pieces->kind == PieceModel::Kind::kUnigram, where);
   check_added_ids(vocabulary, made.added, where);
   place_tokens(vocabulary, made, where);
   const bool pairs = !made.pieces || made.pieces->kind == PieceModel::Kind::kBytePairs;
@@ -331,6 +331,13 @@ bool has_part(const json& root, const std::string& key, const char* list, const 
   if (!is_null(root, key))
     for_each_part(root.at(key), list, where, [&](const json& part) { found = found || string_member(part, "type", where) == type; });
   return found;
+}
+
+/// The type of a model in a file of before the key "type".
+std::string type_by_keys(const json& model) {
+  if (model.contains("merges")) return "BPE";
+  if (model.contains("max_input_chars_per_word")) return "WordPiece";
+  return model.value("vocab", json()).is_array() ? "Unigram" : model.contains("vocab") ? "WordLevel" : "BPE";
 }
 
 PieceModel::Kind kind_of(const std::string& type, const std::string& where) {
@@ -370,7 +377,7 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
     throw DataError(concat(where, ": \"version\" is ", root.at("version").dump(), "; supported: \"1.0\""));
   // truncation, padding and post_processor are of batches of a model's inputs: they do not change the ids of a text.
   const json& model = object_member(root, "model", where);
-  const std::string type = is_null(model, "type") ? "BPE" : string_member(model, "type", concat(where, ": model"));
+  const std::string type = is_null(model, "type") ? type_by_keys(model) : string_member(model, "type", concat(where, ": model"));
   const PieceModel::Kind kind = kind_of(type, where);
   const std::string splits = concat(where, ": pre_tokenizer");
   TokenizerJson made;
