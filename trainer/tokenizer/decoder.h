@@ -24,7 +24,7 @@ class TokenDecoder {
   std::vector<Step> steps_;  ///< none: spaces come between the tokens
 };
 
-/// Makes U+FFFD of each byte that is not UTF-8, and of the beginning of a character that does not go on.
+/// Replaces each byte that is not UTF-8 by U+FFFD, and the bytes of an unfinished character by one of them.
 std::string with_replacements(std::string_view bytes);
 /// Replaces every occurrence of `from`, which is not empty.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
