@@ -3,7 +3,10 @@
 
     pip install tokenizers==0.23.3 sentencepiece==0.2.3 && python scripts/golden_tokenizers.py [byte_fallback]
 
-With `byte_fallback` only the tokenizers of that kind are written, and SentencePiece is not needed.
+With `byte_fallback` only the tokenizers of that kind are written, and SentencePiece is not needed; with `parts` only parts.json.
+
+parts.json {"base": a tokenizer.json, "cases": [{"set": its keys that are replaced, "ids": {text: ids}, "texts": {text: what decoding the ids gives}}]} has
+each normalizer, pre_tokenizer, model, decoder and flag of an added token by itself.
 
 Files: lines.json {"lines": [...]}; NAME.json or NAME.model, a tokenizer; NAME.ids.json {"first": ids of each of the first lines,
 "tied": lines that do not count (see ties), "odd": ids and text of each of ODD, "ids": a digest for
@@ -237,8 +240,123 @@ def ties(processor, lines):
     return found
 
 
+def byte_alphabet():
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return {byte: chr(byte if byte in printable else next(others)) for byte in range(256)}
+
+
+def added_token(number, content, **flags):
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": number, "content": content, **plain, **flags}
+
+
+def small_tokenizer(dead=()):
+    vocabulary = {}
+    for byte, letter in byte_alphabet().items():
+        if byte not in dead:
+            vocabulary[letter] = len(vocabulary)
+    vocabulary["th"] = len(vocabulary)
+    vocabulary["the"] = len(vocabulary)
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [added_token(len(vocabulary), "<|end|>")], "normalizer": None,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}, "post_processor": None,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
+                      "byte_fallback": False, "vocab": vocabulary, "merges": ["t h", "th e"]}}
+
+
+def part_cases():
+    """Keys that replace those of the small tokenizer, and texts."""
+    flagged = ["the<|end|>the", "the  <|end|>\n\u00a0 the", "a<|end|>b", " <|end|> <|end|> ", "the_<|end|>", "the <|end|>.", "\u00e9<|end|>", "<|end|><|end|>x",
+               "<|end|>     x", "a  b<|end|>  ", "\u200d<|end|>\u0301", ""]
+    for flags in ({"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}, {"single_word": True}, {"single_word": True, "rstrip": True},
+                  {"rstrip": True, "normalized": True}):
+        yield {"added_tokens": [added_token(258, "<|end|>", **flags), added_token(259, "  ", special=False)]}, flagged
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    for behavior in ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+        for invert in (False, True):
+            for pattern in ({"Regex": "h"}, {"String": "t"}, {"Regex": "[the]"}, {"Regex": " ?\\p{L}+|\\w"}):
+                split_at = {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+                yield {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split_at, byte_level]}}, ["thexthhe", "the  thethxtthe", "x\u00b2_ the", "", " "]
+    for part in ({"type": "Punctuation", "behavior": "Removed"}, {"type": "Punctuation", "behavior": "Contiguous"}, {"type": "Whitespace"}, {"type": "WhitespaceSplit"},
+                 {"type": "CharDelimiterSplit", "delimiter": "|"}, {"type": "Digits", "individual_digits": False}, {"type": "BertPreTokenizer"}):
+        for steps in ([part, byte_level], [part, {"type": "Split", "pattern": {"String": "h"}, "behavior": "Removed", "invert": False}, byte_level]):
+            yield {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}, ["the,the|the!!", " the\u2003the_x\u200dthe!?", "the12\u00bdthe\u00bfx\u203fthe"]
+    for part in ({"type": "NFD"}, {"type": "NFKC"}, {"type": "NFKD"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": False},
+                 {"type": "Strip", "strip_left": False, "strip_right": True}, {"type": "StripAccents"}, {"type": "Prepend", "prepend": "th"},
+                 {"type": "Replace", "pattern": {"String": "."}, "content": "h"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "},
+                 {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]},
+                 {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+                 {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": True}):
+        for flags in ({}, {"normalized": True}):
+            yield ({"normalizer": part, "added_tokens": [added_token(258, "<|end|>"), added_token(259, "\u0419NDE", special=False, **flags)]},
+                   ["THE \ufb01 \u00e9\u0301", "  the t..e \u0419NDE \u0439nde \u0418NDE", "e the\t\n", "<|end|> the<|end|>", "\u0130\u03a3 \u6f22the\u00ad\x01\u200bx", ""])
+    dead = [0xC0, 0xC1, *range(0xF5, 0x100)]
+    yield {key: small_tokenizer(dead)[key] for key in ("model", "added_tokens")}, ["the caf\u00e9 \U0001F600<|end|>"]
+    yield {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
+           "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}}, ["the cat the", "a"]
+
+    words = ["the the, thethe unthethexy \u6f22the zzz", "the" * 40, "<|end|>the <|end|>the", "The t\u00e9h", "", "  ", "a\u2581the \u2581the", "xyxy the \U0001F600\U0001F600 th\u00e9"]
+    word_piece = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 12,
+                  "vocab": {token: i for i, token in enumerate(["[UNK]", "the", "un", "##the", "##x", "##y", ",", "t", "##h", "\u6f22"])}}
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    for cleanup in (True, False):
+        yield {"model": word_piece, "normalizer": bert, "pre_tokenizer": {"type": "BertPreTokenizer"}, "added_tokens": [added_token(10, "<|end|>")],
+               "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": cleanup}}, words
+    level = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "the": 1, ",": 2, "zzz": 3}}
+    yield {"model": level, "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [added_token(4, "<|end|>")], "decoder": None}, words
+    scores = [["<unk>", 0.0], ["\u2581", -2.0], ["\u2581the", -3.5], ["the", -4.0], ["t", -5.0], ["h", -5.0], ["e", -5.0], ["th", -6.0], ["un", -4.5], ["x", -7.0], ["xy", -8.0],
+              [",", -3.0], ["\u2581the\u2581the", -6.5], ["z", -5.5], ["zz", -11.0]]
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    for scheme in ("always", "first", "never"):
+        for cuts in (True, False):
+            space = {**metaspace, "prepend_scheme": scheme, "split": cuts}
+            for before in ([], [{"type": "WhitespaceSplit"}]):
+                yield {"model": {"type": "Unigram", "unk_id": 0, "vocab": scores, "byte_fallback": False}, "added_tokens": [added_token(len(scores), "<|end|>")],
+                       "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*before, space]}, "decoder": space}, words
+    byte_tokens = [[f"<0x{byte:02X}>", 0.0] for byte in range(256)]
+    yield {"model": {"type": "Unigram", "unk_id": 0, "vocab": scores + byte_tokens, "byte_fallback": True}, "pre_tokenizer": metaspace,
+           "added_tokens": [added_token(len(scores) + 256, "<|end|>")],
+           "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, metaspace]}}, words
+    letters = ["t", "h", "e", "th", "the", "x", "y", "u", "n", "a", "z", ",", "[UNK]", "xy"]
+    for fuses in (True, False):
+        for unknown in ("[UNK]", None):
+            yield {"model": {"type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": fuses,
+                             "byte_fallback": False, "vocab": {token: i for i, token in enumerate(letters)}, "merges": ["t h", "th e", "x y"]},
+                   "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [added_token(len(letters), "<|end|>")], "decoder": None}, words
+    marked = ["t", "##h", "##e", "th", "the", "##t", "[UNK]", "x</w>", "##e</w>", "the</w>", "a</w>", "##the</w>", "##th", "##the"]
+    yield {"model": {"type": "BPE", "dropout": None, "unk_token": "[UNK]", "continuing_subword_prefix": "##", "end_of_word_suffix": "</w>", "fuse_unk": False,
+                     "byte_fallback": False, "vocab": {token: i for i, token in enumerate(marked)},
+                     "merges": ["t ##h", "th ##e", "th ##e</w>", "##t ##h", "##th ##e", "##th ##e</w>"]},
+           "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [added_token(len(marked), "<|end|>")], "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}, words
+    clip = {letter: byte for byte, letter in byte_alphabet().items()}
+    clip.update({letter + "</w>": 256 + byte for byte, letter in byte_alphabet().items()})
+    clip.update({"th": 512, "the</w>": 513})
+    yield {"model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "</w>", "fuse_unk": False,
+                     "byte_fallback": False, "vocab": clip, "merges": ["t h", "th e</w>"]},
+           "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]},
+           "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "'s|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+"}, "behavior": "Removed",
+                                                                    "invert": True}, byte_level]}, "added_tokens": [added_token(514, "<|end|>")]}, words
+
+
+def parts():
+    cases = []
+    for keys, texts in part_cases():
+        file = {**small_tokenizer(), **keys}
+        tokenizer = Tokenizer.from_str(json.dumps(file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        ids = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in texts}
+        cases.append({"set": keys, "ids": ids, "texts": {text: tokenizer.decode(ids[text], skip_special_tokens=False) for text in texts}})
+    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+    (OUT / "parts.json").write_text('{"base": ' + json.dumps(small_tokenizer(), separators=(",", ":")) + ',\n"cases": [\n' + lines + "]}\n")
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
+    parts()
+    if sys.argv[1:] == ["parts"]:
+        return
     lines = make_lines(6, LINES)
     corpus = make_lines(60, 4000) + [PROSE] * 20 + FOREIGN * 10 + CODE * 10
     byte_fallbacks(lines, corpus)

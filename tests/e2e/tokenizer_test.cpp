@@ -139,4 +139,26 @@ TEST_CASE("tokenizer command: bad input is reported before anything is written")
   CHECK(directory.changes_since(before) == "");
 }
 
+TEST_CASE("data build: documents that are joined without an end-of-text token are named in a warning") {
+  TemporaryDirectory directory;
+  write_file(directory / "docs.jsonl", "{\"text\": \"hello\"}\n{\"text\": \"hello\"}\n");
+  write_file(directory / "text", "hello hello");
+  fs::create_directories(directory / "folder");
+  must(run(directory, {"tokenizer", "train", "--vocab-size", "257", "--special", "<end>", "--output", "folder/tokenizer.json", "text"}));
+  const auto built = [&](const std::string& tokenizer, const std::string& output, const Arguments& more = {}) {
+    return must(run(directory, Arguments{"data", "build", "--tokenizer", tokenizer, "--output", output, "docs.jsonl"} + more)).err;
+  };
+  const std::string warning = "warning: 2 documents joined without an end-of-text token between them: folder/tokenizer.json: no eos_token is named";
+  CHECK(built("folder", "a").starts_with(warning));
+  CHECK(built("folder", "b", {"--no-end-of-text"}).find("warning") == std::string::npos);
+  CHECK(built("bytes", "c").find("warning: 2 documents joined without an end-of-text token between them: tokenizer bytes has") != std::string::npos);
+  check_error(run(directory, {"data", "build", "--tokenizer", "folder", "--end-of-text", "--output", "d", "docs.jsonl"}), 64,
+              "no eos_token is named");
+  write_file(directory / "folder/special_tokens_map.json", R"({"eos_token": "<end>"})");
+  CHECK(built("folder", "e").find("warning") == std::string::npos);
+  const auto index = nlohmann::json::parse(read_file(directory / "e/index.json"));
+  CHECK(index["tokens"] == 12);
+  CHECK(fs::exists(directory / "e/special_tokens_map.json"));  // a token directory's copy names the same end
+}
+
 }  // namespace trireme::test

@@ -1,4 +1,6 @@
 // Reader of tokenizer.json, on the input as file, and its tokenizer: text to ids and back.
+#include <algorithm>
+#include <initializer_list>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -21,10 +23,18 @@ std::string sample_text() {
   return text + "the end\n";
 }
 
-/// Whether decoding restores the bytes: there is no normaliser, no prefix space and no byte_fallback, which decodes invalid UTF-8 to U+FFFD.
+/// Whether decoding restores the bytes: byte-level BPE without a normaliser and a prefix space whose splits and added tokens remove nothing.
 bool keeps_bytes(std::string_view file) {
-  const std::string text = nlohmann::json::parse(file).dump();
-  return text.find("\"NFC\"") == text.npos && text.find("\"byte_fallback\":true") == text.npos && text.find("\"add_prefix_space\":true") == text.npos;
+  const nlohmann::json root = nlohmann::json::parse(file);
+  const nlohmann::json decoder = root.value("decoder", nlohmann::json());
+  const std::string text = root.dump(), pieces = root.value("pre_tokenizer", nlohmann::json()).dump();
+  const auto none = [](const std::string& in, std::initializer_list<const char*> words) {
+    return std::all_of(words.begin(), words.end(), [&](const char* word) { return in.find(word) == in.npos; });
+  };
+  return decoder.is_object() && decoder.value("type", nlohmann::json()) == "ByteLevel" && root.value("normalizer", nlohmann::json()).is_null() &&
+         pieces.find("\"add_prefix_space\":false") != pieces.npos &&
+         none(pieces, {"\"add_prefix_space\":true", "Removed", "Delimiter", "White", "Bert"}) &&
+         none(text, {"\"byte_fallback\":true", "strip\":true", "end_of_word_suffix\":\"", "continuing_subword_prefix\":\""});
 }
 
 void use(Tokenizer& tokenizer, bool exact) {

@@ -675,7 +675,7 @@ TEST_CASE("an unfinished build is resumed by the same command only", "[data]") {
     const auto expected = files_of(options.output);
     fs::remove_all(options.output);
     {
-      TokenWriter writer(options.output, {"bytes", "bytes-v1", 256, 0, 0, true}, options.tokenizer, "another");
+      TokenWriter writer(options.output, {"bytes", "bytes-v1", 256, 0, 0, true}, {}, "another");
       writer.keep();  // as if killed
     }
     CHECK(files_of(partial).contains("prompts.bin"));

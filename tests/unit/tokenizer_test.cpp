@@ -526,9 +526,12 @@ TEST_CASE("tokenizers: a directory with both files, and invalid SentencePiece mo
   json description = small_tokenizer();
   directory.write("tokenizer.json", description.dump());
   CHECK(Tokenizer::open(directory.path()).name() == "bpe");
-  description["decoder"] = {{"type", "Sequence"}};  // as in a SentencePiece model converted to tokenizer.json
+  fs::copy(kGolden + "llama2.json", directory.path() + "/tokenizer.json",
+           fs::copy_options::overwrite_existing);  // as converted from a SentencePiece model
+  CHECK(Tokenizer::open(directory.path()).file() == directory.path() + "/tokenizer.json");
+  description["model"]["type"] = "Other";
   directory.write("tokenizer.json", description.dump());
-  check_refused<Error>("model", [&] { Tokenizer::open(directory.path()); }, {"tokenizer.model"});
+  check_refused<DataError>("no other choice", [&] { Tokenizer::open(directory.path()); }, {"tokenizer.json: model Other is not supported"});
   if (std::optional<Tokenizer> tokenizer = open_golden("bpe_bytes.model")) {
     CHECK(tokenizer->name() == "sentencepiece");
     CHECK(tokenizer->end_of_text() == 2);
@@ -561,22 +564,25 @@ TEST_CASE("tokenizers: a damaged tokenizer.json is refused, naming the fault") {
       {"a number", [](json& t) { t["model"]["merges"].push_back(7); }, {"merge 2"}},
       {"twice", [](json& t) { t["model"]["merges"].push_back("t h"); }, {"merge 2", "duplicate", "merge 0"}},
       {"hole", [](json& t) { t["model"]["vocab"]["the"] = 300; }, {"\"the\"", "300", "0 to 258", "gaps"}},
-      {"hole in added tokens", [](json& t) { t["added_tokens"][0]["id"] = 259; }, {"<|end|>", "259", "gaps"}},
+      {"hole in added tokens", [](json& t) { t["added_tokens"][0]["id"] = 259; }, {"<|end|>", "has id 259", "renumber it to 258"}},
       {"one id twice", [](json& t) { t["model"]["vocab"]["the"] = 256; }, {"id 256", "two tokens", "\"th\"", "\"the\""}},
-      {"one id twice", [](json& t) { t["added_tokens"][0]["id"] = 0; }, {"id 0", "two tokens", "<|end|>"}},
+      {"one id twice", [](json& t) { t["added_tokens"][0]["id"] = 0; }, {"<|end|>", "has id 0", "renumber it to 258"}},
       {"negative id", [](json& t) { t["model"]["vocab"]["the"] = -1; }, {"\"the\"", "-1"}},
       {"two ids", [](json& t) { t["added_tokens"][0]["content"] = "the"; }, {"\"the\"", "258", "257"}},
       {"added twice", [](json& t) { t["added_tokens"].push_back(t["added_tokens"][0]); }, {"<|end|>", "duplicate"}},
-      {"empty", [](json& t) { t["added_tokens"][0]["content"] = ""; }, {"added token", "empty"}},
+      {"empty", [](json& t) { t["added_tokens"][0]["content"] = ""; }, {"added_tokens", "empty"}},
       {"no byte", [](json& t) { t["model"]["vocab"].erase("A"), t["model"]["vocab"]["AA"] = 65; }, {"byte 65", "no token"}},
-      {"not spelled", [](json& t) { t["model"]["vocab"]["t e"] = 258, t["added_tokens"][0]["id"] = 259; }, {"\"t e\"", "alphabet"}},
-      {"lstrip", [](json& t) { t["added_tokens"][0]["lstrip"] = true; }, {"<|end|>", "lstrip"}},
-      {"rstrip", [](json& t) { t["added_tokens"][0]["rstrip"] = true; }, {"<|end|>", "rstrip"}},
-      {"single_word", [](json& t) { t["added_tokens"][0]["single_word"] = true; }, {"<|end|>", "single_word"}},
       {"added key", [](json& t) { t["added_tokens"][0]["colour"] = true; }, {"added_tokens", "colour"}},
       {"key", [](json& t) { t["colour"] = 1; }, {"unknown key", "colour"}},
       {"model key", [](json& t) { t["model"]["colour"] = 1; }, {"model", "unknown key", "colour"}},
-      {"model", [](json& t) { t["model"]["type"] = "Unigram"; }, {"Unigram", "supported: BPE"}},
+      {"model", [](json& t) { t["model"]["type"] = "Other"; }, {"model Other", "supported: BPE, WordPiece, Unigram"}},
+      {"Unigram without scores", [](json& t) { t["model"]["type"] = "Unigram"; }, {"vocab", "expected a list"}},
+      {"unk_token",
+       [](json& t) {
+         t["model"]["end_of_word_suffix"] = "</w>";
+         t["model"]["unk_token"] = "<unk>";
+       },
+       {"unk_token", "<unk>", "not in the vocabulary"}},
       {"version", [](json& t) { t["version"] = "2.0"; }, {"version", "2.0"}},
       {"dropout", [](json& t) { t["model"]["dropout"] = 0.1; }, {"dropout", "0.1"}},
       {"byte_fallback",
@@ -586,39 +592,22 @@ TEST_CASE("tokenizers: a damaged tokenizer.json is refused, naming the fault") {
          t["pre_tokenizer"] = nullptr;
        },
        {"decoder ByteLevel with byte_fallback"}},
-      {"suffix", [](json& t) { t["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix", "</w>"}},
-      {"prefix", [](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }, {"continuing_subword_prefix"}},
-      {"truncation",
-       [](json& t) {
-         t["truncation"] = {{"max_length", 8}};
-       },
-       {"truncation"}},
-      {"padding",
-       [](json& t) {
-         t["padding"] = {{"length", 8}};
-       },
-       {"padding"}},
+      {"prefix", [](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }, {"merge 0", "\"h\"", "\"##\""}},
       {"normalizer",
        [](json& t) {
-         t["normalizer"] = {{"type", "Lowercase"}};
+         t["normalizer"] = {{"type", "Nmt"}};
        },
-       {"normalizer Lowercase", "NFC"}},
+       {"normalizer Nmt", "NFC"}},
       {"pre_tokenizer",
        [](json& t) {
-         t["pre_tokenizer"] = {{"type", "Metaspace"}};
+         t["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
        },
-       {"pre_tokenizer Metaspace"}},
-      {"no pre_tokenizer", [](json& t) { t["pre_tokenizer"] = nullptr; }, {"pre_tokenizer"}},
-      {"split only",
-       [](json& t) {
-         t["pre_tokenizer"] = {{"type", "Digits"}};
-       },
-       {"without ByteLevel"}},
+       {"pre_tokenizer UnicodeScripts"}},
       {"decoder",
        [](json& t) {
-         t["decoder"] = {{"type", "WordPiece"}};
+         t["decoder"] = {{"type", "CTC"}};
        },
-       {"decoder WordPiece"}},
+       {"decoder CTC"}},
       {"no vocabulary", [](json& t) { t["model"].erase("vocab"); }, {"vocab", "missing"}},
       {"no merges", [](json& t) { t["model"].erase("merges"); }, {"merges", "missing"}},
   };
@@ -640,11 +629,11 @@ TEST_CASE("tokenizers: a damaged tokenizer.json is refused, naming the fault") {
   description["pre_tokenizer"] = sequence({byte_level, split});
   check_refused<DataError>("order", [&] { ids_of(description, "the"); }, {"Split after ByteLevel"});
   json removed = split;
-  removed["behavior"] = "Removed";
+  removed["behavior"] = "Hidden";
   description["pre_tokenizer"] = sequence({removed, byte_level});
-  check_refused<DataError>("behavior", [&] { ids_of(description, "the"); }, {"behavior Removed"});
+  check_refused<DataError>("behavior", [&] { ids_of(description, "the"); }, {"behavior", "Hidden", "allowed Isolated"});
   for (const std::string regex :
-       {"(", "\\w+", "[a&&b]", "[[a]b]", "x{,3}", "a{2}+", "(?x)a b", "a*", "\\p{Nonsense}", "\\h", "\\1", "(?<name>a)", "\\xFF", "[a-\\s]", "a\\"}) {
+       {"(", "[a&&b]", "[[a]b]", "x{,3}", "a{2}+", "(?x)a b", "a*", "\\p{Nonsense}", "\\h", "\\1", "(?<name>a)", "\\xFF", "[a-\\s]", "a\\"}) {
     json odd = split;
     odd["pattern"]["Regex"] = regex;
     description["pre_tokenizer"] = sequence({odd, byte_level});
@@ -655,6 +644,11 @@ TEST_CASE("tokenizers: a damaged tokenizer.json is refused, naming the fault") {
 TEST_CASE("tokenizers: equivalent and different forms of tokenizer.json") {
   const std::vector<int32_t> the = {257}, apart = {'t', 'h', 'e'};
   json description = small_tokenizer();
+  description["model"]["vocab"]["t e"] = 258;  // in no text, as a space is spelled otherwise
+  description["added_tokens"][0]["id"] = 259;
+  CHECK(ids_of(description, "t e") == std::vector<int32_t>{'t', ' ', 'e'});
+  CHECK(byte_pair(description).decode(std::vector<int32_t>{258}) == "t e");
+  description = small_tokenizer();
   CHECK(ids_of(description, "the") == the);
   description["model"]["merges"] = json::array({json::array({"t", "h"}), json::array({"th", "e"})});
   CHECK(ids_of(description, "the") == the);
@@ -840,4 +834,257 @@ TEST_CASE("tokenizers: valid and incomplete UTF-8") {
         "\xC3\xA9");
   CHECK(from_byte_level(to_byte_level("\0 a\xFF\n")) == "\0 a\xFF\n");
   CHECK_FALSE(from_byte_level("a b"));
+}
+
+namespace {
+
+/// A tokenizer whose merges are the small one's, in a directory by itself.
+std::vector<int32_t> ids_in(const Directory& directory, const std::string& text) { return Tokenizer::open(directory.path()).encode(text); }
+
+std::vector<int32_t> ends_in(const Directory& directory) { return Tokenizer::open(directory.path()).ends(); }
+
+json small_with(const std::vector<std::string>& added) {
+  json description = small_tokenizer();
+  description["added_tokens"] = json::array();
+  for (const std::string& content : added)
+    description["added_tokens"].push_back({{"id", 258 + description["added_tokens"].size()}, {"content", content}, {"special", true}});
+  return description;
+}
+
+}  // namespace
+
+TEST_CASE("tokenizers: each normalizer, pre_tokenizer, model, decoder and flag gives the ids and texts of the reference library") {
+  const Directory directory;
+  const json golden = read_json(kGolden + "parts.json");
+  int texts = 0;
+  for (const json& one : golden.at("cases")) {
+    json description = golden.at("base");
+    description.update(one.at("set"));
+    INFO(json(one.at("set")).dump().substr(0, 600));
+    Tokenizer tokenizer = Tokenizer::open(directory.write("tokenizer.json", description.dump()));
+    for (const auto& [text, ids] : one.at("ids").items()) {
+      INFO(json(text).dump());
+      const std::vector<int32_t> found = tokenizer.encode(text);
+      CHECK(found == ids.get<std::vector<int32_t>>());
+      CHECK(tokenizer.decode(found) == one.at("texts").at(text).get<std::string>());
+      ++texts;
+    }
+    CHECK(std::ssize(tokenizer.token_bytes()) == tokenizer.vocab_size());
+  }
+  CHECK(texts > 600);
+}
+
+TEST_CASE("tokenizers: added tokens that reach over white space, and merged matches, are not divided by a cut") {
+  for (const char* key : {"lstrip", "rstrip", "single_word"}) {
+    INFO(key);
+    json description = small_tokenizer();
+    description["added_tokens"][0][key] = true;
+    BytePairTokenizer tokenizer = byte_pair(description);
+    CHECK(check_parts_of_units(tokenizer, {"<|end|>", " ", "\n", "the", "a", "\n\n", "_", "<|en", "a the"}, 5000) > 5100);
+    json fallback = read_json(kGolden + "metaspace.json");
+    for (json& token : fallback["added_tokens"]) token[key] = !token["normalized"].get<bool>();
+    ByteFallbackTokenizer other(parse_tokenizer_json(fallback.dump(), "t.json"), "t.json");
+    const auto cut_of = [&](const std::string& text) { return other.cut(text); };
+    std::mt19937 random(5);
+    const std::vector<std::string> units = {"</s>", " ", "the", "a b", "\n", "it "};
+    int parts = 0;
+    for (int i = 0; i < 3000; ++i) {
+      std::string text;
+      for (auto count = random() % 12 + 1; count > 0; --count) text += units[random() % units.size()];
+      const size_t window = random() % text.size() + 1, cut = cut_of(text.substr(0, window));
+      std::vector<int32_t> whole, split;
+      other.encode(text, whole, true);
+      if (cut > 0) other.encode(text.substr(0, cut), split, true);
+      other.encode(text.substr(cut), split, cut == 0);
+      INFO(json(text).dump() << " at " << cut);
+      REQUIRE(split == whole);
+      parts += cut > 0 ? 1 : 0;
+    }
+    CHECK(parts > 100);
+  }
+  json merged = small_tokenizer();
+  merged["pre_tokenizer"] = {{"type", "Sequence"},
+                             {"pretokenizers",
+                              {{{"type", "Split"}, {"pattern", {{"String", "t"}}}, {"behavior", "MergedWithNext"}, {"invert", false}},
+                               {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  BytePairTokenizer tokenizer = byte_pair(merged);
+  check_parts_of_units(tokenizer, {"t", "th", "the", "e", " "}, 2000);
+}
+
+TEST_CASE("tokenizers: a byte that UTF-8 cannot contain and that has no token is refused where a text has it") {
+  json description = small_tokenizer();
+  const std::string last = to_byte_level("\xFF");
+  description["model"]["vocab"].erase(last);
+  description["model"]["vocab"]["th"] = 255;
+  description["model"]["vocab"]["the"] = 256;
+  description["added_tokens"][0]["id"] = 257;
+  CHECK(ids_of(description, "the<|end|>") == std::vector<int32_t>{256, 257});
+  check_refused<DataError>("byte", [&] { ids_of(description, "the\xFF"); }, {"byte 255", "not UTF-8"});
+}
+
+TEST_CASE("tokenizers: a folder's ends of text come from each file that names them") {
+  const Directory directory;
+  directory.write("tokenizer.json", small_with({"<pad>", "<eos>", "<turn>", "</s>"}).dump());
+  CHECK(ends_in(directory) == std::vector<int32_t>{261});  // by its name
+  directory.write("config.json", R"({"model_type": "llama", "eos_token_id": 259, "bos_token_id": 258})");
+  CHECK(ends_in(directory) == std::vector<int32_t>{259});
+  CHECK(Tokenizer::open(directory.path()).begin_of_text() == 258);
+  directory.write("generation_config.json", R"({"eos_token_id": [260, 7, 99999], "bos_token_id": 260})");
+  CHECK(ends_in(directory) == std::vector<int32_t>{260, 7, 259});  // a token of text may stop generation, but is not the end of documents
+  CHECK(Tokenizer::open(directory.path()).begin_of_text() == 260);
+  directory.write("special_tokens_map.json", R"({"eos_token": {"content": "<eos>"}, "bos_token": "<pad>"})");
+  CHECK(ends_in(directory) == std::vector<int32_t>{259, 260, 7});
+  CHECK(Tokenizer::open(directory.path()).end_of_text() == 259);
+  CHECK(Tokenizer::open(directory.path()).begin_of_text() == 258);
+  directory.write("tokenizer_config.json", R"({"eos_token": "</s>"})");
+  CHECK(ends_in(directory) == std::vector<int32_t>{261, 260, 7, 259});
+  directory.write("generation_config.json", R"({"eos_token_id": ["<eos>"]})");
+  check_refused<DataError>("eos_token_id", [&] { ends_in(directory); }, {"generation_config.json", "eos_token_id"});
+  directory.write("generation_config.json", "{}");
+  directory.write("special_tokens_map.json", R"({"eos_token": "<none>"})");
+  CHECK(ends_in(directory) == std::vector<int32_t>{261, 259});
+  directory.write("tokenizer_config.json", "{}");
+  check_refused<DataError>("eos_token", [&] { ends_in(directory); }, {"tokenizer.json", "<none>", "special_tokens_map.json"});
+  directory.write("special_tokens_map.json", "{}");
+  directory.write("config.json", "a file of another program");
+  CHECK(ends_in(directory) == std::vector<int32_t>{261});
+  directory.write("tokenizer.json", small_with({"<other>"}).dump());
+  CHECK(ends_in(directory).empty());
+  CHECK_THAT(Tokenizer::open(directory.path()).where_no_end(), Catch::Matchers::Contains("special_tokens_map.json"));
+}
+
+TEST_CASE("tokenizers: a folder's added tokens come from each file, and keep their ids or are refused") {
+  const Directory directory;
+  directory.write("tokenizer.json", small_tokenizer().dump());
+  const std::string digest = Tokenizer::open(directory.path()).digest();
+  directory.write("added_tokens.json", R"({"<|end|>": 258})");
+  CHECK(Tokenizer::open(directory.path()).digest() == digest);  // says nothing new
+  directory.write("added_tokens.json", R"({"<b>": 260, "<|end|>": 258, "<a>": 259})");
+  Tokenizer tokenizer = Tokenizer::open(directory.path());
+  CHECK(tokenizer.encode("the<a><b>") == std::vector<int32_t>{257, 259, 260});
+  CHECK(tokenizer.decode(std::vector<int32_t>{259}) == "<a>");
+  CHECK(tokenizer.vocab_size() == 261);
+  CHECK(tokenizer.digest() != digest);
+  directory.write("tokenizer_config.json", R"({"added_tokens_decoder": {"259": {"content": "<c>", "lstrip": true, "special": true}}})");
+  CHECK(ids_in(directory, "the <c><a>") == std::vector<int32_t>{257, 259, '<', 'a', '>'});  // takes precedence, as in transformers
+  directory.write("tokenizer_config.json", R"({"added_tokens_decoder": {"258": {"content": "<c>"}}})");
+  check_refused<DataError>("id", [&] { ids_in(directory, ""); }, {"tokenizer.json", "<c>", "has id 258", "renumber it to 259"});
+  directory.write("tokenizer_config.json", R"({"added_tokens_decoder": {"7": {"content": "<|end|>"}}})");
+  check_refused<DataError>("id", [&] { ids_in(directory, ""); }, {"<|end|>", "has id 258, but 7 in the files beside it"});
+  directory.write("tokenizer_config.json", R"({"added_tokens_decoder": {"seven": {"content": "<c>"}}})");
+  check_refused<DataError>("id", [&] { ids_in(directory, ""); }, {"tokenizer_config.json", "seven"});
+
+  // An id within the vocabulary of a token that the vocabulary lacks, which the library numbers behind all others.
+  const Directory other;
+  json description = small_tokenizer();
+  description["model"]["vocab"].erase("the");
+  description["model"]["merges"] = {"t h"};
+  description["added_tokens"].push_back({{"id", 257}, {"content", "<|user|>"}, {"special", true}});
+  other.write("tokenizer.json", description.dump());
+  check_refused<DataError>("renumbered", [&] { ids_in(other, ""); }, {"<|end|>", "has id 258", "renumber it to 257"});
+}
+
+TEST_CASE("tokenizers: added tokens beside a SentencePiece model are matched in text") {
+  if (!open_golden("bpe_bytes.model")) return;
+  const Directory directory;
+  fs::copy(kGolden + "bpe_bytes.model", directory.path() + "/tokenizer.model");
+  const std::string digest = Tokenizer::open(directory.path()).digest();
+  const std::vector<int32_t> a = ids_in(directory, "the truth"), b = ids_in(directory, "a man");
+  directory.write("added_tokens.json", R"({"</s>": 2, "<|im_start|>": 1200, "<|im_end|>": 1201})");
+  directory.write("tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  Tokenizer tokenizer = Tokenizer::open(directory.path());
+  CHECK(tokenizer.vocab_size() == 1202);
+  CHECK(tokenizer.digest() != digest);
+  CHECK(tokenizer.end_of_text() == 1201);
+  std::vector<int32_t> expected = {1200};
+  expected.insert(expected.end(), a.begin(), a.end());
+  expected.push_back(1201);
+  expected.insert(expected.end(), b.begin(), b.end());
+  CHECK(tokenizer.encode("<|im_start|>the truth<|im_end|>a man") == expected);  // a space is inserted behind each, as in documents
+  CHECK(tokenizer.decode(expected) == "<|im_start|>the truth<|im_end|>a man");
+  CHECK(tokenizer.token_bytes().size() == 1202);
+  directory.write("tokenizer_config.json", R"({"eos_token": "<|im_end|>", "legacy": false})");
+  Tokenizer plain = Tokenizer::open(directory.path());
+  const std::vector<int32_t> spaced = plain.encode("<|im_start|> the truth<|im_end|> a man");
+  CHECK(spaced == expected);
+  CHECK(plain.encode("<|im_start|>the truth") !=
+        std::vector<int32_t>(expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(a.size()) + 1));
+  CHECK(plain.decode(spaced) == "<|im_start|> the truth<|im_end|> a man");
+  check_parts_of_units(plain, {"<|im_start|>", " ", "the", " truth", "<|im", "_end|>", "\n", "a man "}, 1500);
+  check_parts_of_units(tokenizer, {"<|im_start|>", " ", "the", " truth", "<|im", "_end|>", "\n", "a man "}, 1500);
+  directory.write("added_tokens.json", R"({"<|im_start|>": 1201})");
+  check_refused<DataError>("gap", [&] { ids_in(directory, ""); }, {"<|im_start|>", "1201", "next id behind the others is 1200"});
+  directory.write("added_tokens.json", R"({"<|im_start|>": 40})");
+  check_refused<DataError>("piece", [&] { ids_in(directory, ""); }, {"<|im_start|>", "40", "which in the model is"});
+}
+
+TEST_CASE("tokenizers: a copy has what the files beside a tokenizer say, and a model's config.json too") {
+  const Directory directory, copy;
+  directory.write("tokenizer.json", small_with({"<pad>", "<eos>", "<turn>"}).dump());
+  directory.write("special_tokens_map.json", R"({"eos_token": "<eos>"})");
+  directory.write("added_tokens.json", R"({"<more>": 261})");
+  directory.write("generation_config.json", R"({"temperature": 0.5, "eos_token_id": 259})");
+  directory.write("config.json", R"({"model_type": "llama", "eos_token_id": [259, 260]})");
+  directory.write("weights.bin", "not of the tokenizer");
+  const Tokenizer tokenizer = Tokenizer::open(directory.path());
+  const std::map<std::string, std::string> texts = tokenizer.copies();
+  CHECK(texts.size() == 4);
+  CHECK_FALSE(texts.contains("config.json"));
+  for (const auto& [name, text] : texts) copy.write(name, text);
+  const Tokenizer again = Tokenizer::open(copy.path());
+  CHECK(again.digest() == tokenizer.digest());
+  CHECK(again.ends() == std::vector<int32_t>{259, 260});
+  CHECK(again.sampling().temperature == 0.5);
+  CHECK(again.copies() == texts);
+  CHECK(Tokenizer::open("bytes").copies().empty());
+}
+
+TEST_CASE("tokenizers: sampling defaults of a generation_config.json") {
+  const Directory directory;
+  directory.write("tokenizer.json", small_tokenizer().dump());
+  const auto sampling = [&](const std::string& text) {
+    directory.write("generation_config.json", text);
+    return Tokenizer::open(directory.path()).sampling();
+  };
+  const GenerationDefaults all =
+      sampling(R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.05, "min_p": 0.0})");
+  CHECK(all.temperature == 0.6);
+  CHECK(all.top_k == 20);
+  CHECK(all.top_p == 0.9);
+  CHECK(all.ignored == std::vector<std::string>{"repetition_penalty"});
+  CHECK(sampling(R"({"do_sample": false, "temperature": 0.6})").temperature == 0.0);
+  const GenerationDefaults none = sampling(R"({"temperature": null, "top_k": null})");
+  CHECK_FALSE((none.temperature || none.top_k || none.top_p || !none.ignored.empty()));
+  for (const std::string text :
+       {R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_p": 1.5})", R"({"top_k": 2.5})", R"({"do_sample": 1})"})
+    check_refused<DataError>(text, [&] { sampling(text); }, {"generation_config.json"});
+}
+
+TEST_CASE("tokenizers: files of other formats are named for what they are") {
+  struct Case {
+    std::string name, text, words;
+  };
+  const std::vector<Case> cases = {
+      {"tokenizer.json", R"({"class_name": "Tokenizer", "config": {"num_words": 10}})", "Keras"},
+      {"tokenizer.json", json(R"({"class_name": "Tokenizer", "config": {"num_words": 10}})").dump(), "Keras"},
+      {"tekken.json", R"({"config": {"pattern": "x"}, "vocab": [], "special_tokens": []})", "tekken.json of Mistral"},
+      {"qwen.tiktoken", "IQ== 0\nIg== 1\n", "tiktoken"},
+      {"tokenizer.model", "IQ== 0\nIg== 1\n", "tiktoken"},
+      {"vocab.json", R"({"a": 0, "b": 1})", "vocabulary without the merges"},
+      {"tokenizer.json", R"({"a": 0, "b": 1})", "vocabulary without the merges"},
+      {"vocab.txt", "[PAD]\n[UNK]\n", "WordPiece"},
+      {"merges.txt", "#version: 0.2\na b\n", "merges of a BPE"},
+      {"tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})", "settings of a tokenizer"},
+      {"config.json", R"({"model_type": "llama"})", "model's config.json"},
+  };
+  for (const Case& one : cases) {
+    const Directory directory;
+    const std::string file = directory.write(one.name, one.text);
+    check_refused<DataError>(one.name + " " + one.text, [&] { Tokenizer::open(file); }, {one.name + ": is ", one.words});
+  }
+  const Directory directory;
+  directory.write("vocab.json", "{}");
+  directory.write("merges.txt", "");
+  check_refused<MissingFileError>("folder", [&] { Tokenizer::open(directory.path()); },
+                                  {"neither tokenizer.json nor tokenizer.model, but merges.txt, vocab.json"});
 }

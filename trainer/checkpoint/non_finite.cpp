@@ -34,6 +34,10 @@ int64_t count_non_finite(DType dtype, const void* data, int64_t count) {
   }
 }
 
+void refuse_non_finite(const std::string& where, const NonFinite& tensors) {
+  if (!tensors.empty()) throw DataError(concat(where, ": contains non-finite values: ", to_string(tensors), "; no training can start from it"));
+}
+
 std::string to_string(const NonFinite& tensors) {
   constexpr size_t kShown = 5;
   std::string text;

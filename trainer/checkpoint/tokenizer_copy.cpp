@@ -8,18 +8,11 @@ namespace fs = std::filesystem;
 namespace trireme {
 
 TokenizerCopy copy_of(const Tokenizer& tokenizer) {
-  constexpr const char* kCompanions[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
-  TokenizerCopy copy{{tokenizer.name(), tokenizer.digest(), {}}, {}};
-  const fs::path file = tokenizer.file();
-  if (file.empty()) return copy;
-  const auto keep = [&](const std::string& name, const fs::path& from) {
-    copy.texts[name] = read_text(from);
-    copy.entry.files.push_back(name);
-  };
-  keep("tokenizer" + file.extension().string(), file);
-  std::error_code ignored;
-  for (const char* companion : kCompanions)
-    if (fs::is_regular_file(file.parent_path() / companion, ignored)) keep(companion, file.parent_path() / companion);
+  TokenizerCopy copy{{tokenizer.name(), tokenizer.digest(), {}}, tokenizer.copies()};
+  const std::string own = "tokenizer" + fs::path(tokenizer.file()).extension().string();
+  if (copy.texts.contains(own)) copy.entry.files.push_back(own);  // CheckpointReader::tokenizer_spec names the first
+  for (const auto& [name, text] : copy.texts)
+    if (name != own) copy.entry.files.push_back(name);
   return copy;
 }
 

@@ -48,33 +48,34 @@ std::vector<Weight> weights_of(const WeightSource& source) {
 Contents write_weights(WeightSource& source, const std::vector<Weight>& weights, const fs::path& directory, ProgressLine& progress) {
   std::vector<std::byte> buffer;
   std::vector<SafetensorsSource> entries;
-  std::map<std::string, int64_t> non_finite;
+  NonFinite non_finite;
   for (const Weight& weight : weights) {
     const std::vector<int64_t> shape(weight.spec.shape.begin(), weight.spec.shape.begin() + weight.spec.dims);
     entries.push_back({entry_name(weight.name(), weight.whole()), weight.dtype, shape, nullptr, [&] {
                          buffer.resize(static_cast<size_t>(weight.bytes()));
                          source.read(weight.spec.name, weight.whole(), weight.dtype, buffer.data());
-                         non_finite[weight.name()] = count_non_finite(weight.dtype, buffer.data(), weight.whole().numel());
+                         const int64_t count = count_non_finite(weight.dtype, buffer.data(), weight.whole().numel());
+                         if (count > 0) non_finite[weight.spec.name] = count;
                          progress.advance(weight.bytes());
                          return buffer.data();
                        }});
   }
   const SafetensorsSummary written = write_safetensors(directory / kWeightsName, entries, {{"format", "trireme"}});
+  refuse_non_finite(source.path(), non_finite);
   Contents contents;
   contents.files[kWeightsName] = {written.bytes, written.digest};
   for (size_t i = 0; i < weights.size(); ++i) {
     const SafetensorsEntry& entry = written.entries[i];
-    contents.tensors[weights[i].name()] = {
-        weights[i].dtype,
-        weights[i].spec.dims,
-        weights[i].spec.shape,
-        {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i], non_finite.at(weights[i].name())}}};
+    contents.tensors[weights[i].name()] = {weights[i].dtype,
+                                           weights[i].spec.dims,
+                                           weights[i].spec.shape,
+                                           {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i]}}};
   }
   return contents;
 }
 
-/// Writes a checkpoint of step 0 that contains only weights. Returns the tensors with non-finite values.
-NonFinite write_checkpoint(WeightSource& source, const fs::path& directory) {
+/// Writes a checkpoint of step 0 that contains only weights. Errors: DataError if some are not finite.
+void write_checkpoint(WeightSource& source, const fs::path& directory) {
   const std::vector<Weight> weights = weights_of(source);
   int64_t bytes = 0;
   for (const Weight& weight : weights) bytes += weight.bytes();
@@ -96,19 +97,15 @@ NonFinite write_checkpoint(WeightSource& source, const fs::path& directory) {
   write_durably(directory / kModelName, to_yaml(source.config(), [](const std::string& path) { return path.starts_with("model."); }));
   write_durably(directory / kManifestName, manifest_text(manifest));
   ProgressLine progress("reading back", ProgressUnit::kBytes, bytes);
-  NonFinite found;
-  for (const auto& [name, count] : CheckpointReader(directory).verify_digests([&](int64_t more) { progress.advance(more); }))
-    found[name.substr(name.find('/') + 1)] = count;
-  return found;
+  CheckpointReader(directory).verify_digests([&](int64_t more) { progress.advance(more); });
 }
 
 void run(const ImportArguments& arguments) {
   WeightSource source{fs::path(arguments.directory)};
   if (!source.is_hugging_face()) throw DataError(concat(arguments.directory, ": is already a checkpoint; import needs a Hugging Face folder"));
   NewDirectory output(arguments.output, "--output");
-  const NonFinite non_finite = write_checkpoint(source, output.partial());
+  write_checkpoint(source, output.partial());
   output.commit();
-  if (!non_finite.empty()) std::cerr << concat("warning: ", source.path(), " contains non-finite weights: ", to_string(non_finite), "\n");
   if (source.tokenizer().empty()) std::cerr << concat("warning: ", source.tokenizer_problem(), "; the checkpoint has no tokenizer\n");
   std::cout << concat("wrote ", arguments.output, " from ", source.path(),
                       ": weights only, for training.initial_weights; the matching model section is in ",

@@ -18,6 +18,7 @@ class CheckpointModel {
 
   Config& config() { return config_; }  ///< resolved; batch sizes, data, precision and layout may be changed before load()
   const std::string& tokenizer() const { return source_.tokenizer(); }  ///< argument for Tokenizer::open; empty if there is no tokenizer
+  const std::string& tokenizer_problem() const { return source_.tokenizer_problem(); }  ///< why a folder's is not supported, if it has one
   /// Loads the model on this process alone, as a world of one rank.
   Trainer& load(const RankPlace& place);
   /// Loads the model on the ranks of `world`, in the layout config().parallel, on a Machine that it makes in `machine`, which must outlive this object.

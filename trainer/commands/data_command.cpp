@@ -24,6 +24,9 @@ void build(BuildOptions options) {
   const BuildResult result = build_tokens(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const TokenIndex& index = result.index;
+  if (!result.no_end.empty())
+    std::cerr << "warning: " << counted(index.documents, "document") << " joined without an end-of-text token between them: " << result.no_end
+              << "; --no-end-of-text says that this is meant\n";
   std::cerr << options.output << ": " << counted(index.tokens, "token") << " in " << counted(index.documents, "document") << ", tokenizer "
             << index.tokenizer;
   if (result.skipped_lines > 0)

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <limits>
@@ -30,7 +31,8 @@ struct GenerateArguments {
   std::string checkpoint, prompt, prompt_file;
   WeightKind weights = WeightKind::kTrained;
   int64_t max_tokens = 200;
-  SamplingOptions sampling;
+  std::optional<double> temperature, top_p;  ///< these three: not given, the defaults of the model's folder, else those of SamplingOptions
+  std::optional<int64_t> top_k;
   int64_t seed = 0;
   std::optional<int64_t> tensor;  ///< not given: all started ranks
   bool no_cache = false;
@@ -61,7 +63,8 @@ std::string prompt_of(const GenerateArguments& arguments) {
 }
 
 Tokenizer tokenizer_of(const CheckpointModel& model, const std::string& path) {
-  if (model.tokenizer().empty()) throw MissingFileError(path + " has no tokenizer in a supported format; add its tokenizer.json or tokenizer.model");
+  if (!model.tokenizer_problem().empty()) return Tokenizer::open(path + "/");  // throws what it threw when the folder was opened
+  if (model.tokenizer().empty()) throw MissingFileError(path + " has no tokenizer; add its tokenizer.json or tokenizer.model");
   return Tokenizer::open(model.tokenizer());
 }
 
@@ -98,6 +101,32 @@ void report_speed(const LaunchEnvironment& environment, size_t prompt, Clock::ti
             << std::endl;
 }
 
+SamplingOptions sampling_of(const GenerateArguments& arguments, const Tokenizer& tokenizer) {
+  const GenerationDefaults& defaults = tokenizer.sampling();
+  SamplingOptions options;
+  options.temperature = arguments.temperature.value_or(defaults.temperature.value_or(options.temperature));
+  options.top_k = arguments.top_k.value_or(defaults.top_k.value_or(options.top_k));
+  options.top_p = arguments.top_p.value_or(defaults.top_p.value_or(options.top_p));
+  options.vocab_size = tokenizer.vocab_size();  // rows of the model's vocabulary beyond the tokenizer's ids were never trained
+  return options;
+}
+
+/// Says which settings of the model's generation_config.json apply, and which would if they were supported.
+void note_sampling(const GenerateArguments& arguments, const Tokenizer& tokenizer) {
+  const GenerationDefaults& defaults = tokenizer.sampling();
+  std::string applied, ignored;
+  const auto add = [&](const char* name, const auto& given, const auto& value) {
+    if (!given && value) applied += concat(applied.empty() ? "" : ", ", name, " ", *value);
+  };
+  add("temperature", arguments.temperature, defaults.temperature);
+  add("top_k", arguments.top_k, defaults.top_k);
+  add("top_p", arguments.top_p, defaults.top_p);
+  for (const std::string& name : defaults.ignored) ignored += concat(ignored.empty() ? "" : ", ", name);
+  if (applied.empty() && ignored.empty()) return;
+  std::cerr << concat("generation_config.json of the model: ", applied, !applied.empty() && !ignored.empty() ? "; " : "",
+                      ignored.empty() ? "" : concat("not supported and not applied: ", ignored), "\n");
+}
+
 /// Every rank samples the same tokens; rank 0 prints them.
 ExitCode continue_text(Request& request, const LaunchEnvironment& environment, Trainer& trainer) {
   const GenerateArguments& arguments = request.arguments;
@@ -113,8 +142,8 @@ ExitCode continue_text(Request& request, const LaunchEnvironment& environment, T
   tell(request.prompt);
   Decoder decoder(trainer, static_cast<int64_t>(prompt) + arguments.max_tokens, !arguments.no_cache);
   TextStream stream(request.tokenizer, tokens);
-  SamplingOptions sampling = arguments.sampling;
-  sampling.vocab_size = request.tokenizer.vocab_size();  // rows of the model's vocabulary beyond the tokenizer's ids were never trained
+  const SamplingOptions sampling = sampling_of(arguments, request.tokenizer);
+  if (world.rank() == 0) note_sampling(arguments, request.tokenizer);
   const uint64_t key = random_key(static_cast<uint64_t>(arguments.seed), "generate");
   const auto begin = Clock::now();
   auto first = begin;
@@ -123,7 +152,7 @@ ExitCode continue_text(Request& request, const LaunchEnvironment& environment, T
     const std::vector<double> logits = decoder.logits(tokens);
     if (i == 0) first = Clock::now();
     const int32_t token = sample_token(logits, sampling, random_uniform(key, static_cast<uint64_t>(i)));
-    if (token == request.tokenizer.end_of_text()) break;
+    if (std::ranges::find(request.tokenizer.ends(), token) != request.tokenizer.ends().end()) break;
     tokens.push_back(token);
     tell(stream.add(token));
     // Only rank 0 notices that its standard output was closed.
@@ -170,12 +199,15 @@ void add_generate_command(CLI::App& app, const LaunchEnvironment& environment, c
   command->add_option("--max-tokens", arguments->max_tokens, "Maximum number of tokens to add; fewer if the model ends the text")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
-  command->add_option("--temperature", arguments->sampling.temperature, "Sampling temperature; 0: always the most likely token")
-      ->check(finite_range(0, 1e6))
-      ->capture_default_str();
-  command->add_option("--top-k", arguments->sampling.top_k, "Sample from the k most likely tokens; 0: all tokens")
+  command
+      ->add_option("--temperature", arguments->temperature,
+                   "Sampling temperature; 0: always the most likely token; default: generation_config.json of the model, else 1")
+      ->check(finite_range(0, 1e6));
+  command->add_option("--top-k", arguments->top_k, "Sample from the k most likely tokens; 0: all tokens; default: as for --temperature, else 0")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  command->add_option("--top-p", arguments->sampling.top_p, "Sample from the most likely tokens whose probabilities sum to p")
+  command
+      ->add_option("--top-p", arguments->top_p,
+                   "Sample from the most likely tokens whose probabilities sum to p; default: as for --temperature, else 1")
       ->check(finite_range(0, 1));
   command->add_option("--seed", arguments->seed, "Random seed; the same seed gives the same text")
       ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max() - 1));  // CLI11 reads larger numbers as the maximum

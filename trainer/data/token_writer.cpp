@@ -14,6 +14,7 @@
 #include "kernels/core/writable_file.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
+#include "trainer/tokenizer/companions.h"
 
 namespace trireme {
 namespace {
@@ -88,7 +89,7 @@ fs::path normalise(const std::string& output) {
 
 }  // namespace
 
-TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std::string& tokenizer_file, std::string command)
+TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std::map<std::string, std::string>& tokenizer, std::string command)
     : index_(std::move(index)), command_(std::move(command)), output_(normalise(output)), partial_(output_.string() + ".partial") {
   TRIREME_CHECK(index_.vocab_size >= 1, "the tokenizer has no vocabulary");
   index_.tokens = index_.documents = 0;
@@ -102,7 +103,7 @@ TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std:
     const bool goes_on = read_journal();
     kept_ = goes_on;  // keep the progress of an earlier attempt if the rest of the constructor fails
     if (!goes_on) save(position_);
-    open_files(tokenizer_file);
+    open_files(tokenizer);
     kept_ = false;
   } catch (...) {
     leave();
@@ -117,6 +118,7 @@ void TokenWriter::leave() noexcept {
   if (lock_ >= 0 && !kept_) {
     ::unlink((partial_ / kJournal).c_str());
     for (const char* name : kContent) ::unlink((partial_ / name).c_str());
+    for (const std::string& name : kCompanionNames) ::unlink((partial_ / name).c_str());
     ::unlink((partial_ / kLock).c_str());
   }
   if (lock_ >= 0) ::close(lock_);
@@ -175,7 +177,7 @@ bool TokenWriter::read_journal() {
   return true;
 }
 
-void TokenWriter::open_files(const std::string& tokenizer_file) {
+void TokenWriter::open_files(const std::map<std::string, std::string>& tokenizer) {
   constexpr int64_t kOffset = sizeof(uint64_t);
   tokens_ = open(kTokens, index_.tokens * index_.token_bytes());
   documents_ = open(kDocuments, index_.documents == 0 ? 0 : (index_.documents + 1) * kOffset);
@@ -190,15 +192,9 @@ void TokenWriter::open_files(const std::string& tokenizer_file) {
       throw DataError(
           concat(documents.path(), ": damaged: a document ends at token ", document_start_, " of ", index_.tokens, "; remove ", partial_.string()));
   }
-  if (tokenizer_file.empty()) return;
-  const std::string copy = index_.tokenizer == "sentencepiece" ? "tokenizer.model" : "tokenizer.json";
-  write_durably(partial_ / copy, read_text(tokenizer_file));
-  const fs::path config = fs::path(tokenizer_file).replace_filename(kTokenizerConfig);
-  std::error_code ignored;
-  if (fs::exists(config, ignored))
-    write_durably(partial_ / kTokenizerConfig, read_text(config));
-  else
-    ::unlink((partial_ / kTokenizerConfig).c_str());
+  for (const std::string& name : kCompanionNames)
+    if (!tokenizer.contains(name)) ::unlink((partial_ / name).c_str());
+  for (const auto& [name, text] : tokenizer) write_durably(partial_ / name, text);
 }
 
 /// Opens a file for appending after its first `bytes` bytes.

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -20,9 +21,9 @@ namespace trireme {
 /// directory is damaged; IoError.
 class TokenWriter {
  public:
-  /// `index` names the tokenizer; the writer fills in its counts. A non-empty `tokenizer_file` is copied, with the tokenizer_config.json beside it.
+  /// `index` names the tokenizer; the writer fills in its counts. `tokenizer`: Tokenizer::copies().
   /// `command`: digest of everything that determines the result.
-  TokenWriter(const std::string& output, TokenIndex index, const std::string& tokenizer_file = "", std::string command = "");
+  TokenWriter(const std::string& output, TokenIndex index, const std::map<std::string, std::string>& tokenizer = {}, std::string command = "");
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
@@ -59,7 +60,7 @@ class TokenWriter {
 
   void lock();
   bool read_journal();  ///< false if there is no saved progress
-  void open_files(const std::string& tokenizer_file);
+  void open_files(const std::map<std::string, std::string>& tokenizer);
   File open(const char* name, int64_t bytes) const;
   void write(File& file, const void* data, size_t bytes) const;
   void sync(const File& file) const;

@@ -73,10 +73,14 @@ void write_tokenizer_files(const WeightSource& source, const fs::path& folder) {
   for (const auto& [name, text] : texts) write_durably(folder / name, text);
 }
 
-nlohmann::json end_of_text_id(const std::string& spec) {
-  if (spec.empty()) return nullptr;
-  const std::optional<int32_t> end = Tokenizer::open(spec).end_of_text();
-  return end ? nlohmann::json(*end) : nlohmann::json();
+ordered_json special_ids(const std::string& spec) {
+  ordered_json ids = {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr}};
+  if (spec.empty()) return ids;
+  const Tokenizer tokenizer = Tokenizer::open(spec);
+  if (tokenizer.begin_of_text()) ids["bos_token_id"] = *tokenizer.begin_of_text();
+  const std::vector<int32_t>& ends = tokenizer.ends();
+  if (!ends.empty()) ids["eos_token_id"] = ends.size() == 1 ? ordered_json(ends.front()) : ordered_json(ends);
+  return ids;
 }
 
 }  // namespace trireme

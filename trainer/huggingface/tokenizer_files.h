@@ -13,7 +13,7 @@ namespace trireme {
 /// is its value. Writes nothing if the source has no tokenizer. Errors: those of Tokenizer::open; IoError.
 void write_tokenizer_files(const WeightSource& source, const std::filesystem::path& folder);
 
-/// Id of the end-of-text token of `spec`, an argument of Tokenizer::open; null if it has none or `spec` is empty.
-nlohmann::json end_of_text_id(const std::string& spec);
+/// bos_token_id, eos_token_id and pad_token_id for `spec`, an argument of Tokenizer::open; null where it has none or `spec` is empty.
+nlohmann::ordered_json special_ids(const std::string& spec);
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/checkpoint/non_finite.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/huggingface/config_writer.h"
@@ -27,13 +28,13 @@ class TensorBuffer {
   /// The result is valid until the next call.
   const void* read(const HuggingFaceTensor& tensor) {
     rows_.resize(static_cast<size_t>(tensor.rows() * tensor.columns()));
-    for (const HuggingFaceTensor::Part& part : tensor.parts)
-      source_.read(part.parameter, {{0, 0}, part.shape}, DType::kF32, rows_.data() + part.first_row * tensor.columns());
+    for (const HuggingFaceTensor::Part& part : tensor.parts) read(part, rows_.data() + part.first_row * tensor.columns());
     if (!tensor.transposed && dtype_ == DType::kF32) return rows_.data();
     out_.resize(rows_.size() * static_cast<size_t>(size_of(dtype_)));
     dispatch_float(dtype_, [&](auto type) { convert(tensor, reinterpret_cast<decltype(type)*>(out_.data())); });
     return out_.data();
   }
+  const NonFinite& non_finite() const { return non_finite_; }  ///< of the parameters read so far
 
  private:
   /// Works in tiles, so that a transposition accesses neither side in strides only.
@@ -54,8 +55,15 @@ class TensorBuffer {
           }
   }
 
+  void read(const HuggingFaceTensor::Part& part, float* out) {
+    const Box whole{{0, 0}, part.shape};
+    source_.read(part.parameter, whole, DType::kF32, out);
+    if (const int64_t count = count_non_finite(DType::kF32, out, whole.numel()); count > 0) non_finite_[part.parameter] = count;
+  }
+
   WeightSource& source_;
   DType dtype_;
+  NonFinite non_finite_;
   std::vector<float> rows_;
   std::vector<std::byte> out_;
 };
@@ -89,7 +97,7 @@ std::string shard_name(size_t index, size_t count) {
 /// The special tokens of a Hugging Face folder's config.json; for a checkpoint, the end-of-text token of its tokenizer.
 ordered_json special_tokens(const WeightSource& source) {
   // Absent tokens are written as null, because the defaults of a class may be outside the vocabulary.
-  if (!source.is_hugging_face()) return {{"bos_token_id", nullptr}, {"eos_token_id", end_of_text_id(source.tokenizer())}, {"pad_token_id", nullptr}};
+  if (!source.is_hugging_face()) return special_ids(source.tokenizer());
   const fs::path config = fs::path(source.path()) / "config.json";
   const json given = parse_object(read_text(config), config.string());
   ordered_json ids = ordered_json::object();
@@ -143,6 +151,7 @@ HuggingFaceSummary write_hugging_face(WeightSource& source, const fs::path& fold
     }
     write_safetensors(folder / name, entries, {{"format", "pt"}});
   }
+  refuse_non_finite(source.path(), buffer.non_finite());
   if (shards.size() > 1)
     write_json(folder / "model.safetensors.index.json", {{"metadata", {{"total_size", summary.bytes}}}, {"weight_map", std::move(shard_of)}});
   return summary;

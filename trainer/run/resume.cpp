@@ -150,7 +150,7 @@ static void begin(Trainer& trainer, const Config& config) {
   }
   load_weights(trainer, *source);
   const NonFinite found = non_finite_weights(trainer);
-  if (!found.empty() && world.rank() == 0) std::cerr << concat("warning: ", source->path(), " contains non-finite weights: ", to_string(found), "\n");
+  collectively(world, [&] { refuse_non_finite(source->path(), found); });
 }
 
 /// Reports if only one of checkpoint and run has a moving average of the weights.

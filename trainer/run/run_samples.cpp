@@ -66,7 +66,7 @@ std::vector<int32_t> Run::continue_text(std::vector<int32_t> text) {
     if (logits.empty() || mesh.at.tensor != 0 || mesh.data->rank() != 0) return kNone;
     if (std::ranges::any_of(logits, [](double value) { return !std::isfinite(value); })) return kEnd;  // a diverged model says nothing
     const int32_t token = sample_token(logits, options, random_uniform(key, static_cast<uint64_t>(place)));
-    return tokenizer_->end_of_text() == token ? kEnd : token;
+    return std::ranges::find(tokenizer_->ends(), token) != tokenizer_->ends().end() ? kEnd : token;
   };
   std::vector<int32_t> added;
   while (std::ssize(added) < config_.observe.samples.max_tokens) {

@@ -52,11 +52,11 @@ struct ByteFallbackTokenizer::Tables {
     for (const Merge& merge : description.merges) words_apart = words_apart && !spans_words(description.spelled[static_cast<size_t>(merge.result)]);
     words_apart = words_apart && !description.ignore_merges;  // the whole piece, which has several words, may be a token
     cuttable = words_apart || rules.splits;
-    std::vector<std::pair<std::string, int32_t>> before, after;
+    std::vector<AddedToken> before, after;
     for (const AddedToken& token : description.added) {
-      (token.normalized ? after : before).emplace_back(token.content, token.id);
+      (token.normalized ? after : before).push_back(token);
       if (token.normalized)
-        cuttable = cuttable && !spans_words(token.content);
+        cuttable = cuttable && !spans_words(token.content) && !token.reaches();
       else
         longest_added = std::max(longest_added, token.content.size());
     }
@@ -125,7 +125,7 @@ void ByteFallbackTokenizer::encode_piece(std::string_view piece, std::vector<int
     if (token >= 0)
       ids_.push_back(token);
     else
-      for (const char byte : piece.substr(0, bytes)) ids_.push_back(tables.description.byte_ids[static_cast<unsigned char>(byte)]);
+      for (const char byte : piece.substr(0, bytes)) ids_.push_back(tables.description.byte_id(byte));
     piece.remove_prefix(bytes);
   }
   merge_all(tables.merges, ids_, merges_);
@@ -148,7 +148,7 @@ size_t ByteFallbackTokenizer::cut(std::string_view text) const {
     }
     at = match.end;
   }
-  return last;
+  return last > 0 && tables.raw.allow_cut(text, last, limit) ? last : 0;
 }
 
 std::string ByteFallbackTokenizer::decode(std::span<const int32_t> tokens) const {

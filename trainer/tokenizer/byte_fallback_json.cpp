@@ -37,21 +37,6 @@ void parse_normalizers(const json& root, ByteFallbackRules& rules, const std::st
   });
 }
 
-void parse_metaspace(const json& part, ByteFallbackRules& rules, const std::string& where) {
-  require_known_keys(part, {"type", "replacement", "add_prefix_space", "prepend_scheme", "split"}, where);
-  if (rules.metaspace) throw DataError(concat(where, ": two of Metaspace are not supported"));
-  if (string_member(part, "replacement", where) != kSpaceMark)
-    throw DataError(concat(where, ": Metaspace must replace by ", json(kSpaceMark).dump()));
-  if (!flag(part, "add_prefix_space", true, where)) throw DataError(concat(where, ": Metaspace with \"add_prefix_space\" false is not supported"));
-  const std::string scheme = part.contains("prepend_scheme") ? string_member(part, "prepend_scheme", where) : "always";
-  if (scheme != "never" && scheme != "first" && scheme != "always")
-    throw DataError(concat(where, ": \"prepend_scheme\" ", json(scheme).dump(), " is not supported; supported: never, first, always"));
-  using enum ByteFallbackRules::Prefix;
-  rules.metaspace = true;
-  rules.prefix = scheme == "never" ? kNever : scheme == "first" ? kFirst : kAlways;
-  rules.splits = flag(part, "split", true, where);
-}
-
 void parse_pre_tokenizers(const json& root, ByteFallbackRules& rules, const std::string& where) {
   if (is_null(root, "pre_tokenizer")) return;
   for_each_part(root.at("pre_tokenizer"), "pretokenizers", where, [&](const json& part) {
@@ -82,6 +67,23 @@ void parse_decoders(const json& root, ByteFallbackRules& rules, const std::strin
 }
 
 }  // namespace
+
+void parse_metaspace(const json& part, ByteFallbackRules& rules, const std::string& where) {
+  require_known_keys(part, {"type", "replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"}, where);
+  if (rules.metaspace) throw DataError(concat(where, ": two of Metaspace are not supported"));
+  if (string_member(part, "replacement", where) != kSpaceMark)
+    throw DataError(concat(where, ": Metaspace must replace by ", json(kSpaceMark).dump()));
+  const bool prefixes = flag(part, "add_prefix_space", true, where);
+  const std::string scheme = part.contains("prepend_scheme") ? string_member(part, "prepend_scheme", where) : prefixes ? "always" : "never";
+  if (!prefixes && scheme != "never")
+    throw DataError(concat(where, ": Metaspace with \"add_prefix_space\" false and \"prepend_scheme\" ", scheme, " is not supported"));
+  if (scheme != "never" && scheme != "first" && scheme != "always")
+    throw DataError(concat(where, ": \"prepend_scheme\" ", json(scheme).dump(), " is not supported; supported: never, first, always"));
+  using enum ByteFallbackRules::Prefix;
+  rules.metaspace = true;
+  rules.prefix = scheme == "never" ? kNever : scheme == "first" ? kFirst : kAlways;
+  rules.splits = flag(part, "split", true, where);
+}
 
 std::string with_marks(std::string_view text, bool prefix) {
   std::string marked(prefix ? kSpaceMark : "");

@@ -25,6 +25,9 @@ struct ByteFallbackRules {
 /// Errors: DataError, prefixed with `where`, for anything that this struct does not express.
 ByteFallbackRules parse_byte_fallback(const nlohmann::json& root, const std::string& where);
 
+/// Adds a pre_tokenizer Metaspace. Errors: DataError.
+void parse_metaspace(const nlohmann::json& part, ByteFallbackRules& rules, const std::string& where);
+
 /// The text with a mark for each space, after one more mark if `prefix`.
 std::string with_marks(std::string_view text, bool prefix);
 

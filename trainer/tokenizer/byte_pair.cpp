@@ -48,11 +48,11 @@ struct BytePairTokenizer::Tables {
   std::unordered_map<std::string_view, int32_t> whole;  ///< tokens by their bytes, if ignore_merges
 
   Tables(TokenizerJson read, const std::string& where) : description(std::move(read)), merges(description.merges, where) {
-    std::vector<std::pair<std::string, int32_t>> before, after;
+    std::vector<AddedToken> before, after;
     for (const AddedToken& token : description.added) {
       longest_added = std::max(longest_added, token.content.size());
       added_over_lines = added_over_lines || token.content.find('\n') != std::string::npos;
-      (token.normalized ? after : before).emplace_back(token.content, token.id);
+      (token.normalized ? after : before).push_back(token);
     }
     raw = AddedTokens(std::move(before));
     normalized = AddedTokens(std::move(after));
@@ -84,7 +84,7 @@ int64_t BytePairTokenizer::vocab_size() const { return static_cast<int64_t>(tabl
 
 void BytePairTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens, bool first) {
   between_tokens(tables_->raw, text, tokens, [&](std::string_view plain, size_t begin) {
-    if (tables_->description.nfc) plain = to_nfc(plain, scratch_->normalized);
+    plain = tables_->description.normalizer.apply(plain, scratch_->normalized);
     between_tokens(tables_->normalized, plain, tokens, [&](std::string_view stretch, size_t inner_begin) {
       const bool begins = first || begin > 0 || inner_begin > 0;
       pretokenizer_.pieces(stretch, begins, [&](std::string_view piece) { encode_piece(piece, tokens); });
@@ -94,10 +94,7 @@ void BytePairTokenizer::encode(std::string_view text, std::vector<int32_t>& toke
 
 void BytePairTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& tokens) {
   const Tables& tables = *tables_;
-  if (piece.size() == 1) {
-    tokens.push_back(tables.description.byte_ids[static_cast<unsigned char>(piece.front())]);
-    return;
-  }
+  if (piece.size() == 1) return tokens.push_back(tables.description.byte_id(piece.front()));
   CachedPiece* cached = nullptr;
   if (piece.size() <= std::tuple_size_v<decltype(CachedPiece::text)>) {
     cached = &scratch_->cache[XXH3_64bits(piece.data(), piece.size()) & (kCachedPieces - 1)];
@@ -113,7 +110,7 @@ void BytePairTokenizer::encode_piece(std::string_view piece, std::vector<int32_t
   if (whole != tables.whole.end()) {
     ids.push_back(whole->second);
   } else {
-    for (const char byte : piece) ids.push_back(tables.description.byte_ids[static_cast<unsigned char>(byte)]);
+    for (const char byte : piece) ids.push_back(tables.description.byte_id(byte));
     merge_all(tables.merges, ids, scratch_->merges);
   }
   tokens.insert(tokens.end(), ids.begin(), ids.end());
@@ -126,6 +123,16 @@ void BytePairTokenizer::encode_piece(std::string_view piece, std::vector<int32_t
 
 size_t BytePairTokenizer::cut(std::string_view text, bool first) const {
   const Tables& tables = *tables_;
+  const bool nfc = !tables.description.normalizer.empty();
+  if (!tables.description.normalizer.at_most_nfc() || (nfc && tables.normalized.reaches())) return 0;
+  const size_t place = cut_between_tokens(text, first);
+  const size_t limit = text.size() - std::min(text.size(), tables.longest_added);
+  return place > 0 && tables.raw.allow_cut(text, place, limit) && tables.normalized.allow_cut(text, place, limit) ? place : 0;
+}
+
+size_t BytePairTokenizer::cut_between_tokens(std::string_view text, bool first) const {
+  const Tables& tables = *tables_;
+  const bool nfc = !tables.description.normalizer.empty();
   // The leading space of the text after an added token may merge with a line feed there.
   const bool prefixed_token = pretokenizer_.prefixes_text() && tables.longest_added > 0;
   const size_t line = tables.added_over_lines || prefixed_token ? 0 : pretokenizer_.last_line(text);
@@ -140,12 +147,12 @@ size_t BytePairTokenizer::cut(std::string_view text, bool first) const {
   // After a cut directly behind an added token, the rest would not get its leading space. Another added token gets none, so that cut is allowed.
   const bool cut_behind_token = !pretokenizer_.prefixes_text() || (plain.empty() && outer.end < text.size());
   // Places in the normalised text do not map to places in the original text.
-  if (tables.description.nfc && to_nfc(plain, room) != plain) return cut_behind_token ? outer.begin : 0;
+  if (nfc && to_nfc(plain, room) != plain) return cut_behind_token ? outer.begin : 0;
   const Stretch inner = stretch_at(tables.normalized, plain, limit - outer.begin);
   // The text after the limit may begin an added token, which would end the plain text there.
   plain = plain.substr(inner.begin, std::min(inner.end, limit - outer.begin) - inner.begin);
   const size_t begin = outer.begin + inner.begin;
-  const size_t place = pretokenizer_.last_boundary(plain, first || begin > 0, tables.description.nfc);
+  const size_t place = pretokenizer_.last_boundary(plain, first || begin > 0, nfc);
   return place > 0 || cut_behind_token ? begin + place : 0;
 }
 

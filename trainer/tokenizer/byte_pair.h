@@ -38,6 +38,7 @@ class BytePairTokenizer {
   struct Scratch;  ///< cache of recent pieces, and buffers
 
   void encode_piece(std::string_view piece, std::vector<int32_t>& tokens);
+  size_t cut_between_tokens(std::string_view text, bool first) const;  ///< cut without regard to flags of added tokens
 
   std::shared_ptr<const Tables> tables_;
   Pretokenizer pretokenizer_;

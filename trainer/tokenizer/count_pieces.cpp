@@ -60,7 +60,7 @@ void count(std::string_view piece, int64_t times, PieceCounts& counts) {
 }  // namespace
 
 PieceCounts count_pieces(const std::vector<std::string>& files, const NamedPattern& pattern, int threads, const std::function<void(int64_t)>& read) {
-  const Pretokenizer pretokenizer({{std::string(pattern.regex)}}, std::string(pattern.name));
+  const Pretokenizer pretokenizer({.splits = {{.regex = std::string(pattern.regex)}}}, std::string(pattern.name));
   SharedText text(files, [&](std::string_view stretch) {
     const size_t line = pretokenizer.last_line(stretch);
     return line > 0 ? line : pretokenizer.last_boundary(stretch, false, pattern.nfc);

@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/strict_json.h"
+#include "trainer/tokenizer/oniguruma.h"
 
 namespace trireme {
 
@@ -23,6 +24,14 @@ inline void require_off(const nlohmann::json& object, const std::string& key, co
 }
 
 inline bool is_null(const nlohmann::json& object, const std::string& key) { return !object.contains(key) || object.at(key).is_null(); }
+
+/// The regex of a component's "pattern", which is one Regex, or a String that is then quoted.
+inline std::string regex_of(const nlohmann::json& part, const std::string& where) {
+  const nlohmann::json& pattern = object_member(part, "pattern", where);
+  require_known_keys(pattern, {"Regex", "String"}, concat(where, ": \"pattern\""));
+  if (pattern.size() != 1) throw DataError(concat(where, ": \"pattern\" must be one Regex or String"));
+  return pattern.contains("Regex") ? string_member(pattern, "Regex", where) : quoted_regex(string_member(pattern, "String", where));
+}
 
 /// Calls part(json) for a component or, if it is a Sequence, for each element of its list `list`.
 template <class Part>

@@ -101,6 +101,7 @@ class Translation {
       case 'S':
         if (in_class_) refuse("\\S in a class");
         return replace(concat("[^", kWhiteSpace, "]"), 2);
+      case 'w': return word();
       case 'd': return replace("\\p{Nd}", 2);
       case 'D': return replace("\\P{Nd}", 2);
       case 'p':
@@ -122,6 +123,14 @@ class Translation {
     out_.append(in_class_ ? std::string(kWhiteSpace) : concat("[", kWhiteSpace, "]"));
     at_ += 2;
     if (in_class_ && rest().starts_with("-") && !rest().starts_with("-]")) refuse("a range from \\s");
+  }
+
+  void word() {
+    if (in_class_ && out_.size() > class_begin_ && out_.back() == '-') refuse("a range up to \\w");
+    constexpr std::string_view kLatin = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";  // numbers that Oniguruma counts too
+    out_.append(in_class_ ? concat(kWordCharacters, kLatin) : concat("[", kWordCharacters, kLatin, "]"));
+    at_ += 2;
+    if (in_class_ && rest().starts_with("-") && !rest().starts_with("-]")) refuse("a range from \\w");
   }
 
   /// General categories mean the same in both engines. Any other name is a script, which PCRE2 would extend to Script_Extensions without "sc:".
@@ -163,6 +172,9 @@ class Translation {
 };
 
 }  // namespace
+
+// The symbols among the alphabetic characters are circled letters.
+const std::string_view kWordCharacters = R"(\p{L}\p{M}\p{Nl}\p{Nd}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 
 std::string from_oniguruma(std::string_view regex, const std::string& where) { return Translation(regex, where).run(); }
 

@@ -6,7 +6,6 @@
 #include <pcre2.h>
 
 #include "kernels/core/check.h"
-#include "trainer/tokenizer/oniguruma.h"
 
 namespace trireme {
 
@@ -17,31 +16,6 @@ const std::array<NamedPattern, 3> kNamedPatterns = {{
 }};
 
 namespace {
-
-std::string message_of(int error) {
-  PCRE2_UCHAR text[128];
-  pcre2_get_error_message(error, text, sizeof text);
-  return reinterpret_cast<const char*>(text);
-}
-
-std::shared_ptr<const pcre2_code> compile(const std::string& regex, const std::string& where) {
-  const std::string translated = from_oniguruma(regex, where);
-  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(pcre2_compile_context_create(nullptr),
-                                                                                         pcre2_compile_context_free);
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  int error = 0;
-  PCRE2_SIZE place = 0;
-  const std::shared_ptr<pcre2_code> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &place, context.get()),
-      pcre2_code_free);
-  if (!code) throw DataError(concat(where, ": regex ", regex, " is not supported: ", message_of(error)));
-  uint32_t matches_nothing = 0;
-  pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
-  if (matches_nothing) throw DataError(concat(where, ": regex ", regex, " can match the empty string, which is not supported"));
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // a failure is harmless: matching without JIT is slower
-  return code;
-}
 
 bool looks_behind(const pcre2_code* code) {
   uint32_t characters = 0;
@@ -61,27 +35,29 @@ Pretokenizer::MatchState::MatchState()
 }
 
 Pretokenizer::Pretokenizer(PretokenizerRules rules, const std::string& where) : rules_(std::move(rules)), where_(where) {
-  for (const std::string& regex : rules_.regexes) regexes_.push_back(compile(regex, where_));
-  if (regexes_.empty()) return;
-  const std::string& first = rules_.regexes.front();
-  named_ = std::any_of(kNamedPatterns.begin(), kNamedPatterns.end(), [&](const NamedPattern& pattern) { return pattern.regex == first; });
-  splits_after_newlines_ = named_ && first.find(R"([\r\n]+)") != std::string::npos;
-  looks_behind_ = looks_behind(regexes_.front().get());
+  for (const SplitRule& rule : rules_.splits) codes_.push_back(compile_regex(rule.regex, where_));
+  if (codes_.empty()) return;
+  const SplitRule& first = rules_.splits.front();
+  const bool apart = first.behavior == SplitBehavior::kIsolated || first.behavior == SplitBehavior::kRemoved;
+  named_ =
+      apart && std::any_of(kNamedPatterns.begin(), kNamedPatterns.end(), [&](const NamedPattern& pattern) { return pattern.regex == first.regex; });
+  splits_after_newlines_ = named_ && first.regex.find(R"([\r\n]+)") != std::string::npos;
+  whole_only_ = !apart || looks_behind(codes_.front().get());
 }
 
 Pretokenizer::Pretokenizer(const Pretokenizer& other)
     : rules_(other.rules_),
-      regexes_(other.regexes_),
+      codes_(other.codes_),
       where_(other.where_),
       named_(other.named_),
       splits_after_newlines_(other.splits_after_newlines_),
-      looks_behind_(other.looks_behind_) {}
+      whole_only_(other.whole_only_) {}
 
 Pretokenizer& Pretokenizer::operator=(const Pretokenizer& other) { return *this = Pretokenizer(other); }
 
 Pretokenizer::Match Pretokenizer::find(MatchState& state, size_t step, std::string_view text, size_t at, bool partial) const {
   const auto match = [&] {
-    return pcre2_match(regexes_[step].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+    return pcre2_match(codes_[step].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                        PCRE2_NO_UTF_CHECK | (partial ? PCRE2_PARTIAL_HARD : 0), state.data.get(), state.context.get());
   };
   int count = match();
@@ -91,9 +67,34 @@ Pretokenizer::Match Pretokenizer::find(MatchState& state, size_t step, std::stri
     count = match();
   }
   if (count == PCRE2_ERROR_NOMATCH || count == PCRE2_ERROR_PARTIAL) return {text.size(), text.size()};
-  if (count < 0) throw DataError(concat(where_, ": regex ", rules_.regexes[step], " failed on a text: ", message_of(count)));
+  if (count < 0) throw DataError(concat(where_, ": regex ", rules_.splits[step].regex, " failed on a text: ", regex_error(count)));
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(state.data.get());
   return {offsets[0], offsets[1]};
+}
+
+std::vector<Pretokenizer::Segment> Pretokenizer::merged(size_t step, std::string_view text) {
+  const SplitRule& rule = rules_.splits[step];
+  std::vector<Segment> parts;  // all of the text
+  for (size_t at = 0; at < text.size();) {
+    const Match match = find(state_, step, text, at, false);
+    if (match.begin > at) parts.push_back({at, match.begin, rule.invert});
+    if (match.end > match.begin) parts.push_back({match.begin, match.end, !rule.invert});
+    at = match.end;
+  }
+  const bool backwards = rule.behavior == SplitBehavior::kMergedWithNext;
+  if (backwards) std::reverse(parts.begin(), parts.end());
+  std::vector<Segment> made;
+  bool previous = false;
+  for (const Segment& part : parts) {
+    const bool joins = rule.behavior == SplitBehavior::kContiguous ? part.match == previous : part.match && !previous;
+    previous = part.match;
+    if (!joins || made.empty())
+      made.push_back(part);
+    else
+      made.back() = {std::min(made.back().begin, part.begin), std::max(made.back().end, part.end), part.match};
+  }
+  if (backwards) std::reverse(made.begin(), made.end());
+  return made;
 }
 
 std::string_view Pretokenizer::with_prefix(std::string_view text, std::string& room) {
@@ -113,7 +114,7 @@ size_t Pretokenizer::last_boundary(std::string_view text, bool begins, bool nfc)
   size_t begin = 0, last = 0;  // `begin`: after the last byte that is not valid UTF-8; `last`: the boundary found so far
   for (size_t valid = valid_utf8(whole); begin + valid < whole.size(); valid = valid_utf8(whole.substr(begin))) begin += valid + 1;
   if (fits(begin)) last = begin;
-  if (looks_behind_ || regexes_.empty()) return last;
+  if (whole_only_ || codes_.empty()) return last;
 
   MatchState state;
   const std::string_view run = whole.substr(begin);

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/tokenizer/regex.h"
 #include "trainer/tokenizer/utf8.h"
 
-struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
 struct pcre2_real_jit_stack_8;
@@ -24,10 +24,25 @@ struct NamedPattern {
 };
 extern const std::array<NamedPattern, 3> kNamedPatterns;  ///< gpt2, llama3, qwen2
 
-/// Each regex in turn splits the pieces of the previous one into its matches and the text between them.
+/// What becomes of the matches of a regex and of the text between them, the gaps. Source: SplitDelimiterBehavior of `tokenizers`.
+enum class SplitBehavior : uint8_t {
+  kIsolated,            ///< each match and each gap is a piece
+  kRemoved,             ///< each gap is a piece, matches are dropped
+  kMergedWithPrevious,  ///< a match behind a gap belongs to the piece of that gap
+  kMergedWithNext,      ///< a match before a gap belongs to the piece of that gap
+  kContiguous,          ///< matches that follow each other are one piece
+};
+
+struct SplitRule {
+  std::string regex;  ///< in Oniguruma's Ruby syntax, as `tokenizers` reads them
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  ///< matches and gaps change roles
+};
+
+/// Each rule in turn splits the pieces of the previous one.
 struct PretokenizerRules {
-  std::vector<std::string> regexes;  ///< in Oniguruma's Ruby syntax, as `tokenizers` reads them
-  int prefix_before = -1;            ///< regex before which each piece without a leading space gets one (regexes.size(): after the last); -1: none
+  std::vector<SplitRule> splits;
+  int prefix_before = -1;  ///< rule before which each piece without a leading space gets one (splits.size(): after the last); -1: none
 };
 
 /// Copies share the compiled regexes; use one copy per thread.
@@ -40,7 +55,7 @@ class Pretokenizer {
   Pretokenizer(Pretokenizer&&) noexcept = default;
   Pretokenizer& operator=(Pretokenizer&&) noexcept = default;
 
-  /// Calls piece(std::string_view) for the pieces of `text` in order; concatenated they are the text plus the inserted leading spaces. Each byte
+  /// Calls piece(std::string_view) for the pieces of `text` in order; concatenated they are the text plus the inserted leading spaces, less what rules remove. Each byte
   /// that is not part of valid UTF-8 is a separate piece. `begins`: `text` begins a document rather than continuing one that was cut; only then can
   /// its first piece get a leading space. Errors: DataError if a regex exceeds its match limits.
   template <class Piece>
@@ -86,13 +101,26 @@ class Pretokenizer {
   std::vector<Boundary> last_boundaries(MatchState& state, std::string_view run, bool partial) const;
   static std::string_view with_prefix(std::string_view text, std::string& room);
 
+  struct Segment {
+    size_t begin, end;
+    bool match;
+  };
+  /// The pieces of a rule that merges matches and gaps.
+  std::vector<Segment> merged(size_t step, std::string_view text);
+
   template <class Piece>
   void split(size_t step, std::string_view text, Piece& piece) {
-    if (step == regexes_.size()) return piece(text);
+    if (step == codes_.size()) return piece(text);
+    const SplitRule& rule = rules_.splits[step];
+    if (rule.behavior != SplitBehavior::kIsolated && rule.behavior != SplitBehavior::kRemoved) {
+      for (const Segment& segment : merged(step, text)) next(step, text.substr(segment.begin, segment.end - segment.begin), piece);
+      return;
+    }
+    const bool removes = rule.behavior == SplitBehavior::kRemoved, keeps_matches = !removes || rule.invert, keeps_gaps = !removes || !rule.invert;
     for (size_t at = 0; at < text.size();) {
       const Match match = find(state_, step, text, at, false);
-      if (match.begin > at) next(step, text.substr(at, match.begin - at), piece);
-      if (match.end > match.begin) next(step, text.substr(match.begin, match.end - match.begin), piece);
+      if (keeps_gaps && match.begin > at) next(step, text.substr(at, match.begin - at), piece);
+      if (keeps_matches && match.end > match.begin) next(step, text.substr(match.begin, match.end - match.begin), piece);
       at = match.end;
     }
   }
@@ -104,12 +132,12 @@ class Pretokenizer {
   }
 
   PretokenizerRules rules_;
-  std::vector<std::shared_ptr<const pcre2_real_code_8>> regexes_;
+  std::vector<RegexCode> codes_;
   std::string where_;
   MatchState state_;
   bool named_ = false;                  ///< the first regex is in kNamedPatterns
   bool splits_after_newlines_ = false;  ///< named_, and the regex ends a piece at the last line feed of a run of white space
-  bool looks_behind_ = false;           ///< the first regex has a lookbehind, so matches depend on the text before them
+  bool whole_only_ = false;             ///< pieces depend on text beyond the end of a match of the first rule: a lookbehind, or merged matches
 };
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <array>
 
 #include <sentencepiece_processor.h>
+#include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
 #include "trainer/tokenizer/utf8.h"
@@ -113,7 +114,9 @@ bool is_boundary_character(const CodePoint& character) {
 
 }  // namespace
 
-SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std::string& where) {
+SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std::string& where, const std::vector<AddedToken>& beside,
+                                               bool spaces_after_added)
+    : spaces_after_added_(spaces_after_added) {
   const auto load = [&](std::string_view serialized) {
     auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
     require(processor->LoadFromSerializedProto(view(serialized)), concat(where, ": not a SentencePiece model"));
@@ -127,11 +130,32 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std
   processor_ = processor;
   // Appending a serialized message overrides fields of the first: normalizer_spec (3) {add_dummy_prefix (3): false}.
   rest_processor_ = dummy_prefix_ ? load(std::string(model).append({0x1A, 0x02, 0x18, 0x00})) : processor_;
+
+  const int pieces = processor->GetPieceSize();
+  for (const AddedToken& token : beside) {
+    const auto refuse = [&](const auto&... why) {
+      throw DataError(
+          concat(where, ": the files beside it name added token ", nlohmann::json(token.content).dump(), " with id ", token.id, ", ", why...));
+    };
+    if (token.id < pieces && processor->IdToPiece(token.id) != token.content)
+      refuse("which in the model is ", nlohmann::json(processor->IdToPiece(token.id)).dump());
+    if (token.id < pieces) continue;
+    if (const int next = pieces + static_cast<int>(added_.size()); token.id != next) refuse("but the next id behind the others is ", next);
+    added_.push_back(token);
+    longest_added_ = std::max(longest_added_, token.content.size());
+  }
+  matches_ = AddedTokens(added_);
 }
 
-int64_t SentencePieceTokenizer::vocab_size() const { return processor_->GetPieceSize(); }
+int64_t SentencePieceTokenizer::vocab_size() const { return processor_->GetPieceSize() + std::ssize(added_); }
 
 void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens, bool first) const {
+  if (text.empty()) return encode_plain(text, tokens, first);
+  between_tokens(matches_, text, tokens,
+                 [&](std::string_view plain, size_t begin) { encode_plain(plain, tokens, begin > 0 ? spaces_after_added_ : first); });
+}
+
+void SentencePieceTokenizer::encode_plain(std::string_view text, std::vector<int32_t>& tokens, bool first) const {
   // cut() leaves the space before a word to the second part, where it takes the place of the one that the library inserts. Any other continuation
   // gets none.
   const bool spaced = !first && dummy_prefix_ && text.starts_with(' ');
@@ -143,6 +167,18 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>&
 
 size_t SentencePieceTokenizer::cut(std::string_view text) const {
   if (!cuttable_) return 0;
+  // An added token that begins after `limit` may be incomplete, or the beginning of a longer one.
+  const size_t limit = text.size() - std::min(text.size(), longest_added_ > 0 ? longest_added_ - 1 : 0);
+  size_t last = 0;
+  for (size_t at = 0; at < limit;) {
+    const AddedTokens::Match match = matches_.find(text, at);
+    if (const size_t place = cut_plain(text.substr(at, std::min(match.begin, limit) - at)); place > 0) last = at + place;
+    at = match.end;
+  }
+  return last > 0 && matches_.allow_cut(text, last, limit) ? last : 0;
+}
+
+size_t SentencePieceTokenizer::cut_plain(std::string_view text) const {
   for (size_t space = text.rfind(' '); space != std::string_view::npos && space > 0; space = text.rfind(' ', space - 1))
     if (is_boundary_character(last_code_point(text.substr(0, space))) && is_boundary_character(first_code_point(text.substr(space + 1))))
       return space;
@@ -150,8 +186,18 @@ size_t SentencePieceTokenizer::cut(std::string_view text) const {
 }
 
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {
+  const int pieces = processor_->GetPieceSize();
   std::string text;
-  require(processor_->Decode(std::vector<int>(tokens.begin(), tokens.end()), &text), "SentencePiece could not decode tokens");
+  for (size_t at = 0; at < tokens.size() || at == 0;) {
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto end = std::find_if(begin, tokens.end(), [&](int32_t token) { return token >= pieces; });
+    std::string part;
+    const bool spaced = at == 0 || spaces_after_added_;  // the library removes the space that it inserts
+    require((spaced ? processor_ : rest_processor_)->Decode(std::vector<int>(begin, end), &part), "SentencePiece could not decode tokens");
+    text += part;
+    if (end != tokens.end()) text += added_[static_cast<size_t>(*end - pieces)].content;
+    at = static_cast<size_t>(end - tokens.begin()) + 1;
+  }
   return text;
 }
 
@@ -165,12 +211,25 @@ std::vector<int32_t> SentencePieceTokenizer::token_bytes() const {
     if (processor_->IsControl(id) || processor_->IsUnknown(id)) count = 0;
     bytes.push_back(static_cast<int32_t>(count));
   }
+  for (const AddedToken& token : added_) bytes.push_back(token.special ? 0 : static_cast<int32_t>(token.content.size()));
   return bytes;
 }
 
 std::optional<int32_t> SentencePieceTokenizer::end_of_text() const {
   const int id = processor_->eos_id();
   return id >= 0 ? std::optional<int32_t>(id) : std::nullopt;
+}
+
+std::optional<int32_t> SentencePieceTokenizer::begin_of_text() const {
+  const int id = processor_->bos_id();
+  return id >= 0 ? std::optional<int32_t>(id) : std::nullopt;
+}
+
+std::optional<int32_t> SentencePieceTokenizer::added_token(std::string_view content) const {
+  for (const AddedToken& token : added_)
+    if (token.content == content) return token.id;
+  const int id = processor_->PieceToId(view(content));
+  return processor_->IsControl(id) && processor_->IdToPiece(id) == content ? std::optional<int32_t>(id) : std::nullopt;
 }
 
 }  // namespace trireme

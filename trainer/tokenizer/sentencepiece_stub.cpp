@@ -4,7 +4,7 @@
 
 namespace trireme {
 
-SentencePieceTokenizer::SentencePieceTokenizer(std::string_view, const std::string& where) {
+SentencePieceTokenizer::SentencePieceTokenizer(std::string_view, const std::string& where, const std::vector<AddedToken>&, bool) {
   throw ConfigError(concat(where, ": this build cannot read SentencePiece models; install libsentencepiece-dev and rebuild Trireme"));
 }
 int64_t SentencePieceTokenizer::vocab_size() const { return 0; }
@@ -13,5 +13,7 @@ size_t SentencePieceTokenizer::cut(std::string_view) const { return 0; }
 std::string SentencePieceTokenizer::decode(std::span<const int32_t>) const { return {}; }
 std::vector<int32_t> SentencePieceTokenizer::token_bytes() const { return {}; }
 std::optional<int32_t> SentencePieceTokenizer::end_of_text() const { return std::nullopt; }
+std::optional<int32_t> SentencePieceTokenizer::begin_of_text() const { return std::nullopt; }
+std::optional<int32_t> SentencePieceTokenizer::added_token(std::string_view) const { return std::nullopt; }
 
 }  // namespace trireme

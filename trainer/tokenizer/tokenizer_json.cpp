@@ -1,7 +1,11 @@
 #include "trainer/tokenizer/tokenizer_json.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -32,78 +36,136 @@ const std::array<std::string, 256>& alphabet() {
 
 std::string quoted(const std::string& text) { return json(text).dump(); }
 
-bool parse_normalizer(const json& root, const std::string& where) {
-  bool nfc = false;
-  if (is_null(root, "normalizer")) return nfc;
-  for_each_part(root.at("normalizer"), "normalizers", where, [&](const json& part) {
-    const std::string type = string_member(part, "type", where);
-    if (type != "NFC") throw DataError(concat(where, ": normalizer ", type, " is not supported; supported: NFC, Sequence"));
+/// The split of a pre_tokenizer that is one regex; nullopt for any other.
+std::optional<SplitRule> parse_split(const json& part, const std::string& where) {
+  // White_Space and the general categories are spelled out, as the regexes of PCRE2 have others.
+  constexpr const char* kPunctuation = R"([!-\/:-@\[-`{-~\p{P}])";
+  const std::string type = string_member(part, "type", where);
+  const auto behavior = [&](SplitBehavior otherwise) {
+    static const std::map<std::string, SplitBehavior> kNames = {{"Isolated", SplitBehavior::kIsolated},
+                                                                {"Removed", SplitBehavior::kRemoved},
+                                                                {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+                                                                {"MergedWithNext", SplitBehavior::kMergedWithNext},
+                                                                {"Contiguous", SplitBehavior::kContiguous}};
+    if (!part.contains("behavior")) return otherwise;
+    const auto found = kNames.find(string_member(part, "behavior", where));
+    if (found == kNames.end())
+      throw DataError(concat(where, ": ", type, ": \"behavior\" is ", part.at("behavior").dump(),
+                             "; allowed Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous"));
+    return found->second;
+  };
+  if (type == "Split") {
+    require_known_keys(part, {"type", "pattern", "behavior", "invert"}, where);
+    return SplitRule{regex_of(part, concat(where, ": Split")), behavior(SplitBehavior::kIsolated), flag(part, "invert", false, where)};
+  }
+  if (type == "Digits") {
+    require_known_keys(part, {"type", "individual_digits"}, where);
+    return SplitRule{flag(part, "individual_digits", false, where) ? "\\p{N}" : "\\p{N}+"};
+  }
+  if (type == "Punctuation") {
+    require_known_keys(part, {"type", "behavior"}, where);
+    return SplitRule{kPunctuation, behavior(SplitBehavior::kIsolated)};
+  }
+  if (type == "Whitespace") {
     require_known_keys(part, {"type"}, where);
-    nfc = true;
-  });
-  return nfc;
+    const std::string word = concat(kWordCharacters, R"(\x{200C}\x{200D})");  // those of the regexes of Rust, unlike Oniguruma's \w
+    return SplitRule{concat("[", word, "]+|[^\\s", word, "]+"), SplitBehavior::kRemoved, true};
+  }
+  if (type == "WhitespaceSplit") {
+    require_known_keys(part, {"type"}, where);
+    return SplitRule{R"(\s)", SplitBehavior::kRemoved};
+  }
+  if (type == "CharDelimiterSplit") {
+    require_known_keys(part, {"type", "delimiter"}, where);
+    return SplitRule{quoted_regex(string_member(part, "delimiter", where)), SplitBehavior::kRemoved};
+  }
+  return std::nullopt;
 }
 
-std::string parse_split(const json& part, const std::string& where) {
-  require_known_keys(part, {"type", "pattern", "behavior", "invert"}, where);
-  require_off(part, "invert", concat(where, ": Split"));
-  const std::string behavior = string_member(part, "behavior", where);
-  if (behavior != "Isolated") throw DataError(concat(where, ": Split with behavior ", behavior, " is not supported; supported: Isolated"));
-  const json& pattern = object_member(part, "pattern", where);
-  require_known_keys(pattern, {"Regex", "String"}, concat(where, ": Split: \"pattern\""));
-  if (pattern.size() != 1) throw DataError(concat(where, ": Split: \"pattern\" must be one Regex or String"));
-  return pattern.contains("Regex") ? string_member(pattern, "Regex", where) : quoted_regex(string_member(pattern, "String", where));
-}
-
-PretokenizerRules parse_pre_tokenizer(const json& root, const std::string& where) {
+/// `model`: of pieces, if it is not byte-level BPE.
+PretokenizerRules parse_pre_tokenizer(const json& root, PieceModel* model, const std::string& where) {
   PretokenizerRules rules;
   bool byte_level = false;
-  for_each_part(object_member(root, "pre_tokenizer", where), "pretokenizers", where, [&](const json& part) {
+  if (is_null(root, "pre_tokenizer")) return rules;
+  for_each_part(root.at("pre_tokenizer"), "pretokenizers", where, [&](const json& part) {
     const std::string type = string_member(part, "type", where);
-    if (byte_level) throw DataError(concat(where, ": pre_tokenizer ", type, " after ByteLevel is not supported"));
-    if (type == "Split") {
-      rules.regexes.push_back(parse_split(part, where));
-    } else if (type == "Digits") {
-      require_known_keys(part, {"type", "individual_digits"}, where);
-      rules.regexes.emplace_back(flag(part, "individual_digits", false, where) ? "\\p{N}" : "\\p{N}+");
+    if (byte_level) throw DataError(concat(where, " ", type, " after ByteLevel is not supported"));
+    if (model != nullptr && model->metaspace) throw DataError(concat(where, " ", type, " after Metaspace is not supported"));
+    if (std::optional<SplitRule> rule = parse_split(part, where)) {
+      rules.splits.push_back(std::move(*rule));
+    } else if (type == "BertPreTokenizer") {
+      require_known_keys(part, {"type"}, where);
+      for (const char* step : {"WhitespaceSplit", "Punctuation"}) rules.splits.push_back(*parse_split({{"type", step}}, where));
+    } else if (type == "Metaspace" && model != nullptr) {
+      parse_metaspace(part, model->metaspace.emplace(), where);
     } else if (type == "ByteLevel") {
       require_known_keys(part, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, where);
       byte_level = true;
-      if (flag(part, "add_prefix_space", true, where)) rules.prefix_before = static_cast<int>(rules.regexes.size());
-      if (flag(part, "use_regex", true, where)) rules.regexes.emplace_back(kNamedPatterns.front().regex);
+      if (flag(part, "add_prefix_space", true, where)) rules.prefix_before = static_cast<int>(rules.splits.size());
+      if (flag(part, "use_regex", true, where)) rules.splits.push_back({.regex = std::string(kNamedPatterns.front().regex)});
     } else {
-      throw DataError(concat(where, ": pre_tokenizer ", type, " is not supported; supported: ByteLevel, Split, Digits, Sequence"));
+      throw DataError(concat(where, " ", type,
+                             " is not supported; supported: ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
+                             "CharDelimiterSplit, BertPreTokenizer, Metaspace, Sequence"));
     }
   });
-  if (!byte_level) throw DataError(concat(where, ": pre_tokenizer without ByteLevel is not supported; only byte-level BPE is"));
+  if (model != nullptr) model->byte_level = byte_level;
   return rules;
 }
 
-void check_decoder(const json& root, const std::string& where) {
-  const json& decoder = object_member(root, "decoder", where);
-  const std::string type = string_member(decoder, "type", concat(where, ": decoder"));
-  if (type != "ByteLevel") throw DataError(concat(where, ": decoder ", type, " is not supported; supported: ByteLevel"));
-  require_known_keys(decoder, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, concat(where, ": decoder"));  // none affects decoding
+/// The type of a component; null if it has none.
+json type_of(const json& root, const char* component) {
+  const json value = root.value(component, json());
+  return value.is_object() ? value.value("type", json()) : json();
 }
 
-std::vector<AddedToken> parse_added_tokens(const json& root, const std::string& where) {
-  std::vector<AddedToken> added;
-  if (is_null(root, "added_tokens")) return added;
-  for (const json& entry : array_member(root, "added_tokens", where)) {
-    require_known_keys(entry, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}, concat(where, ": added_tokens"));
-    const std::string content = string_member(entry, "content", where);
-    const std::string here = concat(where, ": added token ", quoted(content));
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) require_off(entry, key, here);
-    if (content.empty()) throw DataError(concat(here, ": is empty"));
-    const bool special = flag(entry, "special", false, here);
-    const auto id = integer_member(entry, "id", here, 0, std::numeric_limits<int32_t>::max());
-    added.push_back({content, static_cast<int32_t>(id), special, flag(entry, "normalized", !special, here)});
+void parse_added_tokens(const json& root, const std::string& where, const std::vector<AddedToken>& more, TokenizerJson& made) {
+  std::vector<AddedToken>& added = made.added;
+  if (!is_null(root, "added_tokens"))
+    for (const json& entry : array_member(root, "added_tokens", where)) {
+      const auto id = integer_member(entry, "id", concat(where, ": added_tokens"), 0, std::numeric_limits<int32_t>::max());
+      added.push_back(parse_added_token(entry, static_cast<int32_t>(id), concat(where, ": added_tokens")));
+    }
+  made.own_added = added.size();
+  std::unordered_map<std::string, int32_t> own;
+  for (const AddedToken& token : added) own.emplace(token.content, token.id);
+  for (const AddedToken& token : more) {
+    const auto known = own.find(token.content);
+    if (known == own.end())
+      added.push_back(token);
+    else if (known->second != token.id)
+      throw DataError(
+          concat(where, ": added token ", quoted(token.content), " has id ", known->second, ", but ", token.id, " in the files beside it"));
   }
-  return added;
 }
 
-Vocabulary parse_vocabulary(const json& model, const std::string& where) {
+/// Refuses ids that `tokenizers` would not keep: it ignores those in the file, and numbers the added tokens that the vocabulary lacks behind all others.
+void check_added_ids(const Vocabulary& vocabulary, const std::vector<AddedToken>& added, const std::string& where) {
+  int64_t next = static_cast<int64_t>(vocabulary.size());
+  std::unordered_set<std::string_view> seen;
+  for (const AddedToken& token : added) {
+    if (!seen.insert(token.content).second) throw DataError(concat(where, ": added token ", quoted(token.content), " is a duplicate"));
+    const auto known = vocabulary.find(token.content);
+    const int64_t id = known != vocabulary.end() ? known->second : next;
+    if (id != token.id)
+      throw DataError(concat(where, ": added token ", quoted(token.content), " has id ", token.id, ", but ",
+                             known != vocabulary.end() ? "in the vocabulary " : "the library tokenizers would renumber it to ", id,
+                             ", so that the file is ambiguous; correct the id"));
+    next = std::max(next, id + 1);
+  }
+}
+
+Vocabulary parse_vocabulary(const json& model, bool unigram, const std::string& where) {
   Vocabulary vocabulary;
+  if (unigram) {
+    for (const json& entry : array_member(model, "vocab", where)) {
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
+        throw DataError(concat(where, ": vocab: entry ", vocabulary.size(), " must be a token and its score"));
+      if (!vocabulary.emplace(entry[0].get<std::string>(), static_cast<int32_t>(vocabulary.size())).second)
+        throw DataError(concat(where, ": vocab: ", quoted(entry[0].get<std::string>()), " is a duplicate"));
+    }
+    return vocabulary;
+  }
   const json& vocab = object_member(model, "vocab", where);
   vocabulary.reserve(vocab.size());
   for (const auto& [token, id] : vocab.items())
@@ -121,7 +183,7 @@ std::string text_of_token(std::string spelled) {
 /// Assigns each id its bytes. The ids of the tokens must be 0 to n - 1, each once.
 void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::string& where) {
   std::vector<const std::string*> owners;
-  const bool fallback = made.fallback.has_value();
+  const bool fallback = made.fallback.has_value(), pieces = made.pieces.has_value();
   const auto place = [&](int32_t id, const std::string& text, std::string bytes, bool mergeable) {
     const auto at = static_cast<size_t>(id);
     const std::string* owner = owners[at];
@@ -130,18 +192,12 @@ void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::
     owners[at] = &text;
     made.tokens[at] = std::move(bytes);
     made.mergeable[at] = mergeable;
-    if (fallback) made.spelled[at] = text;
+    if (fallback || pieces) made.spelled[at] = text;
   };
 
   size_t count = vocabulary.size();
-  std::unordered_map<std::string_view, const AddedToken*> added;
-  for (const AddedToken& token : made.added) {
-    if (!added.emplace(token.content, &token).second) throw DataError(concat(where, ": added token ", quoted(token.content), " is a duplicate"));
-    const auto known = vocabulary.find(token.content);
-    if (known == vocabulary.end()) ++count;
-    if (known != vocabulary.end() && known->second != token.id)
-      throw DataError(concat(where, ": added token ", quoted(token.content), " has id ", token.id, ", but in the vocabulary ", known->second));
-  }
+  for (const AddedToken& token : made.added)
+    if (!vocabulary.contains(token.content)) ++count;
   const auto check_id = [&](const std::string& token, int32_t id) {
     if (static_cast<size_t>(id) >= count)
       throw DataError(concat(where, ": token ", quoted(token), " has id ", id, ", but there are ", count, " tokens: ids must be 0 to ", count - 1,
@@ -153,11 +209,10 @@ void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::
   owners.resize(count);
   made.tokens.resize(count);
   made.mergeable.resize(count);
-  if (fallback) made.spelled.resize(count);
+  if (fallback || pieces) made.spelled.resize(count);
   for (const auto& [text, id] : vocabulary) {
-    std::optional<std::string> bytes = fallback ? text_of_token(text) : from_byte_level(text);
-    if (!bytes && !added.contains(text)) throw DataError(concat(where, ": token ", quoted(text), " has characters outside the byte-level alphabet"));
-    place(id, text, bytes.value_or(text), bytes.has_value());
+    std::optional<std::string> bytes = fallback ? text_of_token(text) : pieces ? text : from_byte_level(text);
+    place(id, text, bytes.value_or(text), bytes.has_value());  // no piece is spelled as a token with characters outside the byte-level alphabet
   }
   for (const AddedToken& token : made.added) place(token.id, token.content, fallback ? text_of_token(token.content) : token.content, false);
 }
@@ -173,7 +228,8 @@ std::pair<std::string, std::string> parse_pair(const json& entry, const std::str
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-std::vector<Merge> parse_merges(const json& model, const Vocabulary& vocabulary, const std::string& where) {
+/// `prefix`: of the second token of each pair, which the result lacks.
+std::vector<Merge> parse_merges(const json& model, const Vocabulary& vocabulary, const std::string& prefix, const std::string& where) {
   std::vector<Merge> merges;
   const json& list = array_member(model, "merges", where);
   merges.reserve(list.size());
@@ -186,7 +242,8 @@ std::vector<Merge> parse_merges(const json& model, const Vocabulary& vocabulary,
         throw DataError(concat(here(), " (", quoted(pair.first), ", ", quoted(pair.second), "): ", quoted(token), " is not in the vocabulary"));
       return found->second;
     };
-    merges.push_back({id(pair.first), id(pair.second), id(pair.first + pair.second)});
+    if (!pair.second.starts_with(prefix)) throw DataError(concat(here(), ": ", quoted(pair.second), " does not begin with ", quoted(prefix)));
+    merges.push_back({id(pair.first), id(pair.second), id(pair.first + pair.second.substr(prefix.size()))});
   }
   return merges;
 }
@@ -196,10 +253,10 @@ void normalize_added(TokenizerJson& made) {
   std::string room;
   for (AddedToken& token : made.added) {
     if (!token.normalized) continue;
-    if (made.nfc) token.content = std::string(to_nfc(token.content, room));
+    token.content = std::string(made.normalizer.apply(token.content, room));
     if (made.fallback && made.fallback->replaces) token.content = with_marks(token.content, made.fallback->prepends);
     const auto id = static_cast<size_t>(token.id);
-    if (!made.mergeable[id]) made.tokens[id] = made.fallback ? text_of_token(token.content) : token.content;
+    if (!made.mergeable[id] && !made.pieces) made.tokens[id] = made.fallback ? text_of_token(token.content) : token.content;
   }
 }
 
@@ -209,47 +266,134 @@ std::string byte_token(size_t byte) {
   return {'<', '0', 'x', kHex[byte / 16], kHex[byte % 16], '>'};
 }
 
+/// The texts of the bytes' tokens, if there are any.
+void place_bytes(const Vocabulary& vocabulary, bool required, bool spelled_in_hex, TokenizerJson& made, const std::string& where) {
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const std::string token = spelled_in_hex ? byte_token(byte) : alphabet()[byte];
+    const auto found = vocabulary.find(token);
+    const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
+    if (found == vocabulary.end() && in_utf8 && required)
+      throw DataError(concat(where, ": byte ", byte, " (", token, ") has no token in the vocabulary"));
+    made.byte_ids[byte] = found == vocabulary.end() ? -1 : found->second;
+  }
+}
+
+/// An optional text; null is none.
+std::string text_or(const json& object, const std::string& key, const std::string& otherwise, const std::string& where) {
+  return is_null(object, key) ? otherwise : string_member(object, key, where);
+}
+
+void parse_piece_model(const json& json_model, const Vocabulary& vocabulary, PieceModel& model, const std::string& where) {
+  const auto id_of = [&](const std::string& token) {
+    const auto found = vocabulary.find(token);
+    if (found == vocabulary.end()) throw DataError(concat(where, ": unk_token ", quoted(token), " is not in the vocabulary"));
+    return found->second;
+  };
+  if (model.kind != PieceModel::Kind::kUnigram) {
+    const std::string unknown = text_or(json_model, "unk_token", "", where);
+    if (!unknown.empty()) model.unknown = vocabulary.contains(unknown) || model.kind == PieceModel::Kind::kBytePairs ? id_of(unknown) : -1;
+    model.fuses_unknown = flag(json_model, "fuse_unk", false, where);
+    model.prefix = text_or(json_model, "continuing_subword_prefix", model.kind == PieceModel::Kind::kWordPiece ? "##" : "", where);
+    model.suffix = text_or(json_model, "end_of_word_suffix", "", where);
+    if (json_model.contains("max_input_chars_per_word")) model.most_characters = integer_member(json_model, "max_input_chars_per_word", where, 1);
+    return;
+  }
+  if (!is_null(json_model, "unk_id"))
+    model.unknown = static_cast<int32_t>(integer_member(json_model, "unk_id", where, 0, static_cast<int64_t>(vocabulary.size()) - 1));
+  model.byte_fallback = flag(json_model, "byte_fallback", false, where);
+  for (const json& entry : json_model.at("vocab")) {
+    model.scores.push_back(entry[1].get<double>());
+    if (!std::isfinite(model.scores.back()))
+      throw DataError(concat(where, ": vocab: the score of entry ", model.scores.size() - 1, " is not finite"));
+  }
+}
+
 void parse_model(const json& model, TokenizerJson& made, const std::string& where) {
   require_known_keys(model,
                      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
-                      "vocab", "merges"},
+                      "max_input_chars_per_word", "unk_id", "vocab", "merges"},
                      where);
-  // unk_token and fuse_unk have no effect: every byte has a token, as checked below.
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) require_off(model, key, where);
+  require_off(model, "dropout", where);
   made.ignore_merges = flag(model, "ignore_merges", false, where);
-  const Vocabulary vocabulary = parse_vocabulary(model, where);
+  const Vocabulary vocabulary = parse_vocabulary(model, made.pieces && made.pieces->kind == PieceModel::Kind::kUnigram, where);
+  check_added_ids(vocabulary, made.added, where);
   place_tokens(vocabulary, made, where);
-  made.merges = parse_merges(model, vocabulary, where);
-  for (size_t byte = 0; byte < 256; ++byte) {
-    const std::string token = made.fallback ? byte_token(byte) : alphabet()[byte];
-    const auto found = vocabulary.find(token);
-    if (found == vocabulary.end()) throw DataError(concat(where, ": byte ", byte, " (", token, ") has no token in the vocabulary"));
-    made.byte_ids[byte] = found->second;
-  }
+  const bool pairs = !made.pieces || made.pieces->kind == PieceModel::Kind::kBytePairs;
+  if (made.pieces) parse_piece_model(model, vocabulary, *made.pieces, where);
+  if (pairs) made.merges = parse_merges(model, vocabulary, made.pieces ? made.pieces->prefix : "", where);
+  // Without a piece model, unk_token and fuse_unk have no effect: every byte has a token.
+  place_bytes(vocabulary, !made.pieces, made.fallback || made.pieces, made, where);
+}
+
+/// Whether a component, or one of its parts, is of this type.
+bool has_part(const json& root, const std::string& key, const char* list, const char* type, const std::string& where) {
+  bool found = false;
+  if (!is_null(root, key))
+    for_each_part(root.at(key), list, where, [&](const json& part) { found = found || string_member(part, "type", where) == type; });
+  return found;
+}
+
+/// The type of a model in a file of before the key "type".
+std::string type_by_keys(const json& model) {
+  if (model.contains("merges")) return "BPE";
+  if (model.contains("max_input_chars_per_word")) return "WordPiece";
+  return model.value("vocab", json()).is_array() ? "Unigram" : model.contains("vocab") ? "WordLevel" : "BPE";
+}
+
+PieceModel::Kind kind_of(const std::string& type, const std::string& where) {
+  if (type == "BPE") return PieceModel::Kind::kBytePairs;
+  if (type == "WordPiece") return PieceModel::Kind::kWordPiece;
+  if (type == "Unigram") return PieceModel::Kind::kUnigram;
+  if (type == "WordLevel") return PieceModel::Kind::kWordLevel;
+  throw DataError(concat(where, ": model ", type, " is not supported; supported: BPE, WordPiece, Unigram, WordLevel"));
 }
 
 }  // namespace
 
-TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where) {
+AddedToken parse_added_token(const json& entry, int32_t id, const std::string& where) {
+  require_known_keys(entry, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special", "__type"}, where);
+  AddedToken token{string_member(entry, "content", where), id};
+  const std::string here = concat(where, ": ", quoted(token.content));
+  if (token.content.empty()) throw DataError(concat(here, ": is empty"));
+  token.special = flag(entry, "special", false, here);
+  token.normalized = flag(entry, "normalized", !token.special, here);
+  token.lstrip = flag(entry, "lstrip", false, here);
+  token.rstrip = flag(entry, "rstrip", false, here);
+  token.single_word = flag(entry, "single_word", false, here);
+  return token;
+}
+
+int32_t TokenizerJson::byte_id(char byte) const {
+  const auto value = static_cast<unsigned char>(byte);
+  if (byte_ids[value] >= 0) return byte_ids[value];
+  throw DataError(concat("the text has byte ", int{value}, ", which is not UTF-8, and the tokenizer has no token for it"));
+}
+
+TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where, const std::vector<AddedToken>& more) {
   const json root = parse_object(text, where, ControlCharacters::kInKeys);
   require_known_keys(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"},
                      where);
   if (string_member(root, "version", where) != "1.0")
     throw DataError(concat(where, ": \"version\" is ", root.at("version").dump(), "; supported: \"1.0\""));
-  require_off(root, "truncation", where);
-  require_off(root, "padding", where);
+  // truncation, padding and post_processor are of batches of a model's inputs: they do not change the ids of a text.
   const json& model = object_member(root, "model", where);
-  const std::string type = is_null(model, "type") ? "BPE" : string_member(model, "type", concat(where, ": model"));
-  if (type != "BPE") throw DataError(concat(where, ": model ", type, " is not supported; supported: BPE"));
+  const std::string type = is_null(model, "type") ? type_by_keys(model) : string_member(model, "type", concat(where, ": model"));
+  const PieceModel::Kind kind = kind_of(type, where);
+  const std::string splits = concat(where, ": pre_tokenizer");
   TokenizerJson made;
-  if (flag(model, "byte_fallback", false, where)) {
+  if (kind == PieceModel::Kind::kBytePairs && flag(model, "byte_fallback", false, where)) {
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) require_off(model, key, where);
     made.fallback = parse_byte_fallback(root, where);
   } else {
-    made.nfc = parse_normalizer(root, concat(where, ": normalizer"));
-    made.rules = parse_pre_tokenizer(root, concat(where, ": pre_tokenizer"));
-    check_decoder(root, where);
+    const bool spelled = !text_or(model, "continuing_subword_prefix", "", where).empty() || !text_or(model, "end_of_word_suffix", "", where).empty();
+    const bool bytes = kind == PieceModel::Kind::kBytePairs && !spelled && has_part(root, "pre_tokenizer", "pretokenizers", "ByteLevel", splits) &&
+                       type_of(root, "decoder") == "ByteLevel";
+    if (!bytes) made.pieces.emplace().kind = kind;
+    made.normalizer = Normalizer::parse(root.value("normalizer", json()), concat(where, ": normalizer"));
+    made.rules = parse_pre_tokenizer(root, bytes ? nullptr : &*made.pieces, splits);
+    made.decoder = TokenDecoder::parse(root.value("decoder", json()), concat(where, ": decoder"));
   }
-  made.added = parse_added_tokens(root, where);
+  parse_added_tokens(root, where, more, made);
   parse_model(model, made, concat(where, ": model"));
   normalize_added(made);
   return made;

@@ -27,18 +27,19 @@ size_t unchanged_by_nfc(std::string_view text) {
   return i;
 }
 
-/// Appends the NFC of `text`, which is valid UTF-8. `units` is a buffer.
-void append_nfc(std::string_view text, std::vector<utf8proc_int32_t>& units, std::string& out) {
-  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+constexpr auto kNfc = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+
+/// Appends the normal form of `text`, which is valid UTF-8. `units` is a buffer.
+void append_form(std::string_view text, utf8proc_option_t options, std::vector<utf8proc_int32_t>& units, std::string& out) {
   const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   const auto length = static_cast<utf8proc_ssize_t>(text.size());
   if (units.size() < text.size() + 1) units.resize(text.size() + 1);
-  utf8proc_ssize_t count = utf8proc_decompose(bytes, length, units.data(), static_cast<utf8proc_ssize_t>(units.size() - 1), kOptions);
+  utf8proc_ssize_t count = utf8proc_decompose(bytes, length, units.data(), static_cast<utf8proc_ssize_t>(units.size() - 1), options);
   if (count > static_cast<utf8proc_ssize_t>(units.size() - 1)) {
     units.resize(static_cast<size_t>(count) + 1);
-    count = utf8proc_decompose(bytes, length, units.data(), count, kOptions);
+    count = utf8proc_decompose(bytes, length, units.data(), count, options);
   }
-  if (count >= 0) count = utf8proc_reencode(units.data(), count, kOptions);
+  if (count >= 0) count = utf8proc_reencode(units.data(), count, options);
   TRIREME_CHECK(count >= 0, utf8proc_errmsg(count));
   out.append(reinterpret_cast<const char*>(units.data()), static_cast<size_t>(count));
 }
@@ -112,6 +113,14 @@ bool is_white_space(uint32_t c) {
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
+bool is_word_character(uint32_t c) {
+  const std::string_view category = general_category(c);
+  const bool circled =
+      (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+  return category.front() == 'L' || category.front() == 'M' || category == "Nd" || category == "Nl" || category == "Pc" || c == 0x200C ||
+         c == 0x200D || circled;  // the symbols that are Alphabetic
+}
+
 bool is_nfc_boundary(std::string_view text) {
   if (text.empty()) return false;
   if (!nfc_byte(text.front())) return true;
@@ -138,6 +147,27 @@ bool unchanged_by_nfkc(uint32_t code_point) {
   return text == std::string_view(reinterpret_cast<const char*>(mapped), static_cast<size_t>(bytes));
 }
 
+std::string_view general_category(uint32_t code_point) { return utf8proc_category_string(static_cast<utf8proc_int32_t>(code_point)); }
+
+void append_lowercase(uint32_t code_point, std::string& text) {
+  constexpr uint32_t kDotted = 0x130;  // the only character whose lower case is two
+  text += code_point == kDotted ? "i\xCC\x87" : to_utf8(static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))));
+}
+
+std::string to_form(std::string_view text, bool composed, bool compatible) {
+  const auto options =
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0));
+  std::vector<utf8proc_int32_t> units;
+  std::string made;
+  while (!text.empty()) {
+    const size_t valid = valid_utf8(text);
+    append_form(text.substr(0, valid), options, units, made);
+    made.append(text.substr(valid, 1));
+    text.remove_prefix(std::min(text.size(), valid + 1));
+  }
+  return made;
+}
+
 std::string_view to_nfc(std::string_view text, std::string& room) {
   if (std::none_of(text.begin(), text.end(), nfc_byte)) return text;
   std::vector<utf8proc_int32_t> units;
@@ -150,7 +180,7 @@ std::string_view to_nfc(std::string_view text, std::string& room) {
     while (end < rest.size() && static_cast<unsigned char>(rest[end]) >= 0x80) ++end;
     for (std::string_view part = rest.substr(0, end); !part.empty();) {
       const size_t valid = valid_utf8(part);
-      append_nfc(part.substr(0, valid), units, room);
+      append_form(part.substr(0, valid), kNfc, units, room);
       room.append(part.substr(valid, 1));
       part.remove_prefix(std::min(part.size(), valid + 1));
     }

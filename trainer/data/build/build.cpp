@@ -37,7 +37,7 @@ DocumentRules document_rules(const BuildOptions& options) {
 
 std::optional<int32_t> document_end(const BuildOptions& options, const Tokenizer& tokenizer) {
   if (options.end_of_text == true && !tokenizer.end_of_text())
-    throw ConfigError(concat("--end-of-text: tokenizer ", options.tokenizer, " has no end-of-text token"));
+    throw ConfigError(concat("--end-of-text: tokenizer ", options.tokenizer, " has no end-of-text token: ", tokenizer.where_no_end()));
   return options.end_of_text == false ? std::nullopt : tokenizer.end_of_text();
 }
 
@@ -75,7 +75,7 @@ class Build {
         tokenizer_(Tokenizer::open(options.tokenizer)),
         end_(document_end(options, tokenizer_)),
         survey_(survey_inputs(options.inputs)),
-        writer_(options.output, {tokenizer_.name(), tokenizer_.digest(), tokenizer_.vocab_size(), 0, 0, rules_.instruction()}, tokenizer_.file(),
+        writer_(options.output, {tokenizer_.name(), tokenizer_.digest(), tokenizer_.vocab_size(), 0, 0, rules_.instruction()}, tokenizer_.copies(),
                 command_digest(options, rules_, tokenizer_, end_, survey_)) {}
 
   BuildResult run() {
@@ -84,7 +84,8 @@ class Build {
       encode_all();
       if (skipped_ > 0 && writer_.index().documents == 0) throw DataError(concat("--skip-bad-lines: every line was skipped; ", first_skipped_));
       const bool written = writer_.commit() == TokenWriter::Outcome::kWritten;
-      return {writer_.index(), bytes_, empty_, skipped_, first_skipped_, looks_like_, written};
+      const bool joined = !end_ && options_.end_of_text != false && writer_.index().documents > 1;
+      return {writer_.index(), bytes_, empty_, skipped_, first_skipped_, looks_like_, written, joined ? tokenizer_.where_no_end() : ""};
     } catch (const Error& error) {
       keep_for(error);
       throw;

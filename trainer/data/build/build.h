@@ -33,6 +33,7 @@ struct BuildResult {
   std::string first_skipped;                 ///< what is wrong with the first one
   std::vector<std::string> looks_like = {};  ///< files found in directories that look like something else than text, and what; the first of each kind
   bool written = true;                       ///< false: the output already existed with identical content
+  std::string no_end;                        ///< why several documents follow each other without an end-of-text token, though that was not asked for
 };
 
 /// Reads the inputs in order, encodes them on `threads` threads and writes the output. The output bytes depend neither on the number of threads nor
