@@ -145,7 +145,7 @@ std::map<std::string, std::string> companion_copies(const fs::path& folder) {
     if (fs::is_regular_file(folder / name, ignored)) texts[name] = read_text(folder / name);
   const TokenizerCompanions all = read_companions(folder);
   nlohmann::ordered_json generation =
-      texts.contains(kGeneration) ? nlohmann::ordered_json::parse(texts[kGeneration]) : nlohmann::ordered_json::object();
+      texts.contains(kGeneration) ? parse_value<nlohmann::ordered_json>(texts[kGeneration], kGeneration) : nlohmann::ordered_json::object();
   for (const auto& [key, ids] : {std::pair("eos_token_id", &all.end_ids), std::pair("bos_token_id", &all.begin_ids)}) {
     std::vector<int64_t> known;
     append_ids(json(generation), key, kGeneration, known);

@@ -28,7 +28,7 @@ bool is_tiktoken(std::string_view text) {
 json object_in_text(std::string_view text) {
   try {
     if (!text.starts_with('"')) return parse_object(text, "", ControlCharacters::kInKeys);
-    return parse_object(json::parse(text).get<std::string>(), "", ControlCharacters::kInKeys);
+    return parse_object(parse_value(text, "").get<std::string>(), "", ControlCharacters::kInKeys);
   } catch (const std::exception&) {
     return nullptr;
   }
