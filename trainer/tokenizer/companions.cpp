@@ -7,6 +7,7 @@
 #include <set>
 
 #include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 #include "trainer/tokenizer/json_parts.h"
 #include "trainer/tokenizer/tokenizer_json.h"
 
