@@ -27,7 +27,7 @@ double listed_step(double value, const std::array<double, n>& steps) {
 }
 
 double tick_step(const Axis& axis, int count) {
-  const double wanted = (axis.high - axis.low) / count;
+  const double wanted = axis.high / count - axis.low / count;  // the difference itself may be beyond what a double can be
   constexpr double kMinute = 60, kHour = 3600, kDay = 86400;
   static constexpr std::array kTimes{1.0,          2.0,          5.0,          10.0,  15.0,      30.0,      kMinute,   2 * kMinute, 5 * kMinute,
                                      10 * kMinute, 15 * kMinute, 30 * kMinute, kHour, 2 * kHour, 3 * kHour, 6 * kHour, 12 * kHour,  kDay};
@@ -88,7 +88,12 @@ std::string label_of(double value, double step, const Axis& axis) {
 std::vector<Tick> linear_ticks(const Axis& axis, int count) {
   const double step = tick_step(axis, count);
   std::vector<Tick> ticks;
-  const double slack = (axis.high - axis.low) * 1e-9;
+  // Values that no run has would give ticks without end: an axis beyond what a double can be, or one whose ticks differ in no digit of it.
+  constexpr double kMostSteps = 1e15, kMostTicks = 1000;
+  if (!std::isfinite(step) || step <= 0 || !(std::abs(axis.low / step) < kMostSteps) || !(std::abs(axis.high / step) < kMostSteps) ||
+      (axis.high - axis.low) / step > kMostTicks)
+    return ticks;
+  const double slack = 1e-9 * step * count;
   const auto first = static_cast<int64_t>(std::ceil((axis.low - slack) / step));
   for (int64_t i = first; static_cast<double>(i) * step <= axis.high + slack; ++i) {
     const double value = static_cast<double>(i) * step;
