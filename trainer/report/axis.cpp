@@ -93,7 +93,7 @@ std::vector<Tick> linear_ticks(const Axis& axis, int count) {
   if (!std::isfinite(step) || step <= 0 || !(std::abs(axis.low / step) < kMostSteps) || !(std::abs(axis.high / step) < kMostSteps) ||
       (axis.high - axis.low) / step > kMostTicks)
     return ticks;
-  const double slack = 1e-9 * count;
+  const double slack = 1e-9 * (axis.high / step - axis.low / step);
   const auto first = static_cast<int64_t>(std::ceil(axis.low / step - slack)), last = static_cast<int64_t>(std::floor(axis.high / step + slack));
   for (int64_t i = first; i <= last; ++i) {
     const double value = static_cast<double>(i) * step;
