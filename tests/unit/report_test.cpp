@@ -223,8 +223,12 @@ TEST_CASE("report: ticks lie on the axis at round values with distinct labels") 
 TEST_CASE("report: an axis of values that no run has gets few ticks or none, and ends") {
   constexpr double kLargest = std::numeric_limits<double>::max();
   for (const Quantity quantity : {Quantity::kNumber, Quantity::kCount, Quantity::kDuration, Quantity::kPercent, Quantity::kBytes})
-    for (const auto& [low, high] : std::vector<std::pair<double, double>>{
-             {-kLargest, kLargest}, {0, kLargest}, {-kLargest, -kLargest / 2}, {1e308, std::nextafter(1e308, kLargest)}, {1e17, 1e17 + 16}, {5e-324, 1e-323}})
+    for (const auto& [low, high] : std::vector<std::pair<double, double>>{{-kLargest, kLargest},
+                                                                          {0, kLargest},
+                                                                          {-kLargest, -kLargest / 2},
+                                                                          {1e308, std::nextafter(1e308, kLargest)},
+                                                                          {1e17, 1e17 + 16},
+                                                                          {5e-324, 1e-323}})
       for (const bool log : {false, true}) CHECK(ticks_of(fitted_axis("x", quantity, low, high, log), 6).size() < 1000);
 }
 

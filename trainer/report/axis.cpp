@@ -93,9 +93,9 @@ std::vector<Tick> linear_ticks(const Axis& axis, int count) {
   if (!std::isfinite(step) || step <= 0 || !(std::abs(axis.low / step) < kMostSteps) || !(std::abs(axis.high / step) < kMostSteps) ||
       (axis.high - axis.low) / step > kMostTicks)
     return ticks;
-  const double slack = 1e-9 * step * count;
-  const auto first = static_cast<int64_t>(std::ceil((axis.low - slack) / step));
-  for (int64_t i = first; static_cast<double>(i) * step <= axis.high + slack; ++i) {
+  const double slack = 1e-9 * (axis.high / step - axis.low / step);
+  const auto first = static_cast<int64_t>(std::ceil(axis.low / step - slack)), last = static_cast<int64_t>(std::floor(axis.high / step + slack));
+  for (int64_t i = first; i <= last; ++i) {
     const double value = static_cast<double>(i) * step;
     ticks.push_back({value, label_of(value, step, axis), i % 2 != 0});
   }
@@ -104,7 +104,8 @@ std::vector<Tick> linear_ticks(const Axis& axis, int count) {
 
 /// Powers of ten, with 2 and 5 times each, or all multiples, as there is space.
 std::vector<Tick> log_ticks(const Axis& axis, int count) {
-  const double decades = std::log10(axis.high / axis.low);
+  const double decades = std::log10(axis.high) - std::log10(axis.low);
+  if (!(axis.low > 0) || !std::isfinite(decades)) return {};
   if (decades < 0.35) return linear_ticks(axis, count);
   std::vector<double> factors{1};
   if (decades * 3 <= count + 1) factors = {1, 2, 5};
@@ -157,6 +158,7 @@ Axis fitted_axis(std::string label, Quantity quantity, double low, double high, 
   if (quantity == Quantity::kClock || quantity == Quantity::kCount || quantity == Quantity::kDuration) {
     if (quantity != Quantity::kClock && low > 0 && low < (high - low) / 4) axis.low = 0;
     if (axis.low >= axis.high) axis.low -= 1, axis.high += 1;
+    axis.log = axis.log && axis.low > 0;
     return axis;
   }
   if (axis.log) {
