@@ -30,8 +30,6 @@ Pretokenizer::MatchState::MatchState()
       context(pcre2_match_context_create(nullptr), pcre2_match_context_free),
       stack(nullptr, pcre2_jit_stack_free) {
   TRIREME_CHECK(data && context, "out of memory for regex matching");
-  // A hundred million spaces in a row are legitimate text. A regex that exceeds this limit is backtracking exponentially.
-  pcre2_set_match_limit(context.get(), 1000 * 1000 * 1000);
 }
 
 Pretokenizer::Pretokenizer(PretokenizerRules rules, const std::string& where) : rules_(std::move(rules)), where_(where) {
@@ -56,6 +54,9 @@ Pretokenizer::Pretokenizer(const Pretokenizer& other)
 Pretokenizer& Pretokenizer::operator=(const Pretokenizer& other) { return *this = Pretokenizer(other); }
 
 Pretokenizer::Match Pretokenizer::find(MatchState& state, size_t step, std::string_view text, size_t at, bool partial) const {
+  // A hundred million spaces in a row are legitimate text. A regex that needs far more steps than the text has bytes is backtracking exponentially.
+  constexpr size_t kLeast = 10'000'000, kMost = 1'000'000'000, kOfAByte = 10;
+  pcre2_set_match_limit(state.context.get(), static_cast<uint32_t>(std::min(kLeast + kOfAByte * text.size(), kMost)));
   const auto match = [&] {
     return pcre2_match(codes_[step].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                        PCRE2_NO_UTF_CHECK | (partial ? PCRE2_PARTIAL_HARD : 0), state.data.get(), state.context.get());
