@@ -417,16 +417,18 @@ TEST_CASE("report: steps whose tokens or time are not recorded are left out of t
   }
 }
 
+/// The first line of a job of 9 steps, with the forecast of its layout.
+static std::string forecast_start(int64_t step, double seconds) {
+  return concat(R"({"event":"start","step":)", step, R"(,"steps":9,"forecast":{"step_seconds":)", seconds, R"(,"step_low":)", 0.5 * seconds,
+                R"(,"step_high":)", 2 * seconds, "}}\n");
+}
+
 TEST_CASE("report: throughput is drawn beside the forecast of each job's layout") {
   const Scratch scratch;
-  const auto start = [](int64_t step, double seconds) {
-    return concat(R"({"event":"start","step":)", step, R"(,"steps":9,"forecast":{"step_seconds":)", seconds, R"(,"step_low":)", 0.5 * seconds,
-                  R"(,"step_high":)", 2 * seconds, "}}\n");
-  };
-  std::string metrics = start(0, 0.25);
+  std::string metrics = forecast_start(0, 0.25);
   for (int64_t step = 1; step <= 9; ++step) {
-    if (step == 4) metrics += start(3, 0.25);  // a restart of the same layout
-    if (step == 7) metrics += start(6, 0.5);   // another layout
+    if (step == 4) metrics += forecast_start(3, 0.25);  // a restart of the same layout
+    if (step == 7) metrics += forecast_start(6, 0.5);   // another layout
     metrics += step_line(step, 3);
   }
   const std::vector<RunRecord> runs{read_run(write_run(scratch, "a", metrics))};
@@ -447,14 +449,10 @@ TEST_CASE("report: throughput is drawn beside the forecast of each job's layout"
 
 TEST_CASE("report: the speed is compared with the newest forecast over the steps that were made with it") {
   const Scratch scratch;
-  const auto start = [](int64_t step, double seconds) {
-    return concat(R"({"event":"start","step":)", step, R"(,"steps":9,"forecast":{"step_seconds":)", seconds, R"(,"step_low":)", 0.5 * seconds,
-                  R"(,"step_high":)", 2 * seconds, "}}\n");
-  };
   // 100 tokens/s in the six steps of the first layout, 200 in the three of the second, whose forecast is 256.
-  std::string metrics = start(0, 0.25);
+  std::string metrics = forecast_start(0, 0.25);
   for (int64_t step = 1; step <= 9; ++step) {
-    if (step == 7) metrics += start(6, 0.5);
+    if (step == 7) metrics += forecast_start(6, 0.5);
     metrics += replaced(replaced(step_line(step, 3), "256.0", step < 7 ? "100.0" : "200.0"), R"("step_seconds":0.5)",
                         step < 7 ? R"("step_seconds":1.28)" : R"("step_seconds":0.64)");
   }
