@@ -364,6 +364,7 @@ TEST_CASE("JSON lines: fields that are there are named, paths lead to inner ones
     BuildOptions options = options_for(scratch, concat("out", number), {scratch.write(concat("in", number, ".jsonl"), lines)});
     options.field = field;
     options.skip_bad_lines = skip;
+    options.end_of_text = false;
     return build_tokens(options);
   };
   const auto text_of = [&](const BuildResult&) { return slurp(scratch / concat("out", number, "/tokens.bin")); };

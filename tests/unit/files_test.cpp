@@ -235,12 +235,12 @@ TEST_CASE("printable: characters that change the direction of text are escaped, 
     for (int i = 0; i < 100000; ++i) text += "\xe2\x82\xac";
     return text;
   }();
-  const std::string shown = printable(std::runtime_error("first\nname " + euros + ": is not allowed\nlast"));
+  const std::string shown = printable(InternalError("first\nname " + euros + ": is not allowed\nlast"));
   CHECK(shown.size() < 5000);
   CHECK_THAT(shown, Contains("first\nname \xe2\x82\xac") && Contains(" bytes are left out ...] \xe2\x82\xac") &&
                         Contains("\xe2\x82\xac: is not allowed\nlast"));
   CHECK(printable(std::string_view(shown)) == shown);  // still UTF-8
-  CHECK(printable(std::runtime_error(std::string(4000, 'a'))) == std::string(4000, 'a'));
+  CHECK(printable(InternalError(std::string(4000, 'a'))) == std::string(4000, 'a'));
 }
 
 TEST_CASE("terminal filter: what reaches a terminal is printable, in whole characters, however it is written") {

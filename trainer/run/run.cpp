@@ -220,12 +220,13 @@ void Run::end_if_diverged() {
 }
 
 /// Called when the training of this job ends, before its last save. Success would say that there is a trained model. An overflow of the loss scale alone is
-/// no failure if the run has trained before: a short last job may meet one.
+/// no failure if the run has trained before, as a short last job may meet one, or if it ends before its last step, as the scale may be on its way down.
 void Run::end_if_untrained() {
   if (is_member() || coordinates()) return;
   const double accepted = all_reduce_scalar(world_, static_cast<double>(trainer_->accepted_steps()), ReduceOp::kMax);
   const bool none_of_job = accepted == accepted_before_, none_of_run = accepted == 0;
-  if (!none_of_run && !(none_of_job && most_rejected().count() > 0)) return;
+  const bool may_train_later = done_ < total_ || !none_of_run;
+  if (!none_of_job || (may_train_later && most_rejected().count() == 0)) return;
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));
   checkpoints_->finish();
