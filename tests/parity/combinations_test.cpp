@@ -47,7 +47,7 @@ class Runs {
   Runs() {
     write_tokens(home_.path / "tokens", 8 * 200 + 1, 64);
     for (const char* key : {"privacy.key", "links.key"}) {
-      std::ofstream(home_.path / key) << std::string(44, 'k') << "\n";
+      std::ofstream(home_.path / key) << "PeGpBrEQI71sSk8pqSUE3q2Edkh1Np83LJ93Pss7C94=\n";
       REQUIRE(::chmod((home_.path / key).c_str(), 0600) == 0);
     }
   }
