@@ -83,10 +83,10 @@ fs::path make_directories_in(const fs::path& directory, const fs::path& below, m
   for (const fs::path& name : below) {
     made /= name;
     struct stat status {};
-    // Another process may remove the directory between the two calls.
-    while (::mkdir(made.c_str(), mode) == 0 || errno == EEXIST)
-      if (errno = 0; ::lstat(made.c_str(), &status) == 0 || errno != ENOENT) break;
-    if (errno != 0) throw IoError(concat("cannot create ", made.string(), ": ", std::strerror(errno)));
+    // Looks first: what is there needs no space. Another process may make or remove the directory between the two calls.
+    while (::lstat(made.c_str(), &status) != 0)
+      if (errno != ENOENT || (::mkdir(made.c_str(), mode) != 0 && errno != EEXIST))
+        throw IoError(concat("cannot create ", made.string(), ": ", std::strerror(errno)));
     if (S_ISLNK(status.st_mode)) throw IoError(concat("cannot write into ", made.string(), ": is a symbolic link; expected the directory itself"));
     if (!S_ISDIR(status.st_mode)) throw IoError(concat("cannot write into ", made.string(), ": is not a directory"));
   }
