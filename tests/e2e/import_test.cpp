@@ -131,7 +131,7 @@ TEST_CASE("initial weights of a different model are refused before anything is w
           "training.initial_weights=llama_bf16: model differs from the configured one; allowed a configuration with\n"
           "model:\n  ffn_size: 48\n  tied_embeddings: false\n  rope_theta: 10000\n");
     check(run(directory, train + degrees + sets({"model.max_positions=65"})), 64, "model:\n  max_positions: 64\n");
-    check(run(directory, train + degrees + from("nothing", "run")), 66, "nothing does not exist");
+    check(run(directory, train + degrees + from("nothing", "run")), 66, "nothing: does not exist");
     check(run(directory, train + degrees + from("empty", "run")), 65,
           "empty is incomplete: manifest.json is missing; nor is it a Hugging Face folder");
     check(run(directory, train + degrees + from("swapped", "run") + sets({"model.vocab_size=256", "model.tied_embeddings=true"})), 64,
@@ -160,7 +160,7 @@ TEST_CASE("import refuses invalid input and an existing output, and leaves nothi
   fs::copy(directory / "llama_bf16", directory / "mamba", fs::copy_options::recursive);
   write_file(directory / "mamba/config.json", R"({"model_type": "mamba"})");
   const auto before = directory.listing();
-  check(import("nothing", "out"), 66, "nothing does not exist");
+  check(import("nothing", "out"), 66, "nothing: does not exist");
   check(import("llama_bf16", "llama_bf16.imported"), 64, "--output=llama_bf16.imported: exists");
   check(import("llama_bf16.imported", "out"), 65, "llama_bf16.imported: is already a checkpoint");
   check(import("short", "out"), 65, "short/model.safetensors");
