@@ -40,7 +40,7 @@ TEST_CASE("hostile directory: no file of a run is written through a link, into a
     if (entry.is_regular_file() && !name.starts_with("checkpoints/") && !name.starts_with("tensorboard/")) names.insert(name);
   }
   for (const char* name : {"run.lock", "config.yaml", "metrics.jsonl", "jobs.jsonl", "logs/rank-0000.log", "logs/rank-0000.blackbox", "audit.jsonl",
-                           "trace.json", "figures.prom", "report.html"})
+                           "trace.json", "figures.prom"})
     CHECK(names.contains(name));
   names.insert({"logs/rank-0000.previous.blackbox", "checkpoints/latest", "peers.json", "privacy.json"});
   const std::set<std::string> temporary{"config.yaml.tmp", "metrics.jsonl.tmp", "logs/rank-0000.blackbox.tmp"};
