@@ -501,8 +501,9 @@ TEST_CASE("federation: rounds that make held-out losses worse, or whose update i
     for (const nlohmann::json& round : rounds_of(directory / "run")) CHECK(round["accepted"] == false);
     fs::rename(directory / "run", directory / "refused");
     write_file(directory / "plain.yaml", read_file(directory / "run.yaml").substr(0, read_file(directory / "run.yaml").find("security:")));
-    must(directory, Arguments{"train", "plain.yaml"} + sets({"training.local.steps=null", "data.train=[site-0]", "training.optimizer.learning_rate=1.0e-30",
-                                                             "training.steps=6", "training.optimizer.weight_decay=0"}));
+    must(directory,
+         Arguments{"train", "plain.yaml"} + sets({"training.local.steps=null", "data.train=[site-0]", "training.optimizer.learning_rate=1.0e-30",
+                                                  "training.steps=6", "training.optimizer.weight_decay=0"}));
     CHECK(largest_difference(last_weights(directory, "run"), last_weights(directory, "refused")) == 0);
     for (const std::string run : {"run", "refused", "site-0.run", "site-1.run"}) fs::remove_all(directory / run);
   }
