@@ -153,7 +153,7 @@ TEST_CASE("export: a disk that is full or fails at a system call gives one messa
   const int calls = std::stoi(read_file(directory / "count"));
   const std::vector<std::string> errors{"ENOSPC", "EDQUOT", "EIO", "EROFS"};
   size_t next = 0;
-  for (const int call : {1, 2, 4, 9, calls / 2, calls - 8}) {
+  for (const int call : {1, 2, 3, 4, 9, calls / 2, calls - 8}) {
     CAPTURE(call, calls);
     const Outcome outcome = disturbed(directory, {"FAIL_AT=" + std::to_string(call), "ERRNO=" + errors[next++ % errors.size()]}, {"--no-check"});
     check(outcome, 74, "place/out");

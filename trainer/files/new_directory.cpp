@@ -76,11 +76,9 @@ NewDirectory::NewDirectory(const fs::path& path, const std::string& option) : pa
 
 void NewDirectory::mark() {
   const int marker = try_open_writable(partial_ / kMarker, Existing::kChanged);
-  if (marker >= 0) {
-    ::close(marker);
-    return;
-  }
+  if (marker >= 0 && ::close(marker) == 0) return;
   const int reason = errno;
+  ::unlink((partial_ / kMarker).c_str());
   ::rmdir(partial_.c_str());
   fail("mark", partial_, reason);
 }
