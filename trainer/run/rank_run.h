@@ -177,7 +177,6 @@ class Run {
   const WallClock::time_point joined_ = WallClock::now();
   std::string session_;             ///< equal on every rank, new at every start
   std::vector<std::string> hosts_;  ///< of each rank
-  double accepted_before_ = 0;      ///< steps that were accepted before this job; of the island with most
   std::unique_ptr<RunData> data_;
   std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;

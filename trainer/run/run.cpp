@@ -219,20 +219,18 @@ void Run::end_if_diverged() {
       reports());
 }
 
-/// Called when the training of this job ends, before its last save. Success would say that there is a trained model. An overflow of the loss scale alone is
-/// no failure if the run has trained before, as a short last job may meet one, or if it ends before its last step, as the scale may be on its way down.
+/// Called when the training of this job ends, before its last save. Success would say that there is a trained model. Overflows of the loss scale alone are
+/// no failure of a job that ends before the last step, as the scale may be on its way down.
 void Run::end_if_untrained() {
   if (is_member() || coordinates()) return;
-  const double accepted = all_reduce_scalar(world_, static_cast<double>(trainer_->accepted_steps()), ReduceOp::kMax);
-  const bool none_of_job = accepted == accepted_before_, none_of_run = accepted == 0;
-  const bool may_train_later = done_ < total_ || !none_of_run;
-  if (!none_of_job || (may_train_later && most_rejected().count() == 0)) return;
+  if (all_reduce_scalar(world_, static_cast<double>(trainer_->accepted_steps()), ReduceOp::kMax) > 0) return;
+  if (done_ < total_ && most_rejected().count() == 0) return;
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));
   checkpoints_->finish();
   throw AgreedError(
       ExitCode::kInternal,
-      concat("nothing was trained: every step of this ", none_of_run ? "run" : "job", " up to step ", done_, " was rejected",
+      concat("nothing was trained: every step of this run up to step ", done_, " was rejected",
              most_rejected().count() > 0 ? concat("; ", most_rejected().text())
                                          : "; the gradients overflowed at every loss scale from training.loss_scale.initial on",
              ". The weights are those from before these steps, and no checkpoint of step ", done_, " was saved. Look at the data, or lower ",
@@ -320,7 +318,6 @@ ExitCode Run::train() {
     return ExitCode::kRequeue;
   }
   last_report_ = std::chrono::steady_clock::now();
-  accepted_before_ = all_reduce_scalar(world_, static_cast<double>(trainer_->accepted_steps()), ReduceOp::kMax);
   figures_.emplace(*trainer_, progress_);
   return end_training(coordinates() ? coordinate() : train_steps());
 }
