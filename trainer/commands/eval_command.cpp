@@ -58,14 +58,12 @@ std::optional<int64_t> target_bytes(const Dataset& data, int64_t sequence_length
   return bytes;
 }
 
-/// The configuration of an evaluation: CONFIG as it is, because every key of it may decide the loss, for the weights of `source` on one rank. What
-/// protects and distributes training (`parallel`, `resilience`, `security`) has no part in it, as the checkpoint may have any layout.
+/// The configuration of an evaluation: CONFIG as it is, because every key of it may decide the loss, for the weights of `source` on one rank. The
+/// checkpoint may have any layout, and CheckpointModel leaves out what protects and distributes training.
 Config evaluation_config(const Config& configured, const Config& source) {
   Config config = configured;
   config.model = source.model;
   config.parallel = source.parallel;
-  config.resilience = source.resilience;
-  config.security = source.security;
   return config;
 }
 
