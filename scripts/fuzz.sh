@@ -19,62 +19,21 @@ all=(safetensors manifest tokens foreign_tokens tokenizer huggingface black_box 
 for target in "${targets[@]}"; do
   [[ -f tests/fuzz/fuzz_$target.cpp ]] || { echo "fuzz: $target: no such target; there are: ${all[*]}" >&2; exit 64; }
 done
-for target in huggingface json_lines run_folder; do
-  [[ " ${targets[*]} " != *" $target "* || -f build/libtrireme_trainer.a ]] || { echo "fuzz: $target links ./build; run ./scripts/setup.sh first" >&2; exit 66; }
-done
 clang=$(command -v clang++ || command -v clang++-{19,18,17,16,15,14} | head -n 1 || true)
 [[ -n $clang ]] || { echo "fuzz: clang++ is not installed; on Debian and Ubuntu: apt-get install clang" >&2; exit 69; }
 
-# The readers and no more: neither MPI nor oneDNN. What the parameter table of huggingface leads to, and what reads runs, comes from ./build, without
-# instruments.
-files=(kernels/core/writable_file.cpp trainer/files/{digest,durable_file,json_lines,mapped_file,open_file_limit,strict_json}.cpp tests/fuzz/{libfuzzer,scratch}.cpp)
-sources_of() {  # target -> the readers it links
-  case $1 in
-    safetensors | manifest) echo trainer/checkpoint/{manifest,safetensors}.cpp ;;
-    tokens) echo trainer/data/token_file.cpp ;;
-    foreign_tokens) echo trainer/data/{token_file,token_source,foreign_tokens}.cpp ;;
-    tokenizer) echo trainer/tokenizer/{added_tokens,byte_pair,merge_table,oniguruma,pretokenizer,sentencepiece_stub,tokenizer,tokenizer_json,utf8}.cpp ;;
-    black_box) echo trainer/resilience/black_box_decode.cpp parallel/comm/{black_box,progress}.cpp ;;
-    json_lines) echo trainer/run/metrics_sink.cpp trainer/resilience/job_record.cpp trainer/report/slurm_tries.cpp ;;
-    run_folder) echo trainer/report/{comparison,config_rows,csv,goodput,goodput_report,page,page_sections,run_facts,run_plots,run_record,series,slurm_tries}.cpp trainer/resilience/job_record.cpp ;;
-    huggingface) echo trainer/checkpoint/{box_copy,safetensors}.cpp trainer/huggingface/{config,names,reader}.cpp ;;
-  esac
-}
-libraries_of() {
-  case $1 in
-    tokenizer) echo -lpcre2-8 -lutf8proc ;;
-    huggingface | json_lines | run_folder)
-      echo build/libtrireme_{trainer,parallel,kernels}.a -lyaml-cpp -ldnnl -lgomp -lpcre2-8 -lutf8proc "$(mpicxx --showme:link)" \
-           "$(pkg-config --silence-errors --libs sentencepiece)"
-      ;;
-  esac
-}
-flags=(-std=c++20 -O1 -g -fno-omit-frame-pointer -I. -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
 build=build/fuzz
-mkdir -p $build/{objects,findings}
+mkdir -p $build/findings
 scratch=$(mktemp -d -p "$([[ -d /dev/shm ]] && echo /dev/shm || echo /tmp)" trireme-fuzz-XXXXXX)  # libFuzzer leaves some processes without a farewell
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
-compile() {  # source -> object, where the source or a header is newer
-  local object=$build/objects/${1//\//-}.o
-  local headers=(kernels/core/*.h parallel/param.h parallel/comm/{black_box,progress}.h trainer/resilience/black_box_file.h trainer/{checkpoint,config,data,files,huggingface,model,tokenizer}/*.h tests/fuzz/*.h)
-  if [[ ! -f $object || -n $(find "$1" "${headers[@]}" -newer "$object" -print -quit) ]]; then
-    echo "fuzz: compiling $1" >&2
-    "$clang" "${flags[@]}" -c "$1" -o "$object"
-  fi
-  echo "$object"
-}
+echo "fuzz: building ${targets[*]}" >&2
+cmake --preset fuzz -DCMAKE_CXX_COMPILER="$clang" > $build/build.log 2>&1 && cmake --build $build --target "${targets[@]/#/fuzz_}" >> $build/build.log 2>&1 \
+  || { tail -n 40 $build/build.log >&2; exit 70; }
 printf '%-14s %12s %8s %8s %8s %9s\n' target executions seconds edges corpus findings > $build/table
 status=0
 for target in "${targets[@]}"; do
-  program=$build/fuzz_$target corpus=$build/corpus/$target log=$build/$target.log
-  objects=()
-  for source in "${files[@]}" $(sources_of "$target") "tests/fuzz/fuzz_$target.cpp"; do
-    object=$(compile "$source")
-    objects+=("$object")
-  done
-  # shellcheck disable=SC2046
-  "$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" $(libraries_of "$target") -lxxhash -o "$program"
+  program=$build/tests/fuzz_$target corpus=$build/corpus/$target log=$build/$target.log
   mkdir -p "$corpus"
   echo "fuzz: $target for $seconds s; log in $log" >&2
   started=$SECONDS

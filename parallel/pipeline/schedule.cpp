@@ -34,7 +34,7 @@ class ListBuilder {
     int& next = next_[at];
     for (const int end = std::min(slots_, next + times); next < end; ++next) {
       if (next >= microbatches_) continue;
-      Action& action = list_.emplace_back(type);
+      Action& action = list_.emplace_back(Action{type});
       action.stage = stage;
       action.microbatch = next;
     }

@@ -257,7 +257,7 @@ const std::vector<int>& StepSchedule::stage_ranks() {
 }
 
 StepTimes step_times(StepSchedule& schedule, const std::vector<StageTimes>& stages) {
-  const auto [period_microbatches, irregular] = schedule.period();
+  const int period_microbatches = schedule.period().microbatches, irregular = schedule.period().irregular;
   const int all = schedule.microbatches();
   const std::vector<int>& stage_rank = schedule.stage_ranks();
   TRIREME_CHECK(stage_rank.size() == stages.size(), stage_rank.size(), " stages, ", stages.size(), " costs");

@@ -157,9 +157,10 @@ std::vector<Link> probe_links(Communicator& world, const std::vector<std::string
   const auto begin = Clock::now();
   nlohmann::json mine = nlohmann::json::array();
   for (const auto& round : pairs.rounds) {
-    for (const auto& [low, high] : round) {
+    for (const auto& pair : round) {
+      const auto [low, high] = pair;
       const bool one_host = hosts[static_cast<size_t>(low)] == hosts[static_cast<size_t>(high)];
-      const bool skipped = std::ranges::any_of(skip, [&](const auto& pair) { return pair == std::pair(low, high) || pair == std::pair(high, low); });
+      const bool skipped = std::ranges::any_of(skip, [&](const auto& other) { return other == pair || other == std::pair(pair.second, pair.first); });
       if (skipped || (world.rank() != low && world.rank() != high)) continue;
       Messenger peer(world, world.rank() == low ? high : low);
       if (world.rank() == high) {

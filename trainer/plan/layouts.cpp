@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <queue>
-#include <ranges>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -84,11 +83,16 @@ std::vector<LayoutSpace::Pipelining> LayoutSpace::pipelinings(int64_t pipeline) 
   std::vector<Pipelining> out;
   for (const ScheduleKind kind : kScheduleKinds) {
     const int64_t first = default_virtual_stages(kind), last = allows_virtual_stages(kind, 3) ? base_.model.layers / pipeline : first;
-    // The rules limit the number of stages from above only.
-    const auto candidates = std::views::iota(first, std::max(first, last + 1));
-    const auto end = std::ranges::partition_point(
-        candidates, [&](int64_t stages) { return legal({.pipeline = pipeline, .schedule = kind, .virtual_stages = stages}); });
-    std::for_each(candidates.begin(), end, [&](int64_t stages) { out.push_back({kind, stages}); });
+    // The rules limit the number of stages from above only: the first illegal one is looked for in halves.
+    int64_t illegal = first, beyond = std::max(first, last + 1);
+    while (illegal < beyond) {
+      const int64_t middle = illegal + (beyond - illegal) / 2;
+      if (legal({.pipeline = pipeline, .schedule = kind, .virtual_stages = middle}))
+        illegal = middle + 1;
+      else
+        beyond = middle;
+    }
+    for (int64_t stages = first; stages < illegal; ++stages) out.push_back({kind, stages});
   }
   return out;
 }

@@ -74,7 +74,7 @@ T newest_of(const std::array<WordsOf<T>, 2>& slots, const std::string& where, co
 
 void decode_wait(const BlackBoxWait& value, Progress::Snapshot& last, const std::string& where) {
   if (value.waits == 0) return;
-  Progress::Wait& wait = last.wait.emplace();
+  Progress::Wait& wait = last.wait.emplace(Progress::Wait{});
   wait.what = text_of(value.what);
   wait.number = value.number;
   // A group beyond the table: the entry was being added, or there was no room.
