@@ -122,6 +122,18 @@ TEST_CASE("report: the later lines of a step count, as after a roll-back") {
   CHECK(run.steps[Figure::kLoss][1] == 3.5);
   CHECK(run.steps.elapsed_seconds == std::vector<double>{0.5, 1.0});
   CHECK(run.evaluations.empty());
+  const RunRecord again = read_run(write_run(
+      scratch, "b", step_line(1, 5) + R"({"step":1,"validation_loss":4})" + "\n" + R"({"step":1,"validation_loss":3})" + "\n" + step_line(2, 4)));
+  REQUIRE(again.evaluations.size() == 1);
+  CHECK(again.evaluations[0].loss == 3);
+}
+
+TEST_CASE("report: losses at the ends of the number range and negative ones are drawn") {
+  const Scratch scratch;
+  const std::string page =
+      page_of({read_run(write_run(scratch, "a", step_line(1, 1e308) + step_line(2, -1e308) + step_line(3, 1e-300) + step_line(4, 1)))});
+  CHECK(page.find("-9223372036854775808") == page.npos);
+  CHECK(page.find("nan") == page.npos);
 }
 
 TEST_CASE("report: a missing directory and one that is not a run are refused, and missing files of a run are said") {
@@ -148,7 +160,9 @@ TEST_CASE("report: a missing directory and one that is not a run are refused, an
 TEST_CASE("report: times of events are read back exactly, and other texts are refused") {
   const auto time = WallClock::time_point(std::chrono::milliseconds(1795425011123));
   CHECK(time_of_utc(utc_text(time)) == time);
-  for (const char* text : {"", "2026-11-23", "2026-11-23T09:10:11Z", "2026-02-31T09:10:11.000Z", "2026-11-23T09:10:11.123Z ", "x"})
+  for (const char* text :
+       {"", "2026-11-23", "2026-11-23T09:10:11Z", "2026-02-31T09:10:11.000Z", "2026-11-23T09:10:11.123Z ", "x", "1969-12-31T23:59:59.999Z",
+        "2262-12-31T00:00:00.000Z", "9999-12-31T23:59:59.000Z", "2026-11-23T09:10:11.99999999999999999999Z"})
     CHECK(time_of_utc(text) == std::nullopt);
 }
 

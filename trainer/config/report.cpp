@@ -49,7 +49,7 @@ std::string Violations::text(const Sources& sources) const {
     std::string where = sources.name_of(v->at);
     if (!v->key.empty()) where += (where.empty() ? "" : " ") + printable(v->key);
     if (!v->value.empty()) where += "=" + printable(v->value);
-    out += where + ": " + v->rule;
+    out += where.empty() ? v->rule : where + ": " + v->rule;
     if (!v->allowed.empty()) out += "; allowed " + v->allowed;
     if (!v->nearest.empty()) out += "; nearest valid " + v->nearest;
   }

@@ -36,7 +36,10 @@ std::optional<WallClock::time_point> time_of_utc(const std::string& text) {
   std::tm parts{};
   const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
   if (rest == nullptr || *rest != '.') return std::nullopt;
-  const auto time = WallClock::from_time_t(::timegm(&parts)) + std::chrono::milliseconds(std::atoi(rest + 1));
+  const std::chrono::seconds whole(::timegm(&parts));
+  // The clock counts nanoseconds: it ends in 2262.
+  if (whole.count() < 0 || whole >= std::chrono::floor<std::chrono::seconds>(WallClock::time_point::max().time_since_epoch())) return std::nullopt;
+  const auto time = WallClock::time_point(whole) + std::chrono::milliseconds(std::strtol(rest + 1, nullptr, 10) % 1000);
   return utc_text(time) == text ? std::optional(time) : std::nullopt;  // refuses 2026-02-31 and anything after the Z
 }
 

@@ -38,7 +38,7 @@ bool JsonLines::read_text() {
 }
 
 bool JsonLines::fill() {
-  constexpr size_t kBlock = size_t{1} << 20;
+  constexpr size_t kBlock = size_t{1} << 16;
   buffer_.resize(kBlock);
   at_ = 0;
   ssize_t count = 0;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <limits>
 
 #include "trainer/files/table.h"
 #include "trainer/plan/text.h"
@@ -127,7 +128,7 @@ std::vector<Tick> log_ticks(const Axis& axis, int count) {
 }  // namespace
 
 double Axis::place(double value) const {
-  if (log) return std::log(value / low) / std::log(high / low);
+  if (log) return value > 0 ? std::log(value / low) / std::log(high / low) : -std::numeric_limits<double>::infinity();
   return (value - low) / (high - low);
 }
 

@@ -19,10 +19,10 @@ enum class Quantity : uint8_t {
 struct Axis {
   std::string label;
   Quantity quantity = Quantity::kNumber;
-  double low = 0, high = 1;  ///< low < high; both positive if `log`
+  double low = 0, high = 1;  ///< low < high; both positive if `log`; high - low and high / low are finite
   bool log = false;
 
-  /// Place of `value` on the axis: 0 at `low`, 1 at `high`.
+  /// Place of `value` on the axis: 0 at `low`, 1 at `high`; on a logarithmic one infinitely far below for what is not positive.
   double place(double value) const;
 };
 

@@ -11,11 +11,13 @@ namespace {
 
 constexpr size_t kMostBins = 400;  ///< of a curve: about one for two pixels of a wide screen
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+constexpr double kFarthest = 1e75;  ///< means beyond are cut off, so that differences and quotients of two places are finite
 
 struct Extent {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void add(double value) {
     if (!std::isfinite(value)) return;
+    value = std::clamp(value, -kFarthest, kFarthest);
     low = std::min(low, value);
     high = std::max(high, value);
   }
@@ -44,7 +46,7 @@ Axis x_axis(std::span<const RunView> runs, std::span<const Curve> curves, Progre
 /// Logarithmic if the means span at least a factor of `log_from`.
 Axis y_axis(const std::string& label, Quantity quantity, std::span<const Curve> curves, double log_from) {
   Extent shown = extent_of(curves, &Curve::y), low = extent_of(curves, &Curve::low), high = extent_of(curves, &Curve::high);
-  const bool log = shown.low > 0 && shown.high / shown.low >= log_from;
+  const bool log = shown.low > 1 / kFarthest && shown.high / shown.low >= log_from;
   const Extent means = shown;
   const auto widest = [&](double factor) {
     return log ? std::pair(means.low * std::pow(means.low / means.high, factor), means.high * std::pow(means.high / means.low, factor))
@@ -262,7 +264,7 @@ std::optional<Plot> time_line_plot(const RunView& view) {
   Plot plot{.title = "Steps over the wall clock"};
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (i > 0 && std::isfinite(jobs[i].begin)) {
-      plot.shades.push_back({jobs[i - 1].end, jobs[i].begin});
+      if (std::isfinite(jobs[i - 1].end)) plot.shades.push_back({jobs[i - 1].end, jobs[i].begin});
       plot.marks.push_back({jobs[i].begin, "restart"});
     }
   }

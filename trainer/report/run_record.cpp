@@ -123,6 +123,8 @@ bool add_evaluation(RunRecord& run, const ordered_json& line) {
   EvaluationRecord record{step, number_in(line, "validation_loss"), {}, time_of(line)};
   if (const auto sets = line.find("validation"); sets != line.end() && sets->is_object())
     for (const auto& [name, loss] : sets->items()) record.sets.emplace_back(name, number_of(loss));
+  std::erase_if(run.evaluations,
+                [&](const EvaluationRecord& one) { return one.step >= step; });  // a job that resumes may evaluate its first step again
   run.evaluations.push_back(std::move(record));
   return true;
 }
