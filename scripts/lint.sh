@@ -41,6 +41,12 @@ for file in sorted(pathlib.Path("trainer").rglob("*.cpp")):
 PYTHON
 )
 
+# The newest release: that of CMakeLists.txt, and short enough to be read.
+release=$(sed -n 's/^project(trireme VERSION \([^ ]*\).*/\1/p' CMakeLists.txt)
+newest=$(awk '/^## /{n++} n==1' CHANGELOG.md)
+[[ $newest == "## $release "* ]] || complain "CHANGELOG.md: its first release is not $release"
+[[ $(wc -l <<< "$newest") -le 40 ]] || complain "CHANGELOG.md: release $release has more than 40 lines"
+
 # Relative links of documents, and their headings.
 while read -r finding; do complain "$finding"; done < <(python3 - <<'PYTHON'
 import pathlib, re, subprocess

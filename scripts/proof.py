@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Runs the commands behind the project's claims and writes docs/proof.md from what they printed, so that no figure is typed by hand.
+"""Runs the commands behind the project's claims on one release and writes docs/proof.md from what they printed, so that no figure is typed by hand.
 
-  scripts/proof.py --list              the claims
-  scripts/proof.py [ID...]             runs those whose id contains one of the words (default: all that take minutes), writes docs/proof.json and docs/proof.md
-  scripts/proof.py --slow [ID...]      the same for those that take hours
-  scripts/proof.py --render            writes the page again from docs/proof.json
-  scripts/proof.py --check             exits 1 if the page is not what docs/proof.json says; the default suite asks
+  scripts/proof.py --list                    the claims, and which of them have been run on the release
+  scripts/proof.py --release                 begins the page of a release, of which nothing has been run yet: of this commit, or with changes, of the one to come
+  scripts/proof.py [--tree DIR] [ID...]      runs those whose id contains one of the words (default: all that take minutes), writes docs/proof.json and docs/proof.md
+  scripts/proof.py --slow [--tree DIR] [ID...]   the same for those that take hours
+  scripts/proof.py --render                  writes the page again from docs/proof.json
+  scripts/proof.py --check                   exits 1 if the page is not what docs/proof.json says, is that of another version than CMakeLists.txt, or README.md names
+                                             another commit; the default suite asks
 
-A claim that was not run keeps its last figure, with the date and commit of that run. A command that fails writes "failed" as its figure. Needs ./scripts/setup.sh --tests.
+Commands run in DIR (default: this checkout), which must have the release's files and be built by ./scripts/setup.sh --tests:
+  git worktree add ../release COMMIT
+A claim is on the page once its command has succeeded on the release, over as many days as it takes.
 """
 import argparse
 import datetime
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -26,14 +31,16 @@ HEAD = """\
 
 <!-- Written by scripts/proof.py from what it ran. Do not edit. -->
 
-Each section is a claim, the command that shows it, and what that command printed when it last ran: figure, date, machine and commit.
+Release {version}, commit {commit}. Each section is a claim, the command that shows it, and what that command printed there: figure, date and machine.
 [testing.md](testing.md) explains the methods. What is said about the CUDA path holds for the simulated GPU; [gpu.md](gpu.md) says what has run on a real one.
 """
 
 
 class Claim:
-    def __init__(self, id, claim, command, detail="", figures=(PASSED,), slow=False):
-        self.id, self.claim, self.command, self.detail, self.figures, self.slow = id, claim, command, detail, figures, slow
+    """`keeps`: the file in which the command collects what it has done, so that a later call continues."""
+
+    def __init__(self, id, claim, command, detail="", figures=(PASSED,), slow=False, keeps=None):
+        self.id, self.claim, self.command, self.detail, self.figures, self.slow, self.keeps = id, claim, command, detail, figures, slow, keeps
 
 
 CLAIMS = [
@@ -71,7 +78,8 @@ CLAIMS = [
           figures=(PASSED, r"(?m)^(.*%.*)$")),
     Claim("verify-bugs", "`verify` finds planted bugs and names them", "scripts/mutations.sh --verify", "Bugs of the training path; the figure is how many were found, and for "
           "how many axis and kind of layer were named as written down beforehand.", figures=(r"(\d+ planted, verify found .*)",), slow=True),
-    Claim("mutations", "The suite notices planted bugs", "scripts/mutations.sh", figures=(r"(\d+ planted, \d+ survived)",), slow=True),
+    Claim("mutations", "The suite notices planted bugs", "scripts/mutations.sh --results docs/planted.md", "[planted.md](planted.md) names the test that caught each.",
+          figures=(r"(\d+ planted, \d+ survived)",), slow=True, keeps="docs/planted.md"),
     Claim("damage", "Damage is never loaded", 'build/tests/test_unit "checkpoint damage*"', "5,000 random single bits flipped in all files of a checkpoint: each is refused with "
           "the file's name."),
     Claim("save-faults", "A save that dies or fails anywhere leaves a complete checkpoint", 'build/tests/test_e2e "save: every call*"', "SIGKILL, and a full or broken "
@@ -96,8 +104,19 @@ CLAIMS = [
 ]
 
 
-def git(*arguments):
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+class Error(Exception):
+    pass
+
+
+def git(tree, *arguments):
+    done = subprocess.run(["git", "-C", str(tree), *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise Error(done.stderr.strip())
+    return done.stdout.strip()
+
+
+def version():
+    return re.search(r"project\(trireme VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
 def machine():
@@ -107,17 +126,33 @@ def machine():
     return f"{name[1] if name else 'unknown CPU'} ({levels[0] if levels else 'portable'}), {text.count('processor' + chr(9))} cores"
 
 
-def run(claim):
+def check_tree(tree, release):
+    """Documents may differ: the page is one of them."""
+    if not release["commit"]:
+        raise Error(f"release {release['version']} is not committed yet; run scripts/proof.py --release on its commit")
+    different = git(tree, "diff", "--name-only", release["commit"], "--", ".", ":!*.md", ":!docs/proof.json")
+    if different:
+        raise Error(f"{tree} is not release {release['version']}: {different.split()[0]} differs; git worktree add ../release {release['commit']}")
+
+
+def run(claim, tree):
+    """What the command showed; raises Error if it failed."""
     print(f"proof: {claim.id}: {claim.command}", file=sys.stderr, flush=True)
+    if claim.keeps and tree != ROOT and (ROOT / claim.keeps).exists():
+        shutil.copy(ROOT / claim.keeps, tree / claim.keeps)
     started = time.monotonic()
-    done = subprocess.run(claim.command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(claim.command, shell=True, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    seconds = round(time.monotonic() - started)
+    if claim.keeps and tree != ROOT and (tree / claim.keeps).exists():
+        shutil.copy(tree / claim.keeps, ROOT / claim.keeps)
     figures = [match if isinstance(match, str) else match[0] for pattern in claim.figures for match in re.findall(pattern, done.stdout)]
-    failure = f"failed with exit code {done.returncode}" if done.returncode else "failed: its output has no figure"
-    # What earlier claims of this call have written is not a change of the code.
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/proof.json", ":!docs/proof.md")
-    return {"figure": failure if done.returncode or not figures else "\n".join(figures),
-            "seconds": round(time.monotonic() - started), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "machine": machine(),
-            "commit": git("rev-parse", "--short=9", "HEAD") + (" with changes" if changed else "")}
+    if done.returncode or not figures:
+        end = "\n".join(done.stdout.splitlines()[-20:])
+        raise Error(f"{claim.id} " + (f"failed with exit code {done.returncode}" if done.returncode else "printed no figure") + f":\n{end}")
+    result = {"figure": "\n".join(figures), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "machine": machine()}
+    if not claim.keeps:
+        result["seconds"] = seconds
+    return result
 
 
 def section(claim, result):
@@ -125,46 +160,74 @@ def section(claim, result):
     if claim.detail:
         lines += [claim.detail, ""]
     lines += ["```console", claim.command, "```"]
-    if result is None:
-        return "\n".join(lines + ["No run is recorded yet.", ""])
     if "\n" in result["figure"]:
         lines += ["```text", result["figure"].rstrip(), "```"]
     else:
         lines += [f"**{result['figure'].strip()}**", ""]
-    lines += [f"{result['date']}, {result['machine']}, commit {result['commit']}, {result['seconds']} s.", ""]
+    took = f", {result['seconds']} s" if "seconds" in result else ""
+    lines += [f"{result['date']}, {result['machine']}{took}.", ""]
     return "\n".join(lines)
 
 
-def page(results):
-    return "\n".join([HEAD] + [section(claim, results.get(claim.id)) for claim in CLAIMS])
+def page(record):
+    release = record["release"]
+    return "\n".join([HEAD.format(version=release["version"], commit=release["commit"] or "to come")] + [section(claim, record["claims"][claim.id]) for claim in CLAIMS if claim.id in record["claims"]])
+
+
+def check(record):
+    release = record["release"]
+    if release["version"] != version():
+        raise Error(f"docs/proof.md is of release {release['version']}, CMakeLists.txt says {version()}; run scripts/proof.py --release")
+    if not PAGE.exists() or PAGE.read_text() != page(record):
+        raise Error("docs/proof.md is not what docs/proof.json says; run scripts/proof.py --render")
+    if release["commit"] not in (ROOT / "README.md").read_text():
+        raise Error(f"README.md does not name commit {release['commit']}, which docs/proof.md is of")
+
+
+def write(record):
+    RESULTS.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    PAGE.write_text(page(record))
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in ("list", "slow", "render", "check"):
+    for option in ("list", "release", "slow", "render", "check"):
         parser.add_argument(f"--{option}", action="store_true")
+    parser.add_argument("--tree", type=pathlib.Path, default=ROOT, metavar="DIR")
     parser.add_argument("ids", nargs="*", metavar="ID")
     options = parser.parse_args(arguments)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if options.release:
+        commit = "" if git(ROOT, "status", "--porcelain") else git(ROOT, "rev-parse", "--short=9", "HEAD")
+        write({"release": {"version": version(), "commit": commit}, "claims": {}})
+        return 0
+    record = json.loads(RESULTS.read_text())
     if options.list:
         for claim in CLAIMS:
-            print(f"{claim.id:16}{'slow  ' if claim.slow else '      '}{claim.claim}")
-        return 0
-    if options.check:
-        if not PAGE.exists() or PAGE.read_text() != page(results):
-            print("proof: docs/proof.md is not what docs/proof.json says; run scripts/proof.py --render", file=sys.stderr)
-            return 1
-        return 0
-    failed = False
-    if not options.render:
+            print(f"{claim.id:19} {'slow' if claim.slow else '    '} {record['claims'].get(claim.id, {}).get('date', 'not run'):11} {claim.claim}")
+    elif options.check:
+        check(record)
+    elif options.render:
+        write(record)
+    else:
+        tree, failures = options.tree.resolve(), []
+        check_tree(tree, record["release"])
         for claim in CLAIMS:
-            if claim.slow == options.slow and (not options.ids or any(word in claim.id for word in options.ids)):
-                results[claim.id] = run(claim)
-                failed |= results[claim.id]["figure"].startswith("failed")
-                RESULTS.write_text(json.dumps({key: results[key] for key in sorted(results)}, indent=1) + "\n")
-    PAGE.write_text(page(results))
-    return 1 if failed else 0
+            if claim.slow != options.slow or (options.ids and not any(word in claim.id for word in options.ids)):
+                continue
+            record["claims"].pop(claim.id, None)
+            try:
+                record["claims"][claim.id] = run(claim, tree)
+            except Error as error:
+                failures.append(str(error))
+            write(record)
+        if failures:
+            raise Error("\n".join(failures))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Error as error:
+        print(f"proof: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -132,7 +132,7 @@ TEST_CASE("report: losses at the ends of the number range and negative ones are 
   const Scratch scratch;
   const std::string page =
       page_of({read_run(write_run(scratch, "a", step_line(1, 1e308) + step_line(2, -1e308) + step_line(3, 1e-300) + step_line(4, 1)))});
-  CHECK(page.find("-9223372036854775808") == page.npos);
+  CHECK(page.find("92233720368547") == page.npos);
   CHECK(page.find("nan") == page.npos);
 }
 
