@@ -55,7 +55,7 @@ trap 'rm -rf "$scratch"' EXIT
 tree=$scratch/tree
 mkdir "$tree"
 git ls-files -z --cached --others --exclude-standard | xargs -0 sh -c 'for f; do [ ! -f "$f" ] || cp -p --parents "$f" "$0"; done' "$tree"
-sed -i '/add_dependencies(test_/d' "$tree/tests/CMakeLists.txt"  # only test_e2e starts the product itself; the others need not wait for its GPU code
+sed -i '/add_dependencies(test_.* trireme)/d' "$tree/tests/CMakeLists.txt"  # only test_e2e starts the product itself; the others need not wait for its GPU code
 fail() {
   echo "mutations: $1" >&2
   [[ -f ${2:-} ]] && tail -n 20 "$2" >&2
@@ -141,7 +141,8 @@ programs_for() {
     *kernels/*) echo test_kernels "${parity[@]}" test_unit test_parallel ;;
     *trainer/plan/*) echo test_plan test_unit "${parity[@]}" ;;
     *parallel/pipeline/*) echo test_parallel "${parity[@]}" test_unit test_kernels ;;
-    *trainer/data/* | *trainer/checkpoint/* | *trainer/files/*) echo test_unit "${parity[@]}" test_parallel test_kernels ;;
+    *trainer/loop/* | *trainer/model/* | *trainer/run/* | *trainer/layout/* | *parallel/*) echo "${parity[@]}" test_parallel test_unit test_kernels ;;
+    *trainer/*) echo test_unit "${parity[@]}" test_parallel test_kernels ;;
     *) echo "${parity[@]}" test_parallel test_unit test_kernels ;;
   esac
 }
