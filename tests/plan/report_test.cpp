@@ -54,6 +54,28 @@ TEST_CASE("the rank with the highest peak is named by its stage if it has one") 
   CHECK_THAT(said(several, 3e9), Contains("does not fit: 1.0 GB too much on pipeline rank 2, peak 4.0 of 3.0 GB"));
 }
 
+TEST_CASE("of more than eight pipeline ranks the fullest are shown, phases count the runtime, and each MFU is its own") {
+  RankedLayout plan = layout_of({"training.recompute=full"}, 80e9);
+  std::vector<RankBytes> ranks(12);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    RankMemory counted;
+    counted.phases[static_cast<size_t>(MemoryPhase::kForward)].peak_total = static_cast<int64_t>(rank) * 1'000'000'000 + 500'000'000;
+    ranks[rank] = {.runtime = 2e9, .peak = 3e9 + 1e9 * static_cast<double>(rank), .counted = counted};
+  }
+  set_memory(plan.forecast, std::move(ranks), 80e9, 0.08);
+  plan.forecast.mfu = 0.3;
+  plan.forecast.mfu_full_attention = 0.36;
+  const std::string text = plan_text(plan, h100(), {});
+  CAPTURE(text);
+  CHECK_THAT(text, Contains("peak by phase: forward 13.5\n"));
+  CHECK_THAT(text, Contains("MFU 30.0 %"));
+  CHECK_THAT(text, Contains("36.0 % counting full attention"));
+  CHECK_THAT(text, Contains("47.8 % counting recomputation too"));  // the head is not computed again
+  CHECK_THAT(text, Contains("pipeline rank 4 "));
+  CHECK_THAT(text, Contains("pipeline rank 11 "));
+  CHECK_THAT(text, !Contains("pipeline rank 3 "));
+}
+
 TEST_CASE("the report names another system's stack, but not Trireme's own") {
   ClusterConfig cluster = h100();
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), !Contains("with the kernels and overlap of"));

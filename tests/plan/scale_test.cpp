@@ -39,6 +39,12 @@ TEST_CASE("scale: the serial share of measured and of forecast steps") {
   CHECK(speedup_of(result.weak, result.weak.points[1]) == Approx(1.75));
 }
 
+TEST_CASE("scale: the efficiency is that of the first number of ranks, which need not be 1") {
+  const nlohmann::ordered_json json = scale_json(result_of({strong_point(2), strong_point(4)}, {weak_point(2), weak_point(4)}));
+  CHECK(json["strong"]["points"][0]["efficiency"].get<double>() == Approx(1));
+  CHECK(json["strong"]["points"][1]["efficiency"].get<double>() == Approx(0.6 / 0.4 / 2));
+}
+
 TEST_CASE("scale: ranks that share cores, and those left out, are in no fit") {
   ScalePoint shared = strong_point(4, 3), absent{.ranks = 8, .left_out = "training.global_batch_size=4: too small"};
   shared.shares_cores = true;

@@ -338,6 +338,26 @@ TEST_CASE("compare: a change in the middle of a run differs from its step on") {
   CHECK(compare(record(scratch, "b", changed), record(scratch, "c", changed), equal_checkpoints()).equal());
 }
 
+TEST_CASE("compare: of a key that changed twice the first change counts, and of many keys those that count are named or numbered") {
+  const Scratch scratch;
+  RunFiles changed;
+  changed.yaml = edited(kYaml, "seed: 1234", "seed: 9");
+  const auto change = [](int64_t step, int64_t from, int64_t to) {
+    return concat(R"({"event":"change","step":)", step, R"(,"changes":{"run.seed":[)", from, ",", to, "]}}\n");
+  };
+  changed.metrics = edited(metrics_of("3.0"), R"({"step":2,)", change(1, 1234, 5) + R"({"step":2,)");
+  changed.metrics = edited(changed.metrics, R"({"step":3,)", change(2, 5, 9) + R"({"step":3,)");
+  const Comparison twice = compare(record(scratch, "a"), record(scratch, "b", changed), equal_checkpoints());
+  CHECK(std::ranges::find(twice.parts, std::string("sample ids"), &Part::name)->detail == "from step 2: run.seed");
+
+  RunFiles many;
+  many.yaml =
+      edited(edited(edited(edited(kYaml, "name: NAME", "name: other"), "seed: 1234", "seed: 5"), "steps: 3", "steps: 3\n  sequence_length: 32"),
+             "learning_rate: 0.001", "learning_rate: 0.002\n    beta1: 0.8\n    beta2: 0.9\n    weight_decay: 0.2");
+  const Comparison differing = compare(record(scratch, "a"), record(scratch, "c", many), equal_checkpoints());
+  CHECK_THAT(std::ranges::find(differing.parts, std::string("configuration"), &Part::name)->detail, Catch::Matchers::EndsWith("; and 2 more"));
+}
+
 TEST_CASE("compare: the first tensor, element and number of bits of checkpoints that differ, and which file does not match its manifest") {
   const Scratch scratch;
   scratch.write("a/x", "");

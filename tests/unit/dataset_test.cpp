@@ -501,6 +501,17 @@ TEST_CASE("the fingerprint of a dataset depends on its content, not its path", "
   CHECK(fingerprint({"split1"}, true) != fingerprint({"split2"}, true));
 }
 
+TEST_CASE("the fingerprint of many tokens looks at all of the file, not at its begin alone", "[data]") {
+  const TemporaryDirectory scratch;
+  constexpr size_t kTokens = size_t{3} << 20, kSame = size_t{2} << 20;
+  Ids tokens(kTokens, 1);
+  write_directory(scratch.path / "a", 256, {tokens});
+  std::fill(tokens.begin() + kSame, tokens.end(), 2);
+  write_directory(scratch.path / "b", 256, {tokens});
+  const auto fingerprint = [&](const std::string& name) { return TokenDataset({scratch.path / name}, options(2, 256)).fingerprint(); };
+  CHECK(fingerprint("a") != fingerprint("b"));
+}
+
 TEST_CASE("a token file of any format truncated while open is reported", "[data]") {
   const TemporaryDirectory scratch;
   const fs::path& at = scratch.path;

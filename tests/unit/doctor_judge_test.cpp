@@ -392,6 +392,7 @@ TEST_CASE("doctor: links that are slow, much slower than others, or closed") {
   CHECK(network({within, {0, 2, 0.2, 1.2e9, false}}).grade == Grade::kBad);
   CHECK(network({within, {0, 2, 50e-6, 0.9e6, false}}).grade == Grade::kBad);
   CHECK(network({{0, 1, 10e-3, 5e9, true}}).grade == Grade::kWeak);
+  CHECK(network({{0, 1, 0.2, 5e9, true}, {0, 2, 2e-3, 1.2e9, false}}).grade == Grade::kBad);  // the worse of both kinds
   const Finding outlier = network({between, {0, 4, 60e-6, 1.1e9, false}, {2, 4, 50e-6, 0.3e9, false}});
   CHECK(outlier.grade == Grade::kWeak);
   CHECK(contains(outlier.text, "worst hosts b and c"));

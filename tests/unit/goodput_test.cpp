@@ -205,6 +205,21 @@ TEST_CASE("goodput: jobs that never started, that were rolled back, and spans of
   CHECK(found->failures.failures == 0);  // the first job never trained
 }
 
+TEST_CASE("goodput: steps that a later job than the next one discards are replayed ones", "[report]") {
+  // The first job makes steps 1 to 4 and ends as planned at 12.5, the second makes step 5 and ends at 20, the third is resumed by hand from step 2.
+  const std::string lines = start(0, 7) + step(1, 9, 1) + step(2, 10, 1) + start(2, 32) + step(3, 34, 1);
+  const std::string done = R"(,"status":"done")";
+  const std::string jobs = job_start(0, 4, 4, 6, 7) + job_ready(8, 0) + job_line("end", 12.5, done) + job_exit(4, 4, 12.5) +
+                           job_start(4, 15, 15, 16, 17) + job_ready(18, 0) + job_line("end", 20, done) + job_exit(15, 15, 20) +
+                           job_start(2, 25, 25, 30, 32, discarding(3, 20)) + job_ready(33, 0);
+  const std::optional<Goodput> found = goodput_of_lines(lines, jobs);
+  REQUIRE(found);
+  const auto lost = lost_in(*found);
+  CHECK(sum_of(*found) == Approx(34 - 4));
+  CHECK(lost.at("replayed steps") == Approx(2.5 + 2));
+  CHECK(lost.at("other") == Approx(0));
+}
+
 TEST_CASE("goodput: what the ranks waited and read divides the steps", "[report]") {
   const auto ranks = [](int64_t last, double end, int64_t steps, const std::string& figures) {
     return concat(R"({"event":"ranks","step":)", last, R"(,"steps":)", steps, ',', figures, time_at(end));

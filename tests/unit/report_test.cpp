@@ -316,6 +316,26 @@ TEST_CASE("report: busy times of ranks are read from the events of a run") {
   CHECK(count(page, "3 ranks, 3 measurements; the imbalance") == 1);
 }
 
+TEST_CASE("report: of more than eight ranks the slowest eight are listed, and of more than twenty traced steps the newest twenty") {
+  const Scratch scratch;
+  std::string metrics;
+  for (int step = 1; step <= 25; ++step)
+    metrics +=
+        step_line(step, 3) + concat(R"({"event":"ranks","step":)", step, R"(,"steps":1,"busy_seconds":[1,1.1,1.2,1.3,1.4,1.5,1.6,1.7,1.8,1.9]})",
+                                    "\n", R"({"event":"exposed","step":)", step, R"(,"step_seconds":0.5,"compute":0.3})", "\n");
+  const RunRecord run = read_run(write_run(scratch, "a", metrics));
+  const std::string page = page_of({run});
+  const auto row = [&](int rank) { return page.find(concat("<th scope=\"row\">rank ", rank, "</th><td>")); };
+  CHECK(row(9) < row(8));
+  CHECK(row(3) < row(2));
+  CHECK(row(2) != page.npos);
+  CHECK(row(1) == page.npos);
+  const Bars causes = cause_bars(run).value();
+  REQUIRE(causes.rows.size() == 20);
+  CHECK(causes.rows.front().label == "step 6");
+  CHECK(causes.rows.back().label == "step 25");
+}
+
 TEST_CASE("report: texts of a run cannot leave their place in the page") {
   const Scratch scratch;
   const std::string hostile = "</title><script>alert('1')</script>&\"<img src=x onerror=alert(2)>\x1b[31m";

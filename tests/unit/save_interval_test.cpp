@@ -39,6 +39,17 @@ TEST_CASE("save interval: the first save is early and measures, the next ones fo
   CHECK_FALSE(interval.take_choice());
 }
 
+TEST_CASE("save interval: the cost is that of the last ten saves, and the step that of the last hundred") {
+  SaveInterval interval({.mtbf = 3600, .last_step = 1000000});
+  const auto saves = train_in_seconds(interval, 1, 5000, 2);
+  REQUIRE(saves.size() > 10);
+  train_in_seconds(interval, 5001, 10000, 8);
+  const std::optional<SaveInterval::Choice> choice = interval.take_choice();
+  REQUIRE(choice);
+  CHECK(choice->save_seconds == Approx(8));
+  CHECK(choice->steps == std::llround(daly_interval(8, 3600)));
+}
+
 TEST_CASE("save interval: an earlier job's interval continues from the checkpoint") {
   SaveInterval interval({.mtbf = 3600, .step = 500, .last_step = 100000, .save_seconds = 2, .step_seconds = 1});
   CHECK(interval.take_choice()->steps == 119);

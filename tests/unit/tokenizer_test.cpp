@@ -14,6 +14,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "trainer/data/build/document_encoder.h"
 #include "trainer/tokenizer/oniguruma.h"
 #include "trainer/tokenizer/tokenizer_json.h"
 #include "trainer/tokenizer/utf8.h"
@@ -872,6 +873,21 @@ TEST_CASE("tokenizers: each normalizer, pre_tokenizer, model, decoder and flag g
     CHECK(std::ssize(tokenizer.token_bytes()) == tokenizer.vocab_size());
   }
   CHECK(texts > 600);
+}
+
+TEST_CASE("tokenizers: a document of several stretches has a space before its first word alone, where the tokenizer adds one") {
+  Tokenizer tokenizer = Tokenizer::open(kGolden + "metaspace.json");
+  std::string text = "the";
+  while (text.size() < 100000) text += "\nit a the b";
+  std::vector<int32_t> whole;
+  tokenizer.encode(text, whole, true);
+  Piece piece;
+  piece.text = text;
+  EncodeBudget turns;
+  encode_piece(tokenizer, {}, turns, piece);
+  std::vector<int32_t> stretches;
+  for (const std::vector<int32_t>& tokens : piece.tokens) stretches.insert(stretches.end(), tokens.begin(), tokens.end());
+  CHECK(stretches == whole);
 }
 
 TEST_CASE("tokenizers: added tokens that reach over white space, and merged matches, are not divided by a cut") {

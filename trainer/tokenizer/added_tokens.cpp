@@ -59,12 +59,11 @@ AddedTokens::Match AddedTokens::find(std::string_view text, size_t at) const {
   return {text.size(), text.size(), 0, nullptr};
 }
 
-AddedTokens::Span AddedTokens::span(const Match& match, std::string_view text, size_t free) {
+AddedTokens::Span AddedTokens::span(const Match& match, std::string_view text) {
   const std::string_view before = text.substr(0, match.begin), after = text.substr(match.end);
   if (match.token->single_word && (is_word(last_code_point(before)) || is_word(first_code_point(after)))) return {0, 0};
   Span span{match.begin, match.end};
-  // An earlier match may have taken the white space already.
-  if (match.token->lstrip) span.begin = std::max(span.begin - white_space_at_end(before), free);
+  if (match.token->lstrip) span.begin -= white_space_at_end(before);
   if (match.token->rstrip) span.end += white_space_at_begin(after);
   return span;
 }

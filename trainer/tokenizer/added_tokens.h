@@ -37,8 +37,8 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
   /// The leftmost match at or after byte `at`; of several that begin there, the longest. Flags are not regarded.
   Match find(std::string_view text, size_t at) const;
-  /// What a match takes of the text after byte `free`.
-  static Span span(const Match& match, std::string_view text, size_t free);
+  /// What a match takes of the text; an earlier match may have taken the white space before it already.
+  static Span span(const Match& match, std::string_view text);
 
   /// Whether text encoded in two parts, cut at byte `cut`, has the matches of the whole, apart from matches across `cut`. `limit`: no token that begins
   /// before it can be unseen. Without flags, always.
@@ -59,7 +59,7 @@ void between_tokens(const AddedTokens& added, std::string_view text, std::vector
     const AddedTokens::Match match = added.find(text, at);
     at = match.end;
     if (match.begin == match.end) break;
-    const AddedTokens::Span span = AddedTokens::span(match, text, free);
+    const AddedTokens::Span span = AddedTokens::span(match, text);
     if (span.end == 0) continue;
     if (span.begin > free) plain(text.substr(free, span.begin - free), free);
     tokens.push_back(match.id);
