@@ -267,6 +267,22 @@ TEST_CASE("checkpoint: non-finite values are counted per tensor, from the data a
   CHECK(whole.recorded_non_finite().empty());
 }
 
+TEST_CASE("checkpoint: non-finite values are counted in every piece of a large tensor", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer({.directory = directory.path / "checkpoints", .session = "s1", .asynchronous = false});
+  std::vector<float> values(size_t{5} << 20, 1);  // 20 MiB
+  values.front() = static_cast<float>(NAN);
+  values[values.size() / 2] = static_cast<float>(kInfiniteValue);
+  CheckpointDescription about;
+  about.step = 1;
+  about.model = about.layout = nlohmann::json::object();
+  constexpr int64_t kColumns = int64_t{1} << 20;
+  const std::vector<StateTensor> tensors = {{"weight/w", DType::kF32, {5, kColumns}, 2, {{0, 0}, {5, kColumns}}, values.data()}};
+  checkpointer.save(about, tensors);
+  REQUIRE_FALSE(checkpointer.finish().value().error);
+  CHECK(CheckpointReader(directory.path / "checkpoints" / checkpoint_name(1)).verify_digests() == NonFinite{{"weight/w", 2}});
+}
+
 TEST_CASE("checkpoint: with only_finite a state that is not finite is not published, and the one before stays", "[checkpoint]") {
   const TemporaryDirectory directory;
   const auto checkpoints = directory.path / "checkpoints";

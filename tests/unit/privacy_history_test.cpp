@@ -357,6 +357,12 @@ TEST_CASE("private training: the statement has what an auditor asks for, and is 
   CHECK(said["key"] == crypto::PrivateRandom(crypto::derive(key, "data data")).fingerprint());
   CHECK(said["outside"].size() == 9);
   CHECK(history_in(said.dump(2), "privacy.json") == run.history(1000));
+  History two = run.history(1000);
+  two.push_back(two.back());
+  two.back().lineage = "another";
+  two.back().first = 1000;
+  two.back().steps = 500;
+  CHECK(statement(run.facts(), two, tight)["steps"] == 1500);
   CHECK(text_of(run.facts(), run.epsilon(1000), tight) ==
         "epsilon 2.11 (RDP; 1.83 tight) at delta 1e-05 for adding or removing one sequence of 256 tokens");
   CHECK_THROWS_AS(history_in("{}", "privacy.json"), DataError);

@@ -86,6 +86,24 @@ TEST_CASE("sweep: axes of zip advance together") {
                                                        "hidden_size=64, layers=1, ffn_size=192", "hidden_size=64, layers=2, ffn_size=192"});
 }
 
+TEST_CASE("sweep: of more points than the table has rows those left out are counted, and the failed ones are shown") {
+  const sweep::SweepFile file = sweep_file("axes: {model.layers: [1, 2, 3, 4, 5, 6, 7]}");
+  std::vector<sweep::PointRun> runs;
+  for (const sweep::Point& point : points_of(file)) runs.push_back({point, "", {}});
+  sweep::Results results{&file, {}};
+  for (const sweep::PointRun& run : runs) {
+    sweep::ResultRow row{&run, {}, {}};
+    const bool failed = run.point.index >= 5;
+    row.standing.state = failed ? sweep::PointState::kFailed : sweep::PointState::kWaiting;
+    if (failed) row.history.failure = sweep::Failure{70, "it failed"};
+    results.rows.push_back(row);
+  }
+  const std::string text = results_table(results, 2);
+  CHECK_THAT(text, Catch::Matchers::Contains("and 3 more: results.csv has all"));
+  CHECK_THAT(text, Catch::Matchers::Contains("point 5: exit code 70: it failed"));
+  CHECK_THAT(text, Catch::Matchers::Contains("point 6: exit code 70: it failed"));
+}
+
 TEST_CASE("sweep: draws are a function of seed, index and key, and more samples only add points") {
   const std::string axes =
       "seed: 7\naxes: {training.optimizer.learning_rate: {random: log_uniform, from: 1e-4, to: 1e-1}, model.layers: {random: uniform, from: 1, to: "
