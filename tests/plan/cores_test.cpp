@@ -4,6 +4,7 @@
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
+#include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/cgroup.h"
@@ -105,8 +106,14 @@ TEST_CASE("forecast: Trireme's attention has the rate measured on a GPU, and tha
 
 TEST_CASE("forecast: host memory is checked for all ranks together") {
   SelfCommunicator world("world");
-  CHECK_NOTHROW(check_host_memory(world, 2e9, 2e9));
-  CHECK_THROWS_AS(check_host_memory(world, 2.1e9, 2e9), Error);
+  CHECK_NOTHROW(check_host_memory(world, "a", 2e9, 2e9));
+  CHECK_THROWS_AS(check_host_memory(world, "a", 2.1e9, 2e9), Error);
+  // Two hosts of two ranks: each host has to hold its own.
+  run_ranks(4, [](Communicator& ranks) {
+    const std::string host = ranks.rank() < 2 ? "a" : "b";
+    CHECK_NOTHROW(check_host_memory(ranks, host, 1e9, 2e9));
+    CHECK_THROWS_WITH(check_host_memory(ranks, host, 1.5e9, 2e9), Catch::Matchers::Contains("the 2 ranks on "));
+  });
 }
 
 TEST_CASE("forecast: a GPU has the figures of the type with its driver's name, and no other") {

@@ -73,6 +73,16 @@ TEST_CASE("exposed time of one rank: waits by group and verb, and the remainder"
   CHECK(sum(rank) == 10);
 }
 
+TEST_CASE("exposed time in a table: mean and longest of the ranks, and shares of the mean step") {
+  ExposedTime first{}, second{};
+  first[static_cast<size_t>(Cause::kCompute)] = 3;
+  second[static_cast<size_t>(Cause::kCompute)] = 1;
+  second[static_cast<size_t>(Cause::kTensor)] = 2;
+  const std::string table = exposed_table({first, second});
+  CHECK_THAT(table, Catch::Matchers::Contains("2.0000     3.0000   66.7 %"));
+  CHECK_THAT(table, Catch::Matchers::Contains("1.0000     2.0000   33.3 %"));
+}
+
 TEST_CASE("exposed time of a pipeline: the bubble is what remains with free transfers, other waits are transfer") {
   const std::vector<ExposedTime> ranks = exposed_time(two_stages(), MeshShape{.pipeline = 2});
   // With free transfers: F of stage 0 from 0.5 to 1.5, F of stage 1 to 2.5, B (2.5 s, of which 0.5 s are the tensor ranks') to 5, B of stage 0 to 7.

@@ -93,8 +93,7 @@ std::string forecast_text(const RunForecast& forecast) {
   return concat("forecast: ", f.step_seconds, " s per step, range ", f.step_low, " to ", f.step_high, ", from ", forecast.source);
 }
 
-void check_host_memory(Communicator& world, double bytes, double host_bytes) {
-  const std::string host = host_name();
+void check_host_memory(Communicator& world, const std::string& host, double bytes, double host_bytes) {
   double all = 0;
   int ranks = 0;
   for (const std::string& line : all_gather_strings(world, concat(bytes, " ", host))) {

@@ -27,8 +27,8 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
 nlohmann::ordered_json forecast_json(const RunForecast& forecast);  ///< {"step_seconds", "step_low", "step_high", "mfu", "bubble", "figures"}
 std::string forecast_text(const RunForecast& forecast);
 
-/// Rejects a run whose ranks on one host need more memory than the host has. `bytes`: this rank's forecast; `host_bytes`: memory of this host.
+/// Rejects a run whose ranks on one host need more memory than the host has. `bytes`: this rank's forecast; `host_bytes`: memory of `host`, its host.
 /// Collective. Errors: ConfigError on all ranks.
-void check_host_memory(Communicator& world, double bytes, double host_bytes);
+void check_host_memory(Communicator& world, const std::string& host, double bytes, double host_bytes);
 
 }  // namespace trireme
