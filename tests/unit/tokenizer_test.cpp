@@ -876,7 +876,7 @@ TEST_CASE("tokenizers: each normalizer, pre_tokenizer, model, decoder and flag g
 }
 
 TEST_CASE("tokenizers: a document of several stretches has a space before its first word alone, where the tokenizer adds one") {
-  Tokenizer tokenizer = Tokenizer::open(kGolden + "metaspace.json");
+  Tokenizer tokenizer = Tokenizer::open(kGolden + "gpt2_prefix.json");
   std::string text = "the";
   while (text.size() < 100000) text += "\nit a the b";
   std::vector<int32_t> whole;

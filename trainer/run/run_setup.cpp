@@ -103,7 +103,8 @@ void Run::make_trainer() {
   });
   const MeshShape mesh = mesh_shape(config_.parallel);
   memory_ = memory_by_pipeline_rank(world_, mesh, mine);
-  if (ctx_.device != Device::kCuda && config_.plan.must_fit) check_host_memory(world_, host_name(), static_cast<double>(mine.peak_total), host_memory());
+  if (ctx_.device != Device::kCuda && config_.plan.must_fit)
+    check_host_memory(world_, host_name(), static_cast<double>(mine.peak_total), host_memory());
   if (choice) accumulation_ = "\n" + accumulation_text(config_, memory_, memory_by_pipeline_rank(world_, mesh, otherwise));
   if (config_.training.recompute == RecomputeMode::kBudget) recompute_ = "\n" + recompute_text(config_, schedule.stage_rank, recompute);
   if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
