@@ -142,8 +142,7 @@ programs_for() {
     *trainer/plan/*) echo test_plan test_unit "${parity[@]}" ;;
     *parallel/pipeline/*) echo test_parallel "${parity[@]}" test_unit test_kernels ;;
     *trainer/loop/* | *trainer/model/* | *trainer/run/* | *trainer/layout/* | *parallel/*) echo "${parity[@]}" test_parallel test_unit test_kernels ;;
-    *trainer/*) echo test_unit "${parity[@]}" test_parallel test_kernels ;;
-    *) echo "${parity[@]}" test_parallel test_unit test_kernels ;;
+    *) echo test_unit "${parity[@]}" test_parallel test_kernels ;;
   esac
 }
 

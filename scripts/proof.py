@@ -135,16 +135,19 @@ def check_tree(tree, release):
         raise Error(f"{tree} is not release {release['version']}: {different.split()[0]} differs; git worktree add ../release {release['commit']}")
 
 
+def copy_kept(claim, source, target):
+    if claim.keeps and source != target and (source / claim.keeps).exists():
+        shutil.copy(source / claim.keeps, target / claim.keeps)
+
+
 def run(claim, tree):
     """What the command showed; raises Error if it failed."""
     print(f"proof: {claim.id}: {claim.command}", file=sys.stderr, flush=True)
-    if claim.keeps and tree != ROOT and (ROOT / claim.keeps).exists():
-        shutil.copy(ROOT / claim.keeps, tree / claim.keeps)
+    copy_kept(claim, ROOT, tree)
     started = time.monotonic()
     done = subprocess.run(claim.command, shell=True, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     seconds = round(time.monotonic() - started)
-    if claim.keeps and tree != ROOT and (tree / claim.keeps).exists():
-        shutil.copy(tree / claim.keeps, ROOT / claim.keeps)
+    copy_kept(claim, tree, ROOT)
     figures = [match if isinstance(match, str) else match[0] for pattern in claim.figures for match in re.findall(pattern, done.stdout)]
     if done.returncode or not figures:
         end = "\n".join(done.stdout.splitlines()[-20:])
@@ -171,7 +174,9 @@ def section(claim, result):
 
 def page(record):
     release = record["release"]
-    return "\n".join([HEAD.format(version=release["version"], commit=release["commit"] or "to come")] + [section(claim, record["claims"][claim.id]) for claim in CLAIMS if claim.id in record["claims"]])
+    sections = [section(claim, record["claims"][claim.id]) for claim in CLAIMS if claim.id in record["claims"]]
+    head = HEAD.format(version=release["version"], commit=release["commit"] or "to come")
+    return "\n".join([head] + (sections or ["Nothing has been run on this release yet.\n"]))
 
 
 def check(record):

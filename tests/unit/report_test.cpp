@@ -128,6 +128,13 @@ TEST_CASE("report: the later lines of a step count, as after a roll-back") {
   CHECK(again.evaluations[0].loss == 3);
 }
 
+TEST_CASE("report: what is wrong with a configuration that has no place in a file is said without one") {
+  const Scratch scratch;
+  const RunRecord run = read_run(write_run(scratch, "a", step_line(1, 5), "&a [x]\n"));
+  REQUIRE(!run.problems.empty());
+  CHECK(run.problems[0] == "config.yaml is damaged: anchors (&name) are not allowed");
+}
+
 TEST_CASE("report: losses at the ends of the number range and negative ones are drawn") {
   const Scratch scratch;
   const std::string page =

@@ -43,17 +43,19 @@ std::string Violations::text(const Sources& sources) const {
   std::vector<const Violation*> sorted;
   for (const Violation& v : list_) sorted.push_back(&v);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Violation* a, const Violation* b) { return a->at < b->at; });
+  // What was parsed from no file has no place.
+  const auto at = [](const std::string& where, const std::string& what) { return where.empty() ? what : where + ": " + what; };
   std::string out;
   for (const Violation* v : sorted) {
     if (!out.empty()) out += '\n';
     std::string where = sources.name_of(v->at);
     if (!v->key.empty()) where += (where.empty() ? "" : " ") + printable(v->key);
     if (!v->value.empty()) where += "=" + printable(v->value);
-    out += where.empty() ? v->rule : where + ": " + v->rule;
+    out += at(where, v->rule);
     if (!v->allowed.empty()) out += "; allowed " + v->allowed;
     if (!v->nearest.empty()) out += "; nearest valid " + v->nearest;
   }
-  return more_ == 0 ? out : concat(out, "\n", sources.file, ": and ", more_, " more violations");
+  return more_ == 0 ? out : concat(out, "\n", at(sources.file, concat("and ", more_, " more violations")));
 }
 
 void Violations::raise(const Sources& sources) const {

@@ -38,6 +38,11 @@ double time_of(const ordered_json& line) {
   return time ? std::chrono::duration<double>(time->time_since_epoch()).count() : kMissing;
 }
 
+/// Removes the evaluations of `step` and later ones; they are in the order of their steps.
+void forget_evaluations(RunRecord& run, int64_t step) {
+  while (!run.evaluations.empty() && run.evaluations.back().step >= step) run.evaluations.pop_back();
+}
+
 /// Removes what was recorded of `step` and later ones.
 void roll_back(RunRecord& run, int64_t step) {
   StepTable& steps = run.steps;
@@ -46,7 +51,7 @@ void roll_back(RunRecord& run, int64_t step) {
   steps.time.resize(kept);
   for (std::vector<double>& column : steps.figures) column.resize(kept);
   steps.suspects.resize(kept);
-  std::erase_if(run.evaluations, [&](const EvaluationRecord& one) { return one.step >= step; });
+  forget_evaluations(run, step);
 }
 
 std::vector<std::pair<int, double>> suspects_in(const ordered_json& line) {
@@ -123,8 +128,7 @@ bool add_evaluation(RunRecord& run, const ordered_json& line) {
   EvaluationRecord record{step, number_in(line, "validation_loss"), {}, time_of(line)};
   if (const auto sets = line.find("validation"); sets != line.end() && sets->is_object())
     for (const auto& [name, loss] : sets->items()) record.sets.emplace_back(name, number_of(loss));
-  std::erase_if(run.evaluations,
-                [&](const EvaluationRecord& one) { return one.step >= step; });  // a job that resumes may evaluate its first step again
+  forget_evaluations(run, step);  // a job that resumes may evaluate its first step again
   run.evaluations.push_back(std::move(record));
   return true;
 }
