@@ -262,6 +262,11 @@ def submission(binary):
         must(kept.read_text() == stage.script, "the kept script is another one")
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(folder, binary)
+        (stage.folder / "run.yaml").write_text(CONFIG.replace(", directory: runs/r", ""))
+        done = stage.submit()
+        must(done.returncode == 0 and (stage.folder / "runs/r/slurm/submit.sbatch").exists(), f"without run.directory: {done}")
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(folder, binary)
         done = stage.submit("--account", "nobody", REFUSE="Invalid account")
         must(done.returncode == 64 and "Invalid account" in done.stderr, f"{done}")
         must(not stage.run_directory.exists(), "something is left of a refused job")

@@ -83,6 +83,10 @@ TEST_CASE("data sets: a blend with a document mask, on eight ranks as on one, st
   CHECK(tokens["data_tokens"].size() == 2);
   CHECK(tokens["data_tokens"]["train"].get<int64_t>() + tokens["data_tokens"]["lines"].get<int64_t>() == tokens["tokens"]);
   CHECK(std::abs(tokens["data_tokens"]["train"].get<int64_t>() - tokens["tokens"].get<int64_t>() * 3 / 4) <= 16);  // a sample
+  // Two entries with one path are counted together.
+  must(directory, kTrain + kNoEvaluation + sets({"data.train=[train, train]", "data.weights=[3, 1]"}) + in("twice"));
+  for (const json& line : metrics(directory / "twice"))
+    if (line.contains("loss")) CHECK(line["data_tokens"] == json({{"train", line["tokens"]}}));
   // Other weights, or no mask, make a different run.
   CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.weights=[2, 1]"}), 64).err.find("data.weights") != std::string::npos);
   CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.document_mask=false"}), 64).err.find("document_mask") !=

@@ -153,12 +153,13 @@ void await_members(const std::vector<std::unique_ptr<LoggedProcess>>& members) {
 
 using Weights = std::map<std::string, std::vector<double>>;
 
-Weights weights_of_checkpoint(const fs::path& checkpoint) {
+/// `kind`: "weight", or a state of the optimizer.
+Weights weights_of_checkpoint(const fs::path& checkpoint, const std::string& kind = "weight") {
   CheckpointReader reader(checkpoint);
   Weights weights;
   for (const auto& [name, stored] : reader.tensors()) {
-    if (!name.starts_with("weight/")) continue;
-    std::vector<double>& values = weights[name.substr(7)];
+    if (!name.starts_with(kind + "/")) continue;
+    std::vector<double>& values = weights[name.substr(kind.size() + 1)];
     values.resize(static_cast<size_t>(stored.shape[0] * stored.shape[1]));
     reader.read(name, {{0, 0}, stored.shape}, DType::kF64, values.data());
   }
@@ -483,13 +484,13 @@ TEST_CASE("federation: a coordinator that was killed or stopped continues, never
   CHECK(weights("site-1.run") == weights("run"));
 }
 
-TEST_CASE("federation: rounds that make held-out losses worse, or whose update is too large, are refused and leave the weights") {
+TEST_CASE("federation: rounds that make held-out losses worse, or whose update is too large, are refused and leave the weights and the momentum") {
   TemporaryDirectory directory;
   prepare_federation(directory, 2);
   for (const auto& [limit, reason] : {std::pair{"security.federation.max_update_norm=1.0e-6", "the norm of the update is "},
                                       {"security.federation.max_loss_increase=0", "the held-out loss grows by "}}) {
     const Arguments more =
-        sets({limit, "training.schedule.name=constant", "training.local.outer_learning_rate=50", "training.local.outer_momentum=0"});
+        sets({limit, "training.schedule.name=constant", "training.local.outer_learning_rate=50", "training.local.outer_momentum=0.9"});
     const auto coordinator = start_coordinator(directory, more);
     const int port = port_of(*coordinator);
     const auto first = start_member(directory, 0, port, more), second = start_member(directory, 1, port, more);
@@ -499,6 +500,9 @@ TEST_CASE("federation: rounds that make held-out losses worse, or whose update i
     REQUIRE(coordinator->wait() == 0);
     CHECK(count(coordinator->err(), reason) == 3);
     for (const nlohmann::json& round : rounds_of(directory / "run")) CHECK(round["accepted"] == false);
+    const Weights momentum = weights_of_checkpoint(directory / "run/checkpoints/step-00000006", "outer_momentum");
+    CHECK(momentum.size() == last_weights(directory, "run").size());
+    for (const auto& [name, values] : momentum) CHECK(std::ranges::count(values, 0) == std::ssize(values));
     fs::rename(directory / "run", directory / "refused");
     write_file(directory / "plain.yaml", read_file(directory / "run.yaml").substr(0, read_file(directory / "run.yaml").find("security:")));
     must(directory,

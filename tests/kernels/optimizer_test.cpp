@@ -434,6 +434,9 @@ TEST_CASE("squares are summed in double over all tensors") {
     const std::vector<double> expected = run(operation, Device::kReference, DType::kF32)[0];
     for (Device device : devices()) CHECK(normalised_error(run(operation, device, DType::kF32)[0], expected) < 1e-13);
   }
+  const std::vector<int64_t> many(1100, 3);  // a partial sum of each, more than the threads of the block that adds them
+  for (Device device : devices())
+    CHECK(normalised_error(run(squares(many), device, DType::kF32)[0], run(squares(many), Device::kReference, DType::kF32)[0]) < 1e-13);
   Operation operation = squares({4097});
   operation.operands[1].values.assign(4097, 1e-2);
   operation.operands[1].values[0] = 1e4;  // an fp32 sum would lose the other terms
@@ -484,6 +487,7 @@ TEST_CASE("the first non-finite tensor is reported only after a rejected step") 
       CHECK(run(offender(3, 70001, {{1, kNaN}}, false), device, dtype)[1][0] == 1);
       CHECK(run(offender(3, 70001, {{2, kInfinity}}, false), device, dtype)[1][0] == 2);
     }
+    CHECK(run(offender(1100, 3, {{1098, kNaN}, {1097, kInfinity}}, false), device, DType::kF32)[1][0] == 1097);
     CHECK(run(offender(0, 1, {}, false), device, DType::kF32)[1][0] == -1);
     Operation largest = offender(1, 5, {}, false);
     largest.operands[2].values = {std::numeric_limits<float>::max(), -std::numeric_limits<float>::max(), 0, 1e-45, -1};

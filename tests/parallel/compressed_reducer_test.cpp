@@ -247,6 +247,13 @@ TEST_CASE("compressed sums: bytes on the wire, and plain sums in a warm-up or ov
                         if (r != store.replicate->rank()) replicas[rank] += static_cast<double>(bytes);
                       }
                       replicas[rank] += static_cast<double>(largest * (degrees.replicas - 1));
+                      if (warmup > 0) return;
+                      const Reducer& reducer = store.grads->reducer();
+                      TRIREME_CHECK(degrees.shards == 1 || reducer.sent_bytes(Reduction::Kind::kScatter, 0, owned, degrees.shards) == scatter[rank],
+                                    "the bytes that a sum over shards is said to send");
+                      TRIREME_CHECK(
+                          degrees.replicas == 1 || reducer.sent_bytes(Reduction::Kind::kReplicas, 0, owned, degrees.replicas) == replicas[rank],
+                          "the bytes that a sum over replicas is said to send");
                     },
                     {.poison = false, .records = &records});
           for (size_t rank = 0; rank < records.size(); ++rank) {

@@ -345,6 +345,10 @@ TEST_CASE("peer copies: placement in groups survives what the formula says") {
 }
 
 TEST_CASE("peer copies: every holder is on another host, in the same group, and hosts may have different numbers of ranks") {
+  using Ranks = std::vector<std::vector<int>>;  // matched by their place on a host
+  CHECK(peer_holders(Ranks{{0, 1}, {2, 3}}, 1) == Ranks{{2}, {3}, {0}, {1}});
+  CHECK(peer_holders(Ranks{{0, 2, 4}, {1, 3, 5}, {6, 7, 8}}, 2) == Ranks{{1, 6}, {6, 0}, {3, 7}, {7, 2}, {5, 8}, {8, 4}, {0, 1}, {2, 3}, {4, 5}});
+  CHECK(peer_holders(Ranks{{0, 1, 2}, {3, 4}}, 1) == Ranks{{3}, {4}, {3}, {0}, {1}});
   const auto domains = failure_domains({"a", "a", "a", "b", "c", "c", "d", "e", "e"});
   REQUIRE(domains.size() == 5);
   for (int copies = 1; copies < 5; ++copies) {

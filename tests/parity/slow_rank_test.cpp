@@ -96,5 +96,48 @@ TEST_CASE("rank figures: busy seconds name the slow rank, and each report counts
   }
 }
 
+TEST_CASE("rank figures: groups with one name wait together, and all waits and the busy seconds are the step") {
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  const Config config = parity_config(ParityModel::kLlama, ParityLayout().on_one_rank(), "fp32");
+  const Scratch scratch;
+  std::FILE* const null = std::fopen("/dev/null", "w");
+  run_ranks(1, [&](Communicator& world) {
+    Progress progress;
+    const size_t shard = progress.add_group("shard", {0}), other = progress.add_group("other", {0}), again = progress.add_group("shard", {0});
+    Arena arena(Device::kReference);
+    Context ctx{Device::kReference, &arena, 1};
+    Trainer trainer(ctx, world, config, true);
+    Config files = config;
+    files.run.directory = scratch / "";
+    Reporter reporter;
+    reporter.open(files, {{"world_size", 1}, {"layout", {}}, {"version", "1"}}, std::nullopt, {}, 2, {}, null);
+    RankFigures figures(trainer, progress);
+    const auto wait = [&](size_t group, int pauses) {
+      const ScopedWait waiting(progress, {.what = "all_reduce", .group = group, .number = 1, .messages = {}});
+      std::this_thread::sleep_for(pauses * kPause);
+    };
+    for (int step = 1; step <= 2; ++step) {
+      wait(shard, 3);
+      wait(other, 1);
+      wait(again, 2);
+      figures.add_step(10);
+    }
+    figures.report(2, reporter);
+  });
+  std::fclose(null);
+  std::ifstream lines(scratch / "metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (event.value("event", "") != "ranks") continue;
+    const double pause = std::chrono::duration<double>(kPause).count();
+    const double shard = event["wait_seconds"]["shard"], other = event["wait_seconds"]["other"];
+    CHECK(shard >= 5 * pause);
+    CHECK(other >= pause);
+    CHECK(shard + other + event["busy_seconds"][0].get<double>() == Approx(10).epsilon(1e-9));
+    return;
+  }
+  FAIL("no event of the ranks' figures");
+}
+
 }  // namespace
 }  // namespace trireme::test

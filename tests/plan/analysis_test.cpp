@@ -295,6 +295,13 @@ TEST_CASE("links report required and available bandwidth") {
   CHECK(tensor.bandwidth == Approx(tensor.traffic.bytes / (0.75 * 0.4)));
   CHECK(tensor.latency == Approx(0.04 / (16 * 62)));
   CHECK_FALSE(tensor.network);
+  for (const char* const layers : {"[9, 5, 5, 5]", "[5, 5, 9, 5]", "[5, 5, 5, 9]"}) {  // the pipeline rank with the most blocks has the most traffic
+    CAPTURE(layers);
+    const std::vector<LinkNeed> uneven = link_needs(gpt({concat("parallel.layers_per_stage=", layers)}), cluster_of(8), forecast_of(0.4));
+    const auto of_tensor = std::ranges::find(uneven, std::string("tensor"), [](const LinkNeed& need) { return need.traffic.what; });
+    REQUIRE(of_tensor != uneven.end());
+    CHECK(of_tensor->traffic.bytes == Approx(16 * (9 * 10 + 2) * 0.5 * 1024 * 1024 * 2));
+  }
   const LinkNeed& gradients = by_name["gradients"];  // eight shards with stride 2
   CHECK(gradients.network);
   // A tensor rank holds half of the matrices, all norms, positions and biases after a row-parallel product, and 64 rows of padding: 25216 for 25152.

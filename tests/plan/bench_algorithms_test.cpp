@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/support/catch.h"
+#include "trainer/bench/comm.h"
 
 namespace trireme {
 namespace {
@@ -42,6 +43,49 @@ TEST_CASE("bench algorithms: each algorithm stands beside the library and beside
   }
   CHECK(algorithms.size() == 6);
   CHECK(bench::algorithms_text(rows).find("largest error of the model of all_reduce by ring: ") != std::string::npos);
+}
+
+TEST_CASE("bench algorithms: the largest error of each model is named with its sign and size") {
+  const auto row = [](const char* operation, int64_t bytes, const nlohmann::ordered_json& error) {
+    return nlohmann::ordered_json{{"operation", operation},
+                                  {"algorithm", error.is_null() ? "library" : "ring"},
+                                  {"bytes", bytes},
+                                  {"microseconds", 100.0},
+                                  {"least", 90.0},
+                                  {"most", 110.0},
+                                  {"algorithm_gb_per_second", 1.0},
+                                  {"bus_gb_per_second", 1.0},
+                                  {"model_microseconds", error.is_null() ? error : nlohmann::ordered_json(50.0)},
+                                  {"error", error}};
+  };
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const auto& [bytes, error] : {std::pair(1024, 0.1), {4096, -0.5}, {65536, 0.25}}) rows.push_back(row("all_reduce", bytes, error));
+  for (const auto& [bytes, error] : {std::pair(1024, 0.75), {4096, -0.125}}) rows.push_back(row("all_gather", bytes, error));
+  rows.push_back(row("all_gather", 4096, nullptr));
+  const std::string text = bench::algorithms_text(rows);
+  CHECK(text.find("largest error of the model of all_reduce by ring: -50 % at 4096") != std::string::npos);
+  CHECK(text.find("largest error of the model of all_gather by ring: 75 % at 1024") != std::string::npos);
+}
+
+TEST_CASE("bench comm: each size has figures of its own") {
+  nlohmann::ordered_json rows;
+  bench::on_rank_threads(2, [&](Communicator& world) {
+    Arena arena(Device::kCpu);
+    Context ctx{Device::kCpu, &arena, 1};
+    const nlohmann::ordered_json result = bench::bench_comm(ctx, world, {1 << 12, 1 << 25}, {.batch_seconds = 1e-4, .seconds = 1e-3}, 2);
+    if (world.rank() == 0) rows = result;
+  });
+  REQUIRE(rows.size() == 12);
+  for (size_t i = 0; i < 6; ++i) {
+    const auto &small = rows[i], &large = rows[6 + i];
+    CAPTURE(small.dump(), large.dump());
+    CHECK(small["operation"] == large["operation"]);
+    CHECK(small["bytes"] == 1 << 12);
+    CHECK(large["bytes"] == 1 << 25);
+    CHECK(10 * small["low"].get<double>() < large["low"].get<double>());
+    CHECK(10 * small["microseconds"].get<double>() < large["microseconds"].get<double>());
+    CHECK(small["high"].get<double>() < large["low"].get<double>());
+  }
 }
 
 TEST_CASE("bench algorithms: an error of one rank ends all") {

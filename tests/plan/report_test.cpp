@@ -71,6 +71,11 @@ TEST_CASE("of more than eight pipeline ranks the fullest are shown, phases count
   CHECK_THAT(text, Contains("MFU 30.0 %"));
   CHECK_THAT(text, Contains("36.0 % counting full attention"));
   CHECK_THAT(text, Contains("47.8 % counting recomputation too"));  // the head is not computed again
+  const double rate = plan.forecast.tokens_per_second_per_device = 1.25e4;
+  const double devices = static_cast<double>(h100().devices());
+  CHECK_THAT(plan_text(plan, h100(), {}), Contains(concat(" tokens/s per GPU, ", count_text(rate * devices), " tokens/s in total, ",
+                                                          count_text(86400 * rate * devices), " tokens per day\n")));
+  CHECK(devices > 1);
   CHECK_THAT(text, Contains("pipeline rank 4 "));
   CHECK_THAT(text, Contains("pipeline rank 11 "));
   CHECK_THAT(text, !Contains("pipeline rank 3 "));

@@ -68,6 +68,17 @@ TEST_CASE("scale: ranks that share cores, and those left out, are in no fit") {
   CHECK(text.find("warning") == text.npos);
 }
 
+TEST_CASE("scale: forecasts of some points only have no serial share, whichever point lacks one") {
+  for (size_t without = 0; without < 3; ++without) {
+    CAPTURE(without);
+    std::vector<ScalePoint> points = {strong_point(1), strong_point(2), strong_point(4)};
+    points[without].forecast.reset();
+    const ScaleCurve curve = strong_curve(points);
+    CHECK(*curve.serial_share == Approx(0.2));
+    CHECK_FALSE(curve.forecast_serial_share);
+  }
+}
+
 TEST_CASE("scale: a busy machine is said") {
   ScaleResult result = result_of({strong_point(1), strong_point(2)}, {weak_point(1), weak_point(2)});
   result.foreign_share = 0.4;

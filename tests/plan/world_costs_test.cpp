@@ -233,6 +233,22 @@ TEST_CASE("a tied table on one rank is updated once") {
   CHECK(update(tied) / update(untied) == Approx(fewer).epsilon(1e-3));
 }
 
+TEST_CASE("the outer steps of a round sum all weights once, in however many fragments") {
+  const ClusterConfig cluster = machines("H100", 16);
+  Config config = model("data: 2, tensor: 8");
+  config.parallel.islands = 2;
+  const auto reduce = [&](int64_t steps, int64_t fragments) {
+    config.training.local.steps = steps;
+    config.training.local.fragments = fragments;
+    return step_costs(config, cluster, model_seconds(config, cluster), {0}).reduce.front();
+  };
+  const double once = 12 * (reduce(4, 1) - reduce(6, 1));
+  // Half of each sum leaves a rank and half arrives: 2 (n-1) / n of the 4 bytes of a weight of an eighth of the model.
+  const double bytes = 4.0 * static_cast<double>(parameter_count(config.model)) / 8;
+  CHECK(once == Approx(bytes / (*cluster.network.bandwidth)).epsilon(0.05));
+  for (const int64_t fragments : {2, 4}) CHECK(12 * (reduce(4, fragments) - reduce(6, fragments)) == Approx(once).epsilon(0.05));
+}
+
 TEST_CASE("only stage boundaries that leave a node use the network") {
   const Config config = model("tensor: 2, pipeline: 8");
   ClusterConfig cluster = machines("H100", 16);  // ranks 7 and 8, of the fourth and fifth stage, are on different nodes

@@ -350,12 +350,45 @@ TEST_CASE("compare: of a key that changed twice the first change counts, and of 
   const Comparison twice = compare(record(scratch, "a"), record(scratch, "b", changed), equal_checkpoints());
   CHECK(std::ranges::find(twice.parts, std::string("sample ids"), &Part::name)->detail == "from step 2: run.seed");
 
+  RunFiles once = changed;  // the first change only
+  once.yaml = edited(kYaml, "seed: 1234", "seed: 5");
+  once.metrics = edited(metrics_of("3.0"), R"({"step":2,)", change(1, 1234, 5) + R"({"step":2,)");
+  for (const auto& [first, second] : {std::pair(once, changed), std::pair(changed, once)}) {
+    const Comparison later = compare(record(scratch, "a", first), record(scratch, "b", second), equal_checkpoints());
+    CHECK(std::ranges::find(later.parts, std::string("sample ids"), &Part::name)->detail == "from step 3: run.seed");
+  }
+
   RunFiles many;
   many.yaml =
       edited(edited(edited(edited(kYaml, "name: NAME", "name: other"), "seed: 1234", "seed: 5"), "steps: 3", "steps: 3\n  sequence_length: 32"),
              "learning_rate: 0.001", "learning_rate: 0.002\n    beta1: 0.8\n    beta2: 0.9\n    weight_decay: 0.2");
   const Comparison differing = compare(record(scratch, "a"), record(scratch, "c", many), equal_checkpoints());
   CHECK_THAT(std::ranges::find(differing.parts, std::string("configuration"), &Part::name)->detail, Catch::Matchers::EndsWith("; and 2 more"));
+}
+
+TEST_CASE("compare: tensors that differ are in the order of the model, weights first and blocks by number") {
+  const Scratch scratch;
+  const std::vector<std::string> names = {"weight/embedding.weight",      "weight/blocks.9.norm.weight",   "weight/blocks.10.norm.weight",
+                                          "weight/blocks.99.norm.weight", "weight/blocks.100.norm.weight", "weight/final_norm.weight",
+                                          "exp_avg/blocks.2.norm.weight"};
+  for (const float value : {1.0F, 2.0F}) {
+    const fs::path run = scratch / (value == 1 ? "a" : "b");
+    std::vector<StateTensor> tensors;
+    for (const std::string& name : names) tensors.push_back({name, DType::kF32, {1, 1}, 1, {{0, 0}, {1, 1}}, &value});
+    fs::create_directories(run);
+    CheckpointDescription about;
+    about.step = 7;
+    about.model = {{"architecture", "llama"}};
+    about.layout = {{"tensor", 1}};
+    Checkpointer checkpointer({run / "checkpoints", "s1", 0, 1, 3, false, std::chrono::seconds(20)});
+    checkpointer.save(about, tensors);
+    const auto report = checkpointer.finish();
+    REQUIRE(report.has_value());
+    REQUIRE(report->error.value_or("") == "");
+  }
+  std::vector<std::string> found;
+  for (const TensorDifference& one : compare_checkpoints({scratch / "a", scratch / "b"}).tensors) found.push_back(one.tensor);
+  CHECK(found == names);
 }
 
 TEST_CASE("compare: the first tensor, element and number of bits of checkpoints that differ, and which file does not match its manifest") {

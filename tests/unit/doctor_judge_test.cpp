@@ -123,6 +123,10 @@ TEST_CASE("doctor: a line names the ranks and hosts that differ") {
   CHECK(json["facts"].size() == 6);
   for (const auto& finding : json["findings"])
     if (finding["grade"] == "bad") CHECK(finding["hosts"] == std::vector<std::string>{"c"});
+  JobFacts many = job_on(7);  // hosts beyond the fourth are counted, and not their ranks
+  for (RankFacts& rank : many.ranks)
+    if (rank.host != "g") rank.limits.open_files = 20;
+  CHECK(contains(report_text(many, diagnose(many)), "[ranks 0-11 on a, b, c, d and 2 more]"));
 }
 
 TEST_CASE("doctor: measured figures of many hosts form one line with the worst of them") {
@@ -189,6 +193,13 @@ TEST_CASE("doctor: memory of all ranks of a host against its own") {
   CHECK(lines[1].ranks == std::vector<int>{2, 3});
   job.ranks.resize(1);  // not started: rank 0 stands for both ranks of its host
   CHECK(line_of(job, "memory").grade == Grade::kBad);
+  for (const bool first : {false, true}) {
+    JobFacts unequal = job_on(1);
+    unequal.ranks[first ? 0 : 1].memory.needed = 35e9;
+    unequal.ranks[first ? 1 : 0].memory.needed = 20e9;
+    CHECK(line_of(unequal, "memory").grade == Grade::kGood);
+    CHECK(contains(line_of(unequal, "memory").text, "; the ranks of a host need 51.22 GiB"));
+  }
 }
 
 TEST_CASE("doctor: GPUs that are missing, too few, too old or too small") {

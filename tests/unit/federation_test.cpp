@@ -528,6 +528,22 @@ TEST_CASE("federation: no member decides alone about a loss, and none has more t
         CHECK((std::isfinite(*agreed_loss(after)) && *agreed_loss(after) < 3));
       }
   CHECK(liars == 64);
+  // Sixteen at once, of 33: all with the same lie, or each with another one.
+  for (size_t common = 0; common <= lies.size(); ++common) {
+    Losses before, after;
+    for (int member = 0; member < 33; ++member) {
+      before[member] = 2 + 0.01 * member;
+      after[member] = before[member] + 0.001 * (member - 16);
+      if (member < 17) continue;
+      const size_t lie = common < lies.size() ? common : static_cast<size_t>(member) % lies.size();
+      (member % 2 == 0 ? before : after)[member] = lies[lie];
+    }
+    INFO(common);
+    const std::optional<double> agreed = agreed_increase(before, after);
+    REQUIRE(agreed);
+    CHECK((*agreed >= -0.016 - 1e-12 && *agreed <= 1e-12));
+    CHECK((*agreed_loss(after) >= after.at(0) && *agreed_loss(after) <= after.at(16)));
+  }
   for (const std::vector<int64_t>& counts : std::vector<std::vector<int64_t>>{
            {kMostSequences, 1, 1}, {kMostSequences, 100}, {100, 101, 102, 103}, {1, 1, 1, kMostSequences}, {5}, {7, 7}, {1000, 10, 20, 30}}) {
     const int64_t whole = whole_weight(counts);

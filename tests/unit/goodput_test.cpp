@@ -220,6 +220,19 @@ TEST_CASE("goodput: steps that a later job than the next one discards are replay
   CHECK(lost.at("other") == Approx(0));
 }
 
+TEST_CASE("goodput: every one of several saves in a stretch of time counts as a save", "[report]") {
+  // Between the first and the second step 10 s with saves of 2 and 3 s; the third step is made again, and during its first time were saves of 1 and 0.5 s.
+  const std::string lines = start(0, 0) + step(1, 3, 2) + step(2, 15, 2) + step(3, 18, 3) + start(2, 20) + step(3, 24, 4);
+  const std::string jobs = job_start(0, 0, 0, 0, 0) + job_save(6, 2) + job_save(11, 3) + job_save(16.5, 1) + job_save(17.5, 0.5) +
+                           job_start(2, 0, 18, 20, 20, discarding(1, 18)) + job_line("end", 24, R"(,"status":"done")");
+  const std::optional<Goodput> found = goodput_of_lines(lines, jobs);
+  REQUIRE(found);
+  CHECK(found->saves == 4);
+  CHECK(lost_in(*found).at("saves") == Approx(6.5));
+  CHECK(lost_in(*found).at("other") == Approx(5));
+  CHECK(lost_in(*found).at("replayed steps") == Approx(1.5));
+}
+
 TEST_CASE("goodput: what the ranks waited and read divides the steps", "[report]") {
   const auto ranks = [](int64_t last, double end, int64_t steps, const std::string& figures) {
     return concat(R"({"event":"ranks","step":)", last, R"(,"steps":)", steps, ',', figures, time_at(end));
@@ -311,6 +324,12 @@ TEST_CASE("goodput: the share that is expected of failures and saves", "[report]
   CHECK(forecast->expected == Approx(effective_share_exponential({125, 2, 10}, 10.5)));
   CHECK(forecast->best_interval == Approx(daly_interval(2, 125)));
   CHECK(std::string(forecast->mtbf_from) == "measured");
+  // Where training continues during a save, what is lost of it too, on average 3 s.
+  for (const char* const seconds : {"1", "6", "2"}) lines += concat(R"({"event":"checkpoint","bytes":1,"write_seconds":)", seconds, time_at(now));
+  for (const auto& [asynchronous, downtime] : {std::pair("true", 13.0), std::pair("false", 10.0)}) {
+    const RunRecord saving = run_of_lines(lines, jobs, concat("checkpoint: {asynchronous: ", asynchronous, "}\n"));
+    CHECK(forecast_of(saving, *goodput_of(saving))->failures.downtime == Approx(downtime));
+  }
   const std::string text = goodput_report_text(run, *found);
   CHECK_THAT(text, Catch::Matchers::Contains("1 failure, 10 saves, 5 steps made again"));
   CHECK_THAT(text, Catch::Matchers::Contains("compute includes communication and data, which were not measured"));

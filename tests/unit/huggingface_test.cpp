@@ -11,6 +11,7 @@
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/huggingface/config_writer.h"
 #include "trainer/huggingface/names.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/state.h"
@@ -246,6 +247,13 @@ TEST_CASE("config.json of older versions of transformers gives the same model") 
   CHECK((*model_of(window).window == 4 && !model_of(window).window_layers));
   window["layer_types"] = {"full_attention", "full_attention"};
   CHECK_FALSE(model_of(window).window.has_value());
+  ModelConfig last_two = model_of(window);  // written so that older versions of transformers read the same
+  last_two.layers = 4;
+  last_two.window = 4;
+  last_two.window_layers = std::vector<int64_t>{2, 3};
+  const nlohmann::ordered_json written = hugging_face_config(last_two, DType::kF32, {});
+  CHECK(written["max_window_layers"] == 2);
+  CHECK(written["layer_types"] == nlohmann::ordered_json({"full_attention", "full_attention", "sliding_attention", "sliding_attention"}));
   // Both forms are accepted if they agree.
   json both = older("llama3_untied", "rope_type");
   both["rope_parameters"] = read_json(kGoldenModels / "llama3_untied/config.json").at("rope_parameters");

@@ -606,6 +606,16 @@ TEST_CASE("report: memory and causes are read from their events, also from ones 
   CHECK(bars[1].rows[0].bars[0].segments[0].value == 300);
   CHECK(bars[1].rows[0].bars[1].segments[0].value == 290);
   CHECK(bars[1].rows[1].label == "peak of the sum");
+  for (const auto& [first, last] : {std::pair(3, 2), std::pair(2, 3)}) {  // MiB
+    const std::string peaks = concat(R"([{"peak":)", first << 20, R"(},{"peak":)", last << 20, "}]");
+    const RunRecord two = read_run(
+        write_run(scratch, "two", concat(step_line(1, 3), R"({"event":"memory","step":1,"forecast":)", peaks, R"(,"measured":)", peaks, "}\n")));
+    const std::vector<Fact> facts = facts_of(RunView(two, "two"));
+    const auto peak = std::ranges::find(facts, std::string("peak memory"), &Fact::name);
+    REQUIRE(peak != facts.end());
+    CHECK(peak->text == "3 MiB");
+    CHECK(peak->remark == "of a rank; forecast 3 MiB");
+  }
   const Bars causes = cause_bars(run).value();
   CHECK(causes.key == std::vector<std::pair<size_t, std::string>>{{0, "compute"}, {1, "pipeline bubble"}});
   CHECK(causes.rows[0].label == "step 2");

@@ -187,6 +187,19 @@ TEST_CASE("reporter: exact text of metrics.jsonl and console output", "[metrics]
             "done\n");
 }
 
+TEST_CASE("reporter: padding is in no rate and no number of tokens", "[metrics]") {
+  const Written text = written(false, 9, [&](Reporter& reporter, const std::string&) {
+    StepResult padded = result_of(2, 1);
+    padded.padding = 32;
+    reporter.step(1, padded, 0.5, nlohmann::ordered_json::object(), 32);
+    padded.padding = 64;
+    reporter.step(2, padded, 0.5, nlohmann::ordered_json::object(), 96);
+  });
+  CHECK_THAT(text.metrics, Catch::Matchers::Contains(R"("tokens":96,"step_seconds":0.5,"tokens_per_second":192.0,"model_tflops":0.000143917056,)"));
+  CHECK_THAT(text.metrics, Catch::Matchers::Contains(R"("tokens":160,"step_seconds":0.5,"tokens_per_second":128.0,"model_tflops":9.5944704e-05,)"));
+  CHECK_THAT(text.out, Catch::Matchers::Contains("  192 tokens/s"));
+}
+
 TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal", "[metrics]") {
   const Written text = written(true, 2, [](Reporter& reporter, const std::string&) {
     reporter.step(1, result_of(2, 1, 65536), 0.5);

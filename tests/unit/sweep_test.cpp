@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/scratch.h"
 #include "trainer/config/write.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/sweep/halving.h"
@@ -14,6 +15,7 @@
 #include "trainer/sweep/runner.h"
 #include "trainer/sweep/slurm_script.h"
 #include "trainer/sweep/standings.h"
+#include "trainer/sweep/state.h"
 
 using namespace trireme;
 using Catch::Matchers::Contains;
@@ -479,4 +481,14 @@ TEST_CASE("sweep: the schema of a sweep file names its keys") {
   CHECK(schema["properties"]["halving"]["properties"]["eta"]["default"] == 3);
   CHECK(schema["properties"]["axes"]["additionalProperties"] == true);
   CHECK(schema["properties"]["where"]["additionalProperties"] == false);
+}
+
+TEST_CASE("sweep: the hours of all earlier jobs count, and not the time between them") {
+  const test::Scratch scratch;
+  const auto line = [](const char* event, const char* time) { return concat(R"({"event":")", event, R"(","time":"2026-11-23T)", time, "Z\"}\n"); };
+  scratch.write("sweep.jsonl", line("start", "09:00:00.000") + line("mark", "09:30:00.000") + line("end", "10:00:00.000") +
+                                   line("start", "12:00:00.000") + line("mark", "12:15:00.000") +  // killed
+                                   line("start", "20:00:00.000") + line("end", "20:30:00.000"));
+  CHECK(sweep::SweepClock(scratch / "").hours() == Approx(1.75).margin(1e-3));
+  CHECK(sweep::SweepClock(scratch / "").hours() == Approx(1.75).margin(1e-3));  // after a job that was killed at once
 }

@@ -606,3 +606,16 @@ TEST_CASE("verdict: says since when the ranks have failed") {
     CHECK(job.verdict()->since == 103);
   }
 }
+
+TEST_CASE("verdict: the stacks of accused ranks are where those that have answered have written them") {
+  std::vector<RankState> ranks(5);
+  CHECK(place_of_stacks(ranks, {1, 2, 4}).empty());
+  ranks[0].stacks = "logs/rank-0000.log";  // not accused
+  ranks[1].stacks = "";                    // could not read them
+  CHECK(place_of_stacks(ranks, {1, 2, 4}).empty());
+  ranks[2].stacks = "logs/rank-0002.log";
+  CHECK(place_of_stacks(ranks, {2}) == "; stacks of its threads: logs/rank-0002.log");
+  CHECK(place_of_stacks(ranks, {1, 2, 4}) == "; stacks of their threads: logs/rank-0002.log");
+  ranks[4].stacks = "logs/rank-0004.log";
+  CHECK(place_of_stacks(ranks, {1, 2, 4}) == "; stacks of their threads: logs/rank-0002.log and the logs of 1 more");
+}

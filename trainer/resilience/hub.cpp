@@ -119,7 +119,7 @@ class Hub::Impl {
       }
       if (!verdict_ || !have_answered()) continue;
       judged_ = true;
-      if (is_hang(verdict_->kind)) verdict_->text += place_of_stacks(verdict_->ranks);
+      if (is_hang(verdict_->kind)) verdict_->text += place_of_stacks(ranks_, verdict_->ranks);
       tell_ranks({{"leave", verdict_->text.substr(0, kMostReasons)}});
       date(*verdict_);
       on_verdict_(*verdict_);
@@ -180,16 +180,6 @@ class Hub::Impl {
              const RankState& state = ranks_[static_cast<size_t>(rank)];
              return state.life != RankState::Life::kAlive || state.stacks.has_value();
            });
-  }
-
-  /// "; stacks of its threads: runs/a/logs/rank-0003.log"; empty if none of the ranks has written any.
-  std::string place_of_stacks(const std::vector<int>& ranks) const {
-    std::vector<std::string> files;
-    for (const int rank : ranks)
-      if (const std::string file = ranks_[static_cast<size_t>(rank)].stacks.value_or(""); !file.empty()) files.push_back(file);
-    if (files.empty()) return "";
-    return concat("; stacks of ", ranks.size() == 1 ? "its" : "their", " threads: ", files.front(),
-                  files.size() == 1 ? "" : concat(" and the logs of ", files.size() - 1, " more"));
   }
 
   /// Waits for events, handles them, and advances the clock.

@@ -304,4 +304,13 @@ std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, co
   return verdict;
 }
 
+std::string place_of_stacks(const std::vector<RankState>& ranks, const std::vector<int>& accused) {
+  std::vector<std::string> files;
+  for (const int rank : accused)
+    if (const std::string file = ranks[static_cast<size_t>(rank)].stacks.value_or(""); !file.empty()) files.push_back(file);
+  if (files.empty()) return "";
+  return concat("; stacks of ", accused.size() == 1 ? "its" : "their", " threads: ", files.front(),
+                files.size() == 1 ? "" : concat(" and the logs of ", files.size() - 1, " more"));
+}
+
 }  // namespace trireme

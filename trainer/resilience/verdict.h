@@ -90,4 +90,7 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
 ///            absent.
 std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, const Limits& limits);
 
+/// "; stacks of its threads: runs/a/logs/rank-0003.log"; empty if none of the accused ranks has written any.
+std::string place_of_stacks(const std::vector<RankState>& ranks, const std::vector<int>& accused);
+
 }  // namespace trireme
