@@ -251,7 +251,7 @@ TEST_CASE("config.json of older versions of transformers gives the same model") 
   last_two.layers = 4;
   last_two.window = 4;
   last_two.window_layers = std::vector<int64_t>{2, 3};
-  const nlohmann::ordered_json written = hugging_face_config(last_two, DType::kF32, {});
+  const nlohmann::ordered_json written = hugging_face_config(last_two, DType::kF32, nlohmann::ordered_json::object());
   CHECK(written["max_window_layers"] == 2);
   CHECK(written["layer_types"] == nlohmann::ordered_json({"full_attention", "full_attention", "sliding_attention", "sliding_attention"}));
   // Both forms are accepted if they agree.
