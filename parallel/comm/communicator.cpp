@@ -1,5 +1,7 @@
 #include "parallel/comm/communicator.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -56,8 +58,7 @@ void Work::wait(Context& ctx) {
 }
 
 void Communicator::wait_any(std::span<Work* const> works) {
-  while (std::ranges::none_of(works, [](Work* work) { return work->ready(); })) {
-  }
+  while (std::ranges::none_of(works, [](Work* work) { return work->ready(); })) ::sched_yield();  // there may be more ranks than cores
 }
 
 std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine) {

@@ -90,7 +90,8 @@ class Communicator {
   virtual void raise_errors() {}
   /// Progresses the operations in flight in this world that need this thread: MPI moves large messages only inside its calls. Never blocks.
   virtual void advance() {}
-  /// Returns once at least one of `works`, operations in flight of this world, is ready(). The default asks them in turn without sleeping.
+  /// Returns once at least one of `works`, operations in flight of this world, is ready(). The default asks them in turn, and lets other threads
+  /// run in between.
   virtual void wait_any(std::span<Work* const> works);
 
   /// Reserves memory of the arena of `ctx`. A transport between GPUs may take it from an allocator of its own.

@@ -1,17 +1,15 @@
 #include "parallel/comm/poison.h"
 
 #include <cstring>
+#include <string_view>
 
 #include "parallel/comm/arguments.h"
 
 namespace trireme {
 namespace {
 
-uint64_t hash_of(const Tensor& tensor) {
-  uint64_t hash = 14695981039346656037U;
-  const auto* bytes = static_cast<const uint8_t*>(tensor.raw());
-  for (int64_t i = 0; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;  // FNV-1a
-  return hash;
+size_t hash_of(const Tensor& tensor) {
+  return std::hash<std::string_view>{}({static_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes())});
 }
 
 void poison(const Tensor& tensor) { std::memset(tensor.raw(), 0xFF, static_cast<size_t>(tensor.bytes())); }
@@ -45,7 +43,7 @@ class PoisonOperation final : public Work::Operation {
  private:
   struct Watched {
     Tensor user;
-    uint64_t hash;
+    size_t hash;
   };
   struct Result {
     Tensor user, from;

@@ -107,17 +107,19 @@ class Assembly {
     tensor.values.resize(numel, std::numeric_limits<double>::quiet_NaN());
     rank_of.resize(numel, -1);
     tensor.holders.push_back({rank, box});
-    for (int64_t i = 0; i < box.numel(); ++i) {
-      const auto place = static_cast<size_t>((box.start[0] + i / box.extent[1]) * shape[1] + box.start[1] + i % box.extent[1]);
-      if (place >= numel) {  // padding of a local matrix, treated as rows of the global one
-        outside_ = name;
-        continue;
+    const double* value = values.data();
+    for (int64_t row = 0; row < box.extent[0]; ++row) {
+      auto place = static_cast<size_t>((box.start[0] + row) * shape[1] + box.start[1]);
+      for (int64_t column = 0; column < box.extent[1]; ++column, ++place, ++value) {
+        if (place >= numel) {  // padding of a local matrix, treated as rows of the global one
+          outside_ = name;
+          continue;
+        }
+        if (rank_of[place] >= 0 && !disagreement_ && std::memcmp(&tensor.values[place], value, sizeof *value) != 0)
+          disagreement_ = Disagreement{name, place, rank_of[place], rank, tensor.values[place], *value};
+        tensor.values[place] = *value;
+        rank_of[place] = rank;
       }
-      const double value = values[static_cast<size_t>(i)];
-      if (rank_of[place] >= 0 && !disagreement_ && std::memcmp(&tensor.values[place], &value, sizeof value) != 0)
-        disagreement_ = Disagreement{name, place, rank_of[place], rank, tensor.values[place], value};
-      tensor.values[place] = value;
-      rank_of[place] = rank;
     }
   }
 
