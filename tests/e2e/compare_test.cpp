@@ -55,6 +55,14 @@ TEST_CASE("compare: a run that was stopped and resumed equals an undisturbed one
   check(run(directory, {"compare", "a", "nothing"}), 66, "nothing: does not exist");
   check(run(directory, {"compare", "train", "a"}), 65, "train: not a run");
   check(run(directory, {"compare", "a"}), 64, "B is required");
+
+  for (const char* const empty : {"c", "d"}) {  // runs that ended before their first step
+    fs::create_directory(directory / empty);
+    fs::copy(directory / "a/config.yaml", directory / empty / "config.yaml");
+    write_file(directory / empty / "metrics.jsonl", "");
+  }
+  check(run(directory, {"compare", "c", "d"}), 65, "c and d have recorded no step, and have no checkpoints of one step: nothing to compare");
+  CHECK(result_of(compared(directory, "d", 1, {"6 -> 0"}), "steps") == "different");
 }
 
 TEST_CASE("compare: a job in another layout in the middle of a run is named, not hardware") {

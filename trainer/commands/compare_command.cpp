@@ -26,6 +26,9 @@ int compare_runs(const CompareArguments& arguments) {
     ProgressLine progress("comparing checkpoints", ProgressUnit::kBytes, report::bytes_to_compare({a.directory, b.directory}));
     checkpoints = report::compare_checkpoints({a.directory, b.directory}, [&](int64_t bytes) { progress.advance(bytes); });
   }
+  if (a.steps.step.empty() && b.steps.step.empty() && checkpoints.steps.empty())
+    throw DataError(
+        concat(arguments.first, " and ", arguments.second, " have recorded no step, and have no checkpoints of one step: nothing to compare"));
   const report::Comparison result = report::compare(a, b, std::move(checkpoints));
   if (arguments.json)
     std::cout << report::comparison_json(result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
