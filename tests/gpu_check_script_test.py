@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Runs scripts/gpu-check.sh with a fake nvidia-smi and fake programs: what is left after a kill or a signal, which parts are skipped, the exit code."""
+"""Runs scripts/gpu-check.sh with a fake nvidia-smi and fake programs: what is left after a kill or a signal, which parts are skipped, the exit code.
+  gpu_check_script_test.py [--all]    without --all one test of each kind"""
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -335,5 +337,8 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(code, 64, err)
 
 
+ONE_OF_EACH_KIND = ("all_parts_pass", "a_crashed_case_fails_without_the_others", "a_kill_leaves_the_results_and_the_report_so_far", "different_losses_fail",
+                    "continue_repeats_no_finished_part", "without_a_gpu_nothing_is_written", "a_dry_run_walks_all_parts_and_runs_nothing", "usage")
+
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(defaultTest=None if "--all" in sys.argv else [f"GpuCheck.test_{name}" for name in ONE_OF_EACH_KIND], argv=sys.argv[:1])

@@ -249,7 +249,7 @@ TEST_CASE("inspect: SIGQUIT to the launcher writes all stacks, prints where each
   LiveJob job(directory, "run", kEndless + layout(2, 1, 2, 1));
   REQUIRE(job.wait_for_step(3));
   job.signal(SIGQUIT);
-  REQUIRE(job.wait_for_error("4 ranks, 4 alive\n", 20) >= 0);
+  REQUIRE(job.wait_for_error("4 ranks, 4 alive\n", 60) >= 0);
   const size_t step = job.last_step();
   CHECK(job.wait_for_step(step + 5));
   const std::string err = job.err();

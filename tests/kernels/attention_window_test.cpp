@@ -116,22 +116,29 @@ TEST_CASE("attention window: gradients") {
   }
 }
 
+static void check(const AttentionShape& shape) {
+  CAPTURE(shape.sequence, shape.head_size, shape.window);
+  check_on_each_gpu(forward(shape), shape.head_size);
+  check_on_each_gpu(following(backward(shape), forward(shape)), shape.head_size);
+}
+
 // Tiles have 16, 32, 64 and 128 tokens. The sequences are longer than a window plus two tiles, so that some tiles are completely outside the band.
 TEST_CASE("attention window: engines agree") {
-  const auto check = [](const AttentionShape& shape) {
-    CAPTURE(shape.sequence, shape.head_size, shape.window);
-    check_on_each_gpu(forward(shape), shape.head_size);
-    check_on_each_gpu(following(backward(shape), forward(shape)), shape.head_size);
-  };
-  for (const int64_t window : {1, 2, 7, 63, 64, 65, 149, 150, 155}) check({1, 150, 2, 1, 32, window});
-  for (const int64_t window : {1, 15, 17, 31, 33, 64}) check({1, 97, 2, 2, 5, window});
-  for (const int64_t window : {31, 33, 64, 127, 129}) check({1, 200, 1, 1, 64, window});
+  for (const int64_t window : {1, 64, 65, 149}) check({1, 150, 2, 1, 32, window});
+  for (const int64_t window : {17, 31}) check({1, 97, 2, 2, 5, window});
+  for (const int64_t window : {33, 127}) check({1, 200, 1, 1, 64, window});
   check({2, 130, 3, 1, 96, 40});
   check({1, 161, 2, 1, 128, 64});
+  check({1, 40, 1, 1, 160, 9});
+}
+
+TEST_CASE("attention window: engines agree at every window around the edges of tiles", "[slow]") {
+  for (const int64_t window : {2, 7, 63, 150, 155}) check({1, 150, 2, 1, 32, window});
+  for (const int64_t window : {1, 15, 33, 64}) check({1, 97, 2, 2, 5, window});
+  for (const int64_t window : {31, 64, 129}) check({1, 200, 1, 1, 64, window});
   check({1, 300, 1, 1, 32, 3});
   check({1, 280, 1, 1, 64, 100});
   check({1, 70, 4, 2, 40, 20});
-  check({1, 40, 1, 1, 160, 9});
 }
 
 TEST_CASE("attention window: a window not shorter than the sequence is bit-identical to none") {

@@ -22,7 +22,8 @@ constexpr Case kManyRows = {301, 200};  // large enough for several threads
 constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},  {2, 1000},
                             {2, 1023}, {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {1, 16392}};
 constexpr Case kWideRows = {9, 12296};
-constexpr Case kTall[] = {{1031, 1}, {9001, 3}, {2500, 264}};  // sums over rows: many slices, and slices of more rows than are in flight
+// Sums over rows: many slices, and slices of more rows than are in flight.
+constexpr Case kTall[] = {{1031, 1}, {9001, 3}}, kTallAndWide = {2500, 264};
 constexpr double kEpsilon = 1e-5;
 
 // Statistics over at most 257 fp32 terms. Layer normalisation of a single column divides rounding errors by sqrt(epsilon), so the tolerance is not
@@ -237,7 +238,8 @@ TEST_CASE("normalisations: engines agree at every width") {
   }
 }
 
-TEST_CASE("normalisations: engines agree on several wide rows", "[slow]") {
+TEST_CASE("normalisations: engines agree on several wide rows, and a fused backward on many", "[slow]") {
+  check_backwards(kTallAndWide);
   check_rows(kWideRows);
   check_sums_over_rows(kWideRows);
   check_fused(kWideRows);
@@ -246,6 +248,7 @@ TEST_CASE("normalisations: engines agree on several wide rows", "[slow]") {
 
 TEST_CASE("normalisations: sums over many rows") {
   for (const Case& c : kTall) check_sums_over_rows(c);
+  check_sums_over_rows(kTallAndWide);
 }
 
 TEST_CASE("normalisations: operands of different alignment") {

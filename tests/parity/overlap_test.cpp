@@ -239,11 +239,11 @@ TEST_CASE("overlap: a tensor-parallel sum runs behind the product of the weight 
     layout.sequence_parallel = sequence_parallel;
     const auto step = [&](bool overlap) {
       Config config = config_of(layout, 1, overlap);
-      config.model.hidden_size = 384;
-      config.model.head_size = 64;
-      config.model.ffn_size = 1536;
-      config.training.sequence_length = config.model.max_positions.emplace(384);
-      config.training.logits_chunk = 384;
+      config.model.hidden_size = 192;
+      config.model.head_size = 32;
+      config.model.ffn_size = 768;
+      config.training.sequence_length = config.model.max_positions.emplace(192);
+      config.training.logits_chunk = 192;
       return measure(config, {"tensor", kSum}, 0);
     };
     const Measured on = step(true), off = step(false);
