@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs scripts/gpu-check.sh with a fake nvidia-smi and fake programs: what is left after a kill or a signal, which parts are skipped, the exit code.
-  gpu_check_script_test.py [--all]    without --all one test of each kind"""
+  gpu_check_script_test.py [--all | GpuCheck.test_NAME...]    without arguments one test of each kind"""
 import json
 import os
 import pathlib
@@ -341,4 +341,6 @@ ONE_OF_EACH_KIND = ("all_parts_pass", "a_crashed_case_fails_without_the_others",
                     "continue_repeats_no_finished_part", "without_a_gpu_nothing_is_written", "a_dry_run_walks_all_parts_and_runs_nothing", "usage")
 
 if __name__ == "__main__":
-    unittest.main(defaultTest=None if "--all" in sys.argv else [f"GpuCheck.test_{name}" for name in ONE_OF_EACH_KIND], argv=sys.argv[:1])
+    everything = "--all" in sys.argv
+    unittest.main(defaultTest=None if everything else [f"GpuCheck.test_{name}" for name in ONE_OF_EACH_KIND],
+                  argv=[word for word in sys.argv if word != "--all"])

@@ -243,13 +243,13 @@ TEST_CASE("inspect: on a file system that cannot map files a run says so once, a
   CHECK(losses(directory / "two", 2).size() == 2);
 }
 
-TEST_CASE("inspect: SIGQUIT to the launcher writes all stacks, prints where each rank is, and the run continues") {
+TEST_CASE("inspect: SIGQUIT to the launcher writes all stacks, prints where each rank is, and the run continues", "[alone]") {
   TemporaryDirectory directory;
   prepare_run(directory);
   LiveJob job(directory, "run", kEndless + layout(2, 1, 2, 1));
   REQUIRE(job.wait_for_step(3));
   job.signal(SIGQUIT);
-  REQUIRE(job.wait_for_error("4 ranks, 4 alive\n", 60) >= 0);
+  REQUIRE(job.wait_for_error("4 ranks, 4 alive\n", 20) >= 0);
   const size_t step = job.last_step();
   CHECK(job.wait_for_step(step + 5));
   const std::string err = job.err();
