@@ -34,7 +34,7 @@ class Work {
   ~Work();
 
   bool pending() const { return operation_ != nullptr; }
-  const Operation* operation() const { return operation_.get(); }  ///< for the implementation that made it
+  Operation* operation() const { return operation_.get(); }  ///< for the implementation that made it
   /// True if wait() would not wait for another rank. Progresses the operation and never blocks; an error is left to wait().
   bool ready() { return operation_ == nullptr || operation_->ready(); }
   /// Afterwards, whatever `ctx` computes next may read the results and reuse the buffers.

@@ -127,6 +127,8 @@ class SealedOperation final : public Work::Operation {
   /// At the end, `from` is copied to `to`.
   void copy_when_done(const Tensor& from, const Tensor& to) { copies_.push_back({from, to}); }
   void launch(Work work) { work_ = std::move(work); }
+  /// What `inner` carries for this operation.
+  Work& carried() { return work_; }
 
   bool ready() override { return work_.ready(); }
   void wait(Context& ctx) override {
@@ -210,6 +212,16 @@ class SealedCommunicator final : public ForwardingCommunicator {
     Context& host = group_->keys->host();
     const std::vector<Tensor> nothing(static_cast<size_t>(size()), group_->keys->frame(0));
     exchange_parts(host, nothing, nothing).wait(host);
+  }
+
+  /// Only `inner` knows how to wait for what it carries without asking again and again.
+  void wait_any(std::span<Work* const> works) override {
+    std::vector<Work*> carried;
+    for (Work* const work : works) {
+      auto* const operation = dynamic_cast<SealedOperation*>(work->operation());
+      carried.push_back(operation != nullptr ? &operation->carried() : work);
+    }
+    inner().wait_any(carried);
   }
 
  protected:
