@@ -43,7 +43,7 @@ PYTHON
 
 # The newest release: that of CMakeLists.txt, and short enough to be read.
 release=$(sed -n 's/^project(trireme VERSION \([^ ]*\).*/\1/p' CMakeLists.txt)
-newest=$(awk '/^## /{n++} n==1' CHANGELOG.md)
+newest=$(awk '/^## /{inside = !/^## Unreleased/ && !n++} inside' CHANGELOG.md)
 [[ $newest == "## $release "* ]] || complain "CHANGELOG.md: its first release is not $release"
 [[ $(wc -l <<< "$newest") -le 40 ]] || complain "CHANGELOG.md: release $release has more than 40 lines"
 

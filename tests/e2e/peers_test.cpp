@@ -85,10 +85,11 @@ int64_t resumed_at(const fs::path& run) {
 TEST_CASE("peer copies: with the memory of two of eight ranks lost, a run continues bit for bit and reads no checkpoint") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kTrain + kShape;
+  const Arguments shape = kShape + sets({"model.ffn_size=5120"});  // each part has more than the MiB that is sent at a time
+  const Arguments command = kTrain + shape;
   must(directory, command + in("run") + with_copies(directory) + until(5));  // leaves a checkpoint of step 5
   CHECK(names_in(directory / "memory").empty());                             // an orderly end leaves no copies
-  LiveJob job(directory, "run", kShape + with_copies(directory));
+  LiveJob job(directory, "run", shape + with_copies(directory));
   kill_after_copies_of(job, 12);
   CHECK(checkpoint_names(directory / "run") == std::set<std::string>{"step-00000005"});
   lose_memory_of(directory, "run", 2);

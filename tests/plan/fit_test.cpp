@@ -81,6 +81,7 @@ TEST_CASE("fit: recovers a machine's figures from its timings") {
     INFO(residual.sample);
     CHECK(residual.model == near(residual.measured));
   }
+  CHECK(fitted.residuals.back().sample == "send of 1048576 bytes, 4 ranks");
 }
 
 TEST_CASE("fit: core_scaling is 0 if cores gain nothing, and 1 for a single core") {

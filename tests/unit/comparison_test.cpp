@@ -391,6 +391,31 @@ TEST_CASE("compare: tensors that differ are in the order of the model, weights f
   CHECK(found == names);
 }
 
+TEST_CASE("compare: the row of an element counts from the first row of its tensor, also behind the 64 MiB that are read at a time") {
+  const Scratch scratch;
+  std::vector<uint8_t> elements(size_t{70'000} * 1024);
+  for (const char* name : {"a", "b"}) {
+    if (name[0] == 'b') elements[size_t{69'999} * 1024 + 3] = 7;
+    const fs::path run = scratch / name;
+    fs::create_directories(run);
+    CheckpointDescription about;
+    about.step = 7;
+    about.model = {{"architecture", "llama"}};
+    about.layout = {{"tensor", 1}};
+    Checkpointer checkpointer({run / "checkpoints", "s1", 0, 1, 3, false, std::chrono::seconds(20)});
+    checkpointer.save(
+        about, std::vector<StateTensor>{{"weight/embedding.weight", DType::kU8, {70'000, 1024}, 2, {{0, 0}, {70'000, 1024}}, elements.data()}});
+    const auto report = checkpointer.finish();
+    REQUIRE(report.has_value());
+    REQUIRE(report->error.value_or("") == "");
+  }
+  const CheckpointComparison found = compare_checkpoints({scratch / "a", scratch / "b"});
+  REQUIRE(found.tensors.size() == 1);
+  REQUIRE(found.tensors[0].elements);
+  CHECK(found.tensors[0].elements->first == std::array<int64_t, 2>{69'999, 3});
+  CHECK(found.tensors[0].elements->elements == 1);
+}
+
 TEST_CASE("compare: the first tensor, element and number of bits of checkpoints that differ, and which file does not match its manifest") {
   const Scratch scratch;
   scratch.write("a/x", "");

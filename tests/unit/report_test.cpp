@@ -565,6 +565,13 @@ TEST_CASE("report: values that differ from the defaults are marked, also where t
   CHECK(rows.back().key == "future.key");
   const std::string page = page_of({a, b});
   CHECK_THAT(page, Catch::Matchers::Contains("What differs in the configuration"));
+  // auto is worked out for each run: 8 of 8 heads are the default of the second one.
+  const RunRecord wide =
+      read_run(write_run(scratch, "wide", "", replaced(replaced(kRunYaml, "kv_heads: 4", "kv_heads: 8"), "  heads: 4", "  heads: 8")));
+  const RunRecord* const narrow_and_wide[] = {&a, &wide};
+  const ConfigRow kv_heads = row(config_rows(narrow_and_wide), "model.kv_heads");
+  CHECK(kv_heads.values == std::vector<std::string>{"4", "8"});
+  CHECK(kv_heads.differs == std::vector<bool>{false, false});
 }
 
 TEST_CASE("report: CSV has every step with its exact figures, and names that cannot become formulas") {

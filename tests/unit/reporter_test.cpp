@@ -60,7 +60,7 @@ struct Written {
 
 /// The output of a Reporter of `steps` steps after `body`. `terminal`: treat standard output as a terminal.
 template <class Body>
-Written written(bool terminal, int64_t steps, Body&& body) {
+Written written(bool terminal, int64_t steps, Body&& body, const RunHistory& history = {}) {
   const Scratch scratch;
   Config config;
   config.run.name = "pinned";
@@ -80,7 +80,7 @@ Written written(bool terminal, int64_t steps, Body&& body) {
     const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
     Reporter reporter;
     reporter.message("has no effect before open()");
-    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, {}, steps,
+    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, history, steps,
                   terminal ? TerminalWidth([] { return size_t{200}; }) : TerminalWidth());
     body(reporter, scratch / "metrics.jsonl");
   }
@@ -198,6 +198,14 @@ TEST_CASE("reporter: padding is in no rate and no number of tokens", "[metrics]"
   CHECK_THAT(text.metrics, Catch::Matchers::Contains(R"("tokens":96,"step_seconds":0.5,"tokens_per_second":192.0,"model_tflops":0.000143917056,)"));
   CHECK_THAT(text.metrics, Catch::Matchers::Contains(R"("tokens":160,"step_seconds":0.5,"tokens_per_second":128.0,"model_tflops":9.5944704e-05,)"));
   CHECK_THAT(text.out, Catch::Matchers::Contains("  192 tokens/s"));
+}
+
+TEST_CASE("reporter: a resumed run counts on from the tokens that its history has, whatever the batches of then were", "[metrics]") {
+  RunHistory history;
+  history.step = 5;
+  history.tokens = 5 * 7;
+  const auto resumed = [](Reporter& reporter, const std::string&) { reporter.step(7, result_of(2, 1), 0.5, nlohmann::ordered_json::object(), 3); };
+  CHECK_THAT(written(false, 9, resumed, history).metrics, Catch::Matchers::Contains(R"("tokens":288,)"));  // 35 + 2 steps of 128 - 3
 }
 
 TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal", "[metrics]") {

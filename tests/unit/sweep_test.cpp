@@ -462,6 +462,12 @@ TEST_CASE("sweep: the plot of an axis is logarithmic where its values are, and t
   CHECK_THAT(page, Contains("gpt2</th><td>4</td>"));
   CHECK_THAT(page, Contains("version 1.0 &lt;b&gt;"));
   CHECK(sweep::losses_plot(results, records)->curves.size() == 8);
+  // Of gpt2, points 1, 3, 5 and 7, with 10, 12, 6 and 8: the mean is over those with a score.
+  standings[3] = {.state = sweep::PointState::kFailed};
+  std::vector<sweep::PointHistory> histories(runs.size());
+  histories[3].failure = sweep::Failure{65, "no data"};
+  const std::string failed = sweep::page_html(sweep::results_of(file, runs, standings, histories), records, "1.0");
+  CHECK_THAT(failed, Contains("<th scope=\"row\">gpt2</th><td>4</td><td>6</td><td>8</td>"));
 }
 
 TEST_CASE("sweep: the examples in configs/sweeps are read, with base configurations that exist") {

@@ -106,8 +106,6 @@ ordered_json scale_json(const ScaleResult& result) {
 }
 
 std::string scale_text(const ScaleResult& result) {
-  const char* const unit = result.gpu ? "GPU" : "core";
-  const int64_t units = result.gpu ? result.places : result.places * result.threads;
   std::string text =
       concat("strong scaling: the same step on more ranks of ", counted(result.threads, "thread"), "\n", table_text(result.strong, result.gpu),
              "\nweak scaling: the batch grows with the ranks\n", table_text(result.weak, result.gpu), "\n",
@@ -116,8 +114,8 @@ std::string scale_text(const ScaleResult& result) {
     return std::ranges::any_of(curve.points, [](const ScalePoint& point) { return point.shares_cores && point.left_out.empty(); });
   };
   if (shares(result.strong) || shares(result.weak))
-    text += concat("more than ", counted(result.places, "rank"), " share the ", counted(units, unit),
-                   " of this machine: their times say nothing about a machine with more, and no fit uses them\n");
+    text += concat("more than ", counted(result.places, "rank"), " have to share ", result.gpu ? "GPUs" : "cores",
+                   " here: their times say nothing about a larger machine, and no fit uses them\n");
   if (result.foreign_share > kBusyMachine)
     text +=
         concat("warning: other processes used ", percent_text(result.foreign_share), " of the cores: these are not the figures of an idle machine\n");

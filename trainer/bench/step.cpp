@@ -21,6 +21,7 @@
 #include "trainer/loop/product_tuning.h"
 #include "trainer/loop/resident.h"
 #include "trainer/model/flops.h"
+#include "trainer/plan/text.h"
 
 namespace trireme::bench {
 namespace {
@@ -202,12 +203,13 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
 
 std::string step_text(const ordered_json& result) {
   const auto number = [&](const char* section, const char* key) { return result[section][key].get<double>(); };
-  std::string text = trireme::concat(
-      "\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ", result["tokens_per_step"],
-      " tokens per step\nstep    ", number("step_seconds", "median"), " s (", number("step_seconds", "low"), " to ", number("step_seconds", "high"),
-      ", 10th to 90th percentile of ", counted(result["steps"].get<int64_t>(), "step"), ")\ntokens  ", number("tokens_per_second", "median"),
-      " per second\nmodel   ", result["model_tflops"].get<double>(), " TFLOP/s, ", 100 * result["share_of_gemm_ceiling"].get<double>(), " % of the ",
-      result["gemm_ceiling_tflops"].get<double>(), " TFLOP/s that its matrix products reach alone");
+  std::string text =
+      trireme::concat("\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ", result["tokens_per_step"],
+                      " tokens per step\nstep    ", number("step_seconds", "median"), " s (", number("step_seconds", "low"), " to ",
+                      number("step_seconds", "high"), ", 10th to 90th percentile of ", counted(result["steps"].get<int64_t>(), "step"), ")\ntokens  ",
+                      number_text(number("tokens_per_second", "median")), " per second\nmodel   ", result["model_tflops"].get<double>(), " TFLOP/s, ",
+                      100 * result["share_of_gemm_ceiling"].get<double>(), " % of the ", result["gemm_ceiling_tflops"].get<double>(),
+                      " TFLOP/s that its matrix products reach alone");
   if (!result["mfu"].is_null()) text += concat(", ", 100 * result["mfu"].get<double>(), " % of the hardware's peak");
   text += "\n";
   if (const ordered_json& plain = result["plain_products"]; !plain.is_null() && !plain["shapes"].empty())

@@ -11,6 +11,7 @@
 #include "trainer/files/table.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
+#include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
@@ -207,7 +208,7 @@ std::vector<Residual> operation_residuals(const MachineSamples& samples, const C
 
 void add_link_residuals(const MachineSamples& samples, const ClusterConfig& cluster, std::vector<Residual>& all) {
   for (const LinkSample& s : samples.links)
-    all.push_back({concat(name_of(s.operation), " of ", s.bytes, " bytes, ", s.ranks, " ranks"), s.seconds, model_seconds(s, cluster)});
+    all.push_back({concat(name_of(s.operation), " of ", number_text(s.bytes), " bytes, ", s.ranks, " ranks"), s.seconds, model_seconds(s, cluster)});
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ bool allows(const ClusterConfig& cluster, const Config& config) {
 std::optional<ClusterConfig> larger_device(const Config& config, const ClusterConfig& cluster) {
   std::optional<ClusterConfig> found;
   for (const std::string& type : device_types()) {
-    if (type == "cpu") continue;
+    if (type == "cpu" || type == cluster.device.type) continue;  // its memory may have been set to less than the type has
     ClusterConfig with = cluster;
     with.device = DeviceConfig{};
     with.device.type = type;

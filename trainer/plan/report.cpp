@@ -174,10 +174,11 @@ std::string asynchronous_text(const RankedLayout& plan) {
 std::string local_text(const RankedLayout& plan) {
   const LocalConfig& local = plan.config.training.local;
   if (!local.steps) return "";
+  const std::string islands = concat("training.local: ", counted(plan.config.parallel.islands, "island"), "; ");
   const double bytes = outer_bytes(plan.forecast);
-  return concat("training.local: a rank sends up to ", binary_bytes_text(bytes), " in the ", counted(local.fragments, "outer step"),
-                " of each round of ", counted(*local.steps, "step"), ", ", binary_bytes_text(bytes / static_cast<double>(*local.steps)),
-                " per step\n");
+  if (bytes == 0) return islands + "the bytes of their outer steps are not counted, as memory is by formula\n";
+  return concat(islands, "a rank sends up to ", binary_bytes_text(bytes), " in the ", counted(local.fragments, "outer step"), " of each round of ",
+                counted(*local.steps, "step"), ", ", binary_bytes_text(bytes / static_cast<double>(*local.steps)), " per step\n");
 }
 
 std::string time_text(const Forecast& f) {
@@ -294,7 +295,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)},
                        {"warnings", warnings_of(plan, cluster)}};
   if (const LocalConfig& local = plan.config.training.local; local.steps)
-    json["local"] = {{"steps", *local.steps},
+    json["local"] = {{"islands", plan.config.parallel.islands},
+                     {"steps", *local.steps},
                      {"fragments", local.fragments},
                      {"outer_bytes", outer_bytes(f)},
                      {"bytes_per_step", outer_bytes(f) / static_cast<double>(*local.steps)}};
