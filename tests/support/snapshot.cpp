@@ -1,10 +1,12 @@
 #include "tests/support/snapshot.h"
 
+#include <CLI/CLI.hpp>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <sstream>
 #include <string_view>
@@ -65,6 +67,40 @@ void check_snapshot(const std::string& name, const std::string& text) {
     REQUIRE((more_now ? now : "(the end)") == (more_before ? before : "(the end)"));
   }
   CHECK(shown == wanted);
+}
+
+std::string lines_of(const nlohmann::ordered_json& json, size_t indent) {
+  constexpr size_t kWidth = 150;
+  const std::string whole = json.dump();
+  if (!json.is_structured() || json.empty() || indent + whole.size() <= kWidth) return whole;
+  const std::string margin(indent + 1, ' ');
+  std::string text(1, json.is_object() ? '{' : '[');
+  const char* separator = "\n";
+  for (const auto& [key, value] : json.items()) {
+    text += separator + margin + (json.is_object() ? nlohmann::ordered_json(key).dump() + ": " : "") + lines_of(value, indent + 1);
+    separator = ",\n";
+  }
+  return text + "\n" + std::string(indent, ' ') + (json.is_object() ? '}' : ']');
+}
+
+std::string printed(const Scratch& scratch, const std::function<void(CLI::App&, int&)>& add, const std::string& arguments) {
+  CLI::App app;
+  int exit_code = -1;
+  add(app, exit_code);
+  std::ostringstream out;
+  std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
+  try {
+    app.parse(arguments, false);
+  } catch (...) {
+    std::cout.rdbuf(before);
+    throw;
+  }
+  std::cout.rdbuf(before);
+  CHECK(exit_code == 0);
+  std::string text = out.str();
+  const std::string path = scratch / "";
+  for (size_t at; (at = text.find(path)) != text.npos;) text.erase(at, path.size());
+  return text;
 }
 
 }  // namespace trireme::test

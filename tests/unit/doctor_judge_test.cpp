@@ -100,6 +100,23 @@ TEST_CASE("doctor: required encryption is good between CPU ranks of several host
   }
 }
 
+TEST_CASE("doctor: required encryption is judged by the device that run.device auto becomes") {
+  JobFacts job = job_on(2);
+  job.needs->encrypted = true;
+  for (RankFacts& rank : job.ranks) rank.devices.gpus = {{"NVIDIA H100", 80e9, 90, 13000, 13000}};
+  CHECK(line_of(job, "encryption").grade == Grade::kBad);
+  job.needs->ranks_per_gpu = 2;
+  CHECK(line_of(job, "encryption").grade == Grade::kGood);
+  job.needs->ranks_per_gpu = 1;
+  job.needs->may_use_gpu = false;
+  CHECK(line_of(job, "encryption").grade == Grade::kGood);
+  job.needs->may_use_gpu = true;
+  job.ranks[3].devices.nccl_missing = "libnccl.so.2 was not found";  // then all ranks communicate through host memory
+  CHECK(line_of(job, "encryption").grade == Grade::kGood);
+  job.ranks[3].devices = {.missing = "no driver"};
+  CHECK(line_of(job, "encryption").grade == Grade::kGood);
+}
+
 TEST_CASE("doctor: a line names the ranks and hosts that differ") {
   JobFacts job = job_on(3);
   job.ranks[3].mpi.library = "another";
@@ -140,6 +157,23 @@ TEST_CASE("doctor: measured figures of many hosts form one line with the worst o
   for (RankFacts& rank : job.ranks)
     if (rank.host == "b") rank.run.write_rate = 10e6;
   CHECK(lines_of(diagnose(job), "write_speed").size() == 2);
+}
+
+TEST_CASE("doctor: the worst host is named in text and JSON, also of some hosts, and none where all are equal") {
+  JobFacts job = job_on(4);
+  for (RankFacts& rank : job.ranks)
+    if (rank.host != "a") rank.run.write_rate = rank.host == "c" ? 20e6 : 30e6;
+  const auto hosts_named = [](const JobFacts& of) {
+    std::vector<std::string> names;
+    const nlohmann::ordered_json report = report_json(of, diagnose(of), 1);
+    for (const auto& finding : report["findings"])
+      if (finding["check"] == "write_speed") names.push_back(finding.value("worst_host", "no such key"));
+    return names;
+  };
+  CHECK(contains(report_text(job, diagnose(job)), "[ranks 2-7 on b, c, d; worst: c]"));
+  CHECK(hosts_named(job) == std::vector<std::string>{"", "c"});
+  CHECK_FALSE(contains(report_text(job_on(4), diagnose(job_on(4))), "worst"));
+  CHECK(hosts_named(job_on(4)) == std::vector<std::string>{""});
 }
 
 TEST_CASE("doctor: cores, quotas and instructions") {
@@ -200,6 +234,68 @@ TEST_CASE("doctor: memory of all ranks of a host against its own") {
     CHECK(line_of(unequal, "memory").grade == Grade::kGood);
     CHECK(contains(line_of(unequal, "memory").text, "; the ranks of a host need 51.22 GiB"));
   }
+}
+
+TEST_CASE("doctor: the host with the least memory is named where nothing is needed of it") {
+  for (const bool gpus : {false, true}) {
+    JobFacts job = job_on(3);
+    if (!gpus) job.needs.reset();
+    for (RankFacts& rank : job.ranks) {
+      rank.memory.needed = gpus ? 1e9 : kNone;
+      if (gpus) rank.devices.gpus = {{"NVIDIA H100", 80e9, 90, 13000, 13000}};
+    }
+    CHECK(line_of(job, "memory").worst_host.empty());
+    for (RankFacts& rank : job.ranks)
+      if (rank.host == "b") rank.memory = {.total = 32e9, .available = 31e9, .needed = rank.memory.needed};
+    CHECK(line_of(job, "memory").worst_host == "b");
+    CHECK(contains(line_of(job, "memory").text, "29.8 GiB"));
+  }
+  JobFacts needing = job_on(3);  // and where something is, the one with the least room beside it
+  for (RankFacts& rank : needing.ranks) rank.memory.available = rank.host == "c" ? 10e9 : 60e9;
+  CHECK(line_of(needing, "memory").worst_host == "c");
+}
+
+TEST_CASE("doctor: findings with remedies of their own keep them beside each other") {
+  JobFacts full = job_on(5);
+  const auto on = [](JobFacts& job, const std::string& host, const auto& change) {
+    for (RankFacts& rank : job.ranks)
+      if (rank.host == host) change(rank);
+  };
+  const auto holds = [](const std::vector<Finding>& lines, Grade grade, const std::vector<int>& ranks, const std::string& text,
+                        const std::string& remedy) {
+    return std::ranges::any_of(lines, [&](const Finding& line) {
+      return line.grade == grade && line.ranks == ranks && contains(line.text, text) && contains(line.remedy, remedy);
+    });
+  };
+  on(full, "a", [](RankFacts& rank) { rank.run.free = kNone; });
+  on(full, "b", [](RankFacts& rank) { rank.run.free = 0.5e9; });
+  on(full, "c", [](RankFacts& rank) { rank.run.files = 12; });
+  on(full, "d", [](RankFacts& rank) { rank.run.files = 7; });
+  on(full, "e", [](RankFacts& rank) { rank.run.files = 14, rank.run.free = 2e9; });
+  std::vector<Finding> lines = lines_of(diagnose(full), "space");
+  CHECK(lines.size() == 4);
+  CHECK(holds(lines, Grade::kGood, {0, 1}, "unknown", ""));
+  CHECK(holds(lines, Grade::kBad, {2, 3}, "not even one fits", "df -h"));
+  CHECK(holds(lines, Grade::kBad, {4, 5, 6, 7}, "7 more files can be created", "df -i"));
+  CHECK(holds(lines, Grade::kBad, {8, 9}, "they do not all fit; 14 more files", "df -h"));
+  CHECK(holds(lines, Grade::kBad, {8, 9}, "they do not all fit; 14 more files", "df -i"));
+  JobFacts busy = job_on(3);
+  on(busy, "b", [](RankFacts& rank) { rank.memory = {.total = 64e9, .available = 63e9, .needed = 30e9}; });
+  on(busy, "c", [](RankFacts& rank) { rank.memory = {.total = 64e9, .available = 1e9, .needed = 2e9}; });
+  lines = lines_of(diagnose(busy), "memory");
+  CHECK(lines.size() == 3);
+  CHECK(holds(lines, Grade::kWeak, {2, 3}, "page cache", "parallel.zero_stage"));
+  CHECK(holds(lines, Grade::kWeak, {4, 5}, "other processes", "top -o %MEM"));
+}
+
+TEST_CASE("doctor: counts are whole numbers, however large") {
+  JobFacts job = job_on(1);
+  for (RankFacts& rank : job.ranks) rank.limits.tasks = 4e6, rank.data.sequences = 1234567;
+  CHECK(line_of(job, "open_files").text == "at most 1048576 open files per process (ulimit -Hn)");
+  CHECK(line_of(job, "processes").text == "at most 4000000 processes and threads");
+  CHECK(contains(line_of(job, "data").text, "1234567 training sequences"));
+  job.ranks[1].data.identity = "18";
+  CHECK(contains(lines_of(diagnose(job), "data")[1].text, "1234567 sequences in "));
 }
 
 TEST_CASE("doctor: GPUs that are missing, too few, too old or too small") {
@@ -330,6 +426,27 @@ TEST_CASE("doctor: a run directory that is full, slow, private to a host or open
   CHECK(grade_after("permissions", [](JobFacts&, RankFacts& rank) { rank.run.own = false; }) == Grade::kWeak);
 }
 
+TEST_CASE("doctor: key files that the run opens, and those that it will refuse") {
+  JobFacts job = job_on(2);
+  CHECK(contains(line_of(job, "permissions").text, "the run reads no key file"));
+  for (RankFacts& rank : job.ranks) rank.keys = {{.key = "security.key_file"}, {.key = "security.privacy.key_file"}};
+  CHECK(line_of(job, "permissions").grade == Grade::kGood);
+  CHECK(contains(line_of(job, "permissions").text, "; no other user can read security.key_file, security.privacy.key_file"));
+  for (RankFacts& rank : job.ranks)
+    if (rank.host == "b") rank.keys[0].error = "security.key_file: /k has mode 0644", rank.run.mode = 0775;
+  const std::vector<Finding> lines = lines_of(diagnose(job), "permissions");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].grade == Grade::kBad);
+  CHECK(lines[1].ranks == std::vector<int>{2, 3});
+  CHECK(contains(lines[1].text,
+                 "its group can replace checkpoints; security.key_file: /k has mode 0644; no other user can read security.privacy.key_file"));
+  CHECK(contains(lines[1].remedy, "chmod go-w /runs/a; "));
+  CHECK(contains(lines[1].remedy, "chmod 600"));
+  job.needs.reset();  // nothing is known of keys without a configuration
+  for (RankFacts& rank : job.ranks) rank.keys.clear();
+  CHECK_FALSE(contains(lines_of(diagnose(job), "permissions")[0].text, "key"));
+}
+
 TEST_CASE("doctor: data that cannot be opened, or that differ between ranks") {
   CHECK(grade_after("data", [](JobFacts&, RankFacts& rank) { rank.data.error = "data/train: no such token directory"; }) == Grade::kBad);
   CHECK(grade_after("data", [](JobFacts& job, RankFacts&) { job.needs.reset(); }) == Grade::kGood);
@@ -407,6 +524,12 @@ TEST_CASE("doctor: links that are slow, much slower than others, or closed") {
   const Finding outlier = network({between, {0, 4, 60e-6, 1.1e9, false}, {2, 4, 50e-6, 0.3e9, false}});
   CHECK(outlier.grade == Grade::kWeak);
   CHECK(contains(outlier.text, "worst hosts b and c"));
+  const Finding both = network({{0, 1, 10e-3, 5e9, true}, {0, 2, 2e-3, 1.2e9, false}});
+  CHECK(contains(both.remedy, "fewer ranks than cores"));
+  CHECK(contains(both.remedy, "OMPI_MCA_btl=vader,tcp,self; between hosts: ethtool"));  // without tcp, hosts could not communicate
+  JobFacts alone = job_on(1);
+  alone.links = {{0, 1, 10e-3, 5e9, true}};
+  CHECK(contains(line_of(alone, "network").remedy, "OMPI_MCA_btl=vader,self"));
   JobFacts job = job_on(3);
   job.unreachable = {{0, 4}};
   CHECK(line_of(job, "network").grade == Grade::kBad);
@@ -433,10 +556,29 @@ TEST_CASE("doctor: clocks beyond the error of their measurement") {
   CHECK(clocks(400, 0.1) == Grade::kBad);
 }
 
+TEST_CASE("doctor: the clock that may be farthest off is the one that is shown") {
+  JobFacts job = job_on(4);
+  const auto set = [&](const std::string& host, double ahead, double error) {
+    for (RankFacts& rank : job.ranks)
+      if (rank.host == host) rank.ahead = ahead, rank.ahead_error = error;
+  };
+  set("b", 2e-3, 1e-3);
+  set("c", 0, 0.5);  // hardly known
+  set("d", -0.1, 0.2);
+  Finding line = line_of(job, "clocks");
+  CHECK(line.text == "within 500 ms of rank 0's");
+  CHECK(line.worst_host == "c");
+  set("d", -0.4, 0.2);
+  line = line_of(job, "clocks");
+  CHECK(line.text == "within 600 ms of rank 0's");
+  CHECK(line.worst_host == "d");
+}
+
 TEST_CASE("doctor: facts survive the way to rank 0") {
   RankFacts facts = healthy(3, "b");
   facts.devices.gpus = {{"NVIDIA H100", 80e9, 90, 13000, 12080}};
   facts.run.stalled = true;
+  facts.keys = {{"security.key_file", "too short"}};
   const nlohmann::json sent = facts;
   CHECK(nlohmann::json(nlohmann::json::parse(sent.dump()).get<RankFacts>()) == sent);
   CHECK(sent["cpu"]["isa"] == "avx512_bf16");

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "parallel/crypto/sodium.h"
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
 #include "tests/support/thread_ranks.h"
@@ -80,6 +81,34 @@ TEST_CASE("doctor: a directory is probed at its nearest existing parent, and not
   CHECK_FALSE(has_mark(files / "", mark));
   remove_mark(files / "runs", mark);
   CHECK_FALSE(has_mark(files / "runs", mark));
+}
+
+TEST_CASE("doctor: the key files that a run opens are opened as the run does") {
+  const test::Scratch files;
+  const std::string shared = files.write("shared.key", "q8Zr2kVf0xT6mYw1LcJd9sHb4nGe7uAp3iRo5tXz\n");
+  Config config;
+  SecurityConfig& security = config.security;
+  security.key_file = security.privacy.key_file = shared;
+  security.audit.signing_key_file = security.federation.identity_key_file = files / "none.key";
+  CHECK(probe_keys(config, 0).empty());  // named, but the run does not open them
+  security.encryption = Encryption::kRequired;
+  security.privacy.clip = 1;
+  std::filesystem::permissions(shared, std::filesystem::perms{0600});
+  std::vector<KeyFileFacts> keys = probe_keys(config, 0);
+  REQUIRE(keys.size() == 2);
+  CHECK(keys[0].key == "security.key_file");
+  CHECK(keys[1].key == "security.privacy.key_file");
+  for (const KeyFileFacts& key : keys) CHECK(key.error.empty() == crypto::has_sodium());
+  std::filesystem::permissions(shared, std::filesystem::perms{0640});
+  security.audit.enabled = true;
+  security.federation.members = 2;
+  CHECK(probe_keys(config, 1).size() == 3);  // rank 0 signs
+  keys = probe_keys(config, 0);
+  REQUIRE(keys.size() == 4);
+  for (const KeyFileFacts& key : keys) CHECK(key.error.starts_with(key.key));
+  if (!crypto::has_sodium()) return;
+  CHECK(keys[0].error.find("has mode 0640, so others may read") != std::string::npos);
+  CHECK(keys[3].error.find("none.key does not exist") != std::string::npos);
 }
 
 TEST_CASE("doctor: work that does not return in time is left behind") {

@@ -243,7 +243,7 @@ RunRecord eventful_run(const Scratch& scratch) {
   return record;
 }
 
-/// A short run. `rate`: of its first and last loss.
+/// Eight steps, of which the fifth has no loss, and two evaluations.
 RunRecord short_run(const Scratch& scratch, const std::string& name, const std::string& yaml) {
   RunWriter run(scratch, name);
   run.event("start", 0, 100, {{"steps", 8}, {"parameters", 765}});

@@ -13,7 +13,7 @@
 namespace trireme::doctor {
 namespace {
 
-constexpr double kDiskSeconds = 4, kDataSeconds = 3, kReachSeconds = 1.5, kLinkSeconds = 3;
+constexpr double kDiskSeconds = 4, kDataSeconds = 3, kKeySeconds = 1, kReachSeconds = 1.5, kLinkSeconds = 3;
 
 std::string directory_of(const Subject& subject) { return subject.config ? subject.config->run.directory : subject.run_directory; }
 
@@ -41,6 +41,8 @@ RankFacts examine_host(const Subject& subject, int rank) {
   const Config config = *subject.config;
   const std::optional<DataFacts> data = within(kDataSeconds, [config] { return probe_data(config); });
   facts.data = data.value_or(DataFacts{.error = concat("the data sets could not be opened within ", kDataSeconds, " s")});
+  const std::optional<std::vector<KeyFileFacts>> keys = within(kKeySeconds, [config, rank] { return probe_keys(config, rank); });
+  facts.keys = keys.value_or(std::vector{KeyFileFacts{.error = concat("the key files could not be opened within ", kKeySeconds, " s")}});
   if (rank >= mesh_shape(config.parallel).world()) return facts;
   try {
     facts.memory.needed = forecast_bytes(config, rank);

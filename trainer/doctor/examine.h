@@ -21,7 +21,7 @@ struct Subject {
 
 /// Facts that decide whether ranks can be started on this host: a third of a second.
 RankFacts examine_start(const Subject& subject, int rank);
-/// The same with directories, data and memory forecast: a few seconds.
+/// The same with directories, data, key files and memory forecast: a few seconds.
 RankFacts examine_host(const Subject& subject, int rank);
 
 /// Runs all probes on all ranks. The result is complete on rank 0; the other ranks' lacks the other ranks. `stage`: called before each part that waits

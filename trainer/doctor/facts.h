@@ -81,6 +81,12 @@ struct DataFacts {
   double sequences = 0;       ///< of the training data
 };
 
+/// A key file that a run opens on this rank.
+struct KeyFileFacts {
+  std::string key = {};    ///< of the configuration: security.key_file
+  std::string error = {};  ///< why a run refuses it
+};
+
 struct LimitFacts {
   double open_files = kNone;           ///< hard limit
   double locked = kNone;               ///< bytes of locked memory
@@ -98,6 +104,7 @@ struct RankFacts {
   MpiFacts mpi;
   DirectoryFacts run;
   DataFacts data;
+  std::vector<KeyFileFacts> keys = {};
   LimitFacts limits;
   double ahead = 0, ahead_error = 0;  ///< seconds that this host's clock is ahead of rank 0's, and the error of that
 };
@@ -148,8 +155,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MpiFacts, library, mpirun, missing, starter, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DirectoryFacts, path, probed, kind, network, error, same_as_rank_0, mode, own, free, files, write_rate,
                                    sync_seconds, stalled)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataFacts, error, identity, bytes, sequences)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KeyFileFacts, key, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LimitFacts, open_files, locked, tasks, shared, shared_free)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, local_rank, local_size, host, cpu, memory, devices, mpi, run, data, limits, ahead, ahead_error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, local_rank, local_size, host, cpu, memory, devices, mpi, run, data, keys, limits, ahead,
+                                   ahead_error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Link, from, to, latency, bandwidth, one_host)
 
 }  // namespace trireme::doctor

@@ -14,14 +14,14 @@ struct Finding {
   std::string text = {};    ///< the facts
   std::string remedy = {};  ///< a command or a key that helps; empty if good
   /// Findings of the same grade and group form one line, which shows the text of the one with the highest severity. Set it for measured figures, which
-  /// differ a little on every host. Empty: findings with equal text and remedy form one line.
+  /// differ a little on every host; another kind of text or remedy needs another group. Empty: findings with equal text and remedy form one line.
   std::string group = {};
   double severity = 0;
 
   // Set by diagnose():
   std::string check = {};
   std::vector<int> ranks = {};  ///< ranks that it holds for, ascending
-  std::string worst_host = {};  ///< host of the rank whose text is shown
+  std::string worst_host = {};  ///< host of the rank whose text is shown; empty if all are of the same severity
   bool operator==(const Finding&) const = default;
 };
 

@@ -34,22 +34,30 @@ constexpr std::array<Check, 22> kChecks{{
     {"encryption", Check::Of::kJob, judge_encryption},
 }};
 
+/// Findings that say the same.
+struct Line {
+  Finding worst;
+  double mildest = 0;  ///< severity of the mildest one
+};
+
 /// Adds a finding to the line that says the same, or as a line of its own.
-void merge(std::vector<Finding>& lines, Finding finding, const std::string& host) {
-  const auto same = std::ranges::find_if(lines, [&](const Finding& line) {
-    if (line.grade != finding.grade || line.group != finding.group) return false;
-    return !line.group.empty() || (line.text == finding.text && line.remedy == finding.remedy);
+void merge(std::vector<Line>& lines, Finding finding, const std::string& host) {
+  const auto same = std::ranges::find_if(lines, [&](const Line& line) {
+    const Finding& worst = line.worst;
+    if (worst.grade != finding.grade || worst.group != finding.group) return false;
+    return !worst.group.empty() || (worst.text == finding.text && worst.remedy == finding.remedy);
   });
   finding.worst_host = host;
   if (same == lines.end()) {
-    lines.push_back(std::move(finding));
+    lines.push_back({finding, finding.severity});
     return;
   }
-  std::vector<int> ranks = same->ranks;
+  same->mildest = std::min(same->mildest, finding.severity);
+  std::vector<int> ranks = same->worst.ranks;
   ranks.insert(ranks.end(), finding.ranks.begin(), finding.ranks.end());
-  if (finding.severity > same->severity) *same = std::move(finding);
+  if (finding.severity > same->worst.severity) same->worst = std::move(finding);
   std::ranges::sort(ranks);
-  same->ranks = std::move(ranks);
+  same->worst.ranks = std::move(ranks);
 }
 
 std::vector<int> ranks_on(const JobFacts& job, const std::string& host) {
@@ -78,7 +86,7 @@ std::vector<Finding> diagnose(const JobFacts& job) {
   TRIREME_CHECK(!job.ranks.empty(), "a diagnosis needs the facts of a rank");
   std::vector<Finding> all;
   for (const Check& check : kChecks) {
-    std::vector<Finding> lines;
+    std::vector<Line> lines;
     std::set<std::string> hosts;
     for (const RankFacts& rank : job.ranks) {
       const bool first_of_host = hosts.insert(rank.host).second;
@@ -90,7 +98,10 @@ std::vector<Finding> diagnose(const JobFacts& job) {
                                                      : std::vector<int>{rank.rank};
       merge(lines, std::move(finding), rank.host);
     }
-    all.insert(all.end(), std::make_move_iterator(lines.begin()), std::make_move_iterator(lines.end()));
+    for (Line& line : lines) {
+      if (line.mildest == line.worst.severity) line.worst.worst_host.clear();
+      all.push_back(std::move(line.worst));
+    }
   }
   return all;
 }
@@ -105,6 +116,12 @@ int hosts_of(const JobFacts& job) {
   std::set<std::string> hosts;
   for (const RankFacts& rank : job.ranks) hosts.insert(rank.host);
   return static_cast<int>(hosts.size());
+}
+
+bool on_gpus(const JobFacts& job) {
+  if (job.needs && !job.needs->may_use_gpu) return false;
+  if (job.needs && job.needs->gpu) return true;
+  return std::ranges::all_of(job.ranks, [](const RankFacts& rank) { return !rank.devices.gpus.empty(); });
 }
 
 }  // namespace trireme::doctor

@@ -24,6 +24,8 @@ Grade worst_of(const std::vector<Finding>& findings);
 
 /// The number of hosts.
 int hosts_of(const JobFacts& job);
+/// True if the ranks compute on GPUs.
+bool on_gpus(const JobFacts& job);
 // The judgements, by source file.
 // judge_host.cpp
 Finding judge_cores(const JobFacts& job, const RankFacts& rank);

@@ -22,13 +22,6 @@ double cores_of_host(const JobFacts& job, const RankFacts& rank) {
   return rank.cpu.quota == kNone ? count : std::min(count, rank.cpu.quota);
 }
 
-/// True if the ranks compute on GPUs.
-bool on_gpus(const JobFacts& job) {
-  if (job.needs && !job.needs->may_use_gpu) return false;
-  if (job.needs && job.needs->gpu) return true;
-  return std::ranges::all_of(job.ranks, [](const RankFacts& rank) { return !rank.devices.gpus.empty(); });
-}
-
 std::string version_of(int cuda) { return concat(cuda / 1000, ".", cuda % 1000 / 10); }
 
 std::string gpus_text(const DeviceFacts& devices) {
@@ -93,7 +86,9 @@ Finding judge_load(const JobFacts&, const RankFacts& rank) {
 
 Finding judge_memory(const JobFacts& job, const RankFacts& rank) {
   const MemoryFacts& memory = rank.memory;
-  Finding finding{.text = concat(binary_bytes_text(memory.total), ", ", binary_bytes_text(memory.available), " available"), .group = "memory"};
+  Finding finding{.text = concat(binary_bytes_text(memory.total), ", ", binary_bytes_text(memory.available), " available"),
+                  .group = "memory",
+                  .severity = -memory.available};
   double needed = 0, present = 0;
   bool known = !on_gpus(job);
   for (const RankFacts& other : job.ranks) {
@@ -104,7 +99,8 @@ Finding judge_memory(const JobFacts& job, const RankFacts& rank) {
   }
   needed *= rank.local_size / present;  // before the ranks are started, rank 0 stands for all
   if (!known) return finding;
-  finding.severity = needed / memory.total;
+  finding.group = "needed memory";
+  finding.severity = needed / (needed > memory.total ? memory.total : memory.available);
   finding.text += concat("; the ranks of a host need ", binary_bytes_text(needed));
   const std::string remedy = "a higher parallel.zero_stage, training.recompute: full, or more hosts; trireme plan CONFIG --cluster cpu --search";
   if (needed > memory.total) {
@@ -112,10 +108,12 @@ Finding judge_memory(const JobFacts& job, const RankFacts& rank) {
     finding.remedy = remedy;
   } else if (needed > memory.available) {
     finding.grade = Grade::kWeak;
+    finding.group = "memory of others";
     finding.text += ", and other processes hold the rest";
     finding.remedy = "stop the processes with the most memory (top -o %MEM)";
   } else if (needed > 0.9 * memory.total) {
     finding.grade = Grade::kWeak;
+    finding.group = "page cache";
     finding.text += ", which leaves no room for the page cache";
     finding.remedy = remedy;
   }

@@ -111,10 +111,11 @@ Finding judge_network(const JobFacts& job, const RankFacts&) {
     if (!useless && !outlier && latency <= slow && bandwidth >= thin) continue;
     grade = std::max(grade, useless ? Grade::kBad : Grade::kWeak);
     text += concat(", worst ", pair_text(job, worst), " with ", time_text(worst.latency), ", ", binary_bytes_text(worst.bandwidth), "/s");
-    remedy = one_host
-                 ? "fewer ranks than cores, or export OMPI_MCA_btl=vader,self"
-                 : "ethtool INTERFACE shows the link's speed; export OMPI_MCA_btl_tcp_if_include=INTERFACE chooses a faster one; keep tensor ranks "
-                   "on one host and put parallel.pipeline between hosts";
+    if (!remedy.empty()) remedy += "; between hosts: ";
+    remedy += one_host
+                  ? concat("fewer ranks than cores, or export OMPI_MCA_btl=vader,", hosts_of(job) > 1 ? "tcp," : "", "self")
+                  : "ethtool INTERFACE shows the link's speed; export OMPI_MCA_btl_tcp_if_include=INTERFACE chooses a faster one; keep tensor ranks "
+                    "on one host and put parallel.pipeline between hosts";
   }
   if (static_cast<int64_t>(job.links.size()) < job.pairs) text += concat("; ", job.links.size(), " of ", job.pairs, " pairs");
   return {.grade = grade, .text = text, .remedy = remedy};
@@ -122,14 +123,11 @@ Finding judge_network(const JobFacts& job, const RankFacts&) {
 
 Finding judge_clocks(const JobFacts& job, const RankFacts& rank) {
   constexpr double kSkewed = 1, kWrong = 300;  // seconds; from five minutes on, file servers and Kerberos refuse a host
-  const double ahead = std::max(0.0, std::abs(rank.ahead) - rank.ahead_error);
   if (hosts_of(job) == 1) return {.text = "one host"};
-  Finding finding{.text = concat("within ", time_text(std::max(std::abs(rank.ahead), rank.ahead_error)), " of rank 0's"),
-                  .group = "clocks",
-                  .severity = std::abs(rank.ahead)};
-  if (ahead <= kSkewed) return finding;
-  finding.grade = ahead > kWrong ? Grade::kBad : Grade::kWeak;
-  finding.text = concat(time_text(std::abs(rank.ahead)), rank.ahead > 0 ? " ahead of" : " behind", " rank 0's: times in logs do not compare");
+  const double measured = std::abs(rank.ahead), least = measured - rank.ahead_error, most = measured + rank.ahead_error;
+  if (least <= kSkewed) return {.text = concat("within ", time_text(most), " of rank 0's"), .group = "clocks", .severity = most};
+  Finding finding{.grade = least > kWrong ? Grade::kBad : Grade::kWeak, .group = "clocks", .severity = measured};
+  finding.text = concat(time_text(measured), rank.ahead > 0 ? " ahead of" : " behind", " rank 0's: times in logs do not compare");
   finding.remedy = "timedatectl set-ntp true, or chronyc makestep";
   return finding;
 }
@@ -157,7 +155,9 @@ Finding judge_slurm(const JobFacts& job, const RankFacts& rank) {
 Finding judge_encryption(const JobFacts& job, const RankFacts&) {
   if (job.needs && job.needs->encrypted) {
     if (hosts_of(job) == 1) return {.text = "security.encryption is required; all ranks are on one host, so no message leaves it"};
-    if (job.needs->gpu && job.needs->ranks_per_gpu == 1)
+    // Without NCCL on every rank, and with several ranks on a GPU, messages of GPUs go through host memory, where they are encrypted.
+    const bool nccl = std::ranges::all_of(job.ranks, [](const RankFacts& rank) { return rank.devices.nccl_missing.empty(); });
+    if (on_gpus(job) && job.needs->ranks_per_gpu == 1 && nccl)
       return {.grade = Grade::kBad,
               .text = "security.encryption is required, and GPUs of several hosts communicate through NCCL, which encrypts nothing",
               .remedy = "set run.device: cpu or run.ranks_per_gpu from 2, or encrypt the network (wg-quick up) and set security.encryption: none"};

@@ -1,5 +1,6 @@
 // Limits of processes, and of /dev/shm.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/core/counted.h"
 #include "trainer/doctor/judge.h"
@@ -11,7 +12,7 @@ namespace trireme::doctor {
 Finding judge_open_files(const JobFacts&, const RankFacts& rank) {
   const double limit = rank.limits.open_files;
   if (limit == kNone) return {.text = "no limit"};
-  Finding finding{.text = concat("at most ", limit, " per process (ulimit -Hn)")};
+  Finding finding{.text = concat("at most ", counted(std::llround(limit), "open file"), " per process (ulimit -Hn)")};
   const auto needed = static_cast<double>(files_of_launch(rank.local_size));
   constexpr double kRoomy = 1024;  // data sets of many files, and checkpoints of many ranks that are read at once
   if (limit >= std::max(needed, kRoomy)) return finding;
@@ -38,7 +39,7 @@ Finding judge_locked_memory(const JobFacts& job, const RankFacts& rank) {
 Finding judge_processes(const JobFacts&, const RankFacts& rank) {
   const double limit = rank.limits.tasks;
   if (limit == kNone) return {.text = "no limit"};
-  Finding finding{.text = concat("at most ", limit, " processes and threads")};
+  Finding finding{.text = concat("at most ", counted(std::llround(limit), "process or thread", "processes and threads"))};
   // A rank has its own threads and those of MPI, the monitor and the writer of checkpoints; mpirun has some too.
   constexpr int kOfRank = 12, kOfLauncher = 16;
   const int needed = rank.local_size * (rank.cpu.threads + kOfRank) + kOfLauncher;

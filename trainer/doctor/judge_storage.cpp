@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/core/counted.h"
+#include "kernels/core/joined.h"
 #include "trainer/data/dataset.h"
 #include "trainer/doctor/judge.h"
 #include "trainer/files/table.h"
@@ -15,6 +16,37 @@ constexpr unsigned kGroupWrites = 0020, kOthersWrite = 0002, kOthersRead = 0004,
 
 /// "runs/a", or with the directory that was looked at in its place.
 std::string place_of(const DirectoryFacts& run) { return run.path == run.probed ? run.path : concat(run.path, " (", run.probed, ")"); }
+
+/// Adds to the space of a disk that it has room for `files` more files only.
+void add_few_files(double files, Finding& finding) {
+  if (finding.grade == Grade::kGood) {
+    finding.group = "files";
+    finding.severity = -files;
+  } else {
+    finding.group = "space and files";
+    finding.remedy += "; ";
+  }
+  finding.grade = std::max(finding.grade, files < 16 ? Grade::kBad : Grade::kWeak);
+  finding.text += concat("; ", counted(std::llround(files), "more file"), " can be created");
+  finding.remedy += "remove files there (df -i), or run.directory: DIR on another disk";
+}
+
+/// Adds what a run says of the key files that it opens.
+void add_keys(const std::vector<KeyFileFacts>& keys, Finding& finding) {
+  if (keys.empty()) finding.text += "; the run reads no key file";
+  std::vector<std::string> own;
+  bool refused = false;
+  for (const KeyFileFacts& key : keys) {
+    if (key.error.empty()) own.push_back(key.key);
+    if (!key.error.empty()) finding.text += concat("; ", key.error);
+    refused = refused || !key.error.empty();
+  }
+  if (!own.empty()) finding.text += concat("; no other user can read ", joined(own));
+  if (!refused) return;
+  finding.grade = Grade::kBad;
+  if (!finding.remedy.empty()) finding.remedy += "; ";
+  finding.remedy += "do what the message says; a key file belongs to the user of the run and has mode 0600 (chown, chmod 600 FILE)";
+}
 
 }  // namespace
 
@@ -68,7 +100,7 @@ Finding judge_space(const JobFacts& job, const RankFacts& rank) {
   const DirectoryFacts& run = rank.run;
   constexpr double kSome = 1 << 30, kFewFiles = 1000;
   Finding finding{.text = concat(binary_bytes_text(run.free), " free"), .group = "space", .severity = -run.free};
-  if (run.free == kNone) finding.text = "unknown";
+  if (run.free == kNone) finding = {.text = "unknown", .group = "unknown"};
   const double one = job.needs ? job.needs->checkpoint : 0, all = job.needs ? job.needs->storage : 0;
   if (all > 0) {
     const auto count = std::llround(std::ceil(all / one));
@@ -81,13 +113,9 @@ Finding judge_space(const JobFacts& job, const RankFacts& rank) {
   } else if (run.free != kNone && run.free < std::max(all, job.needs ? 0 : kSome)) {
     finding.grade = Grade::kWeak;
     finding.text += job.needs ? ": they do not all fit" : ": little for checkpoints";
-  } else if (run.files != kNone && run.files < kFewFiles) {
-    finding.grade = run.files < 16 ? Grade::kBad : Grade::kWeak;
-    finding.text += concat("; ", run.files, " more files can be created");
-    finding.remedy = "remove files there (df -i), or run.directory: DIR on another disk";
-    return finding;
   }
   if (finding.grade != Grade::kGood) finding.remedy = "free space there (df -h), checkpoint.keep: 1, or run.directory: DIR on another disk";
+  if (run.files != kNone && run.files < kFewFiles) add_few_files(run.files, finding);
   return finding;
 }
 
@@ -96,14 +124,15 @@ Finding judge_data(const JobFacts& job, const RankFacts& rank) {
   const DataFacts& data = rank.data;
   if (!data.error.empty())
     return {.grade = Grade::kBad, .text = data.error, .remedy = "trireme data build --output DIR FILE..., or data.train: [DIR] where the data are"};
+  const auto sequences = std::llround(data.sequences);
   if (!same_data(data.identity, job.ranks.front().data.identity))
     return {.grade = Grade::kBad,
-            .text = concat(data.sequences, " sequences in ", binary_bytes_text(data.bytes), ": other data than those of rank 0"),
+            .text = concat(counted(sequences, "sequence"), " in ", binary_bytes_text(data.bytes), ": other data than those of rank 0"),
             .remedy = "data.train: [DIR] on a file system that all hosts share, or the same copy on every host"};
-  return {.text = concat(data.sequences, " training sequences; ", binary_bytes_text(data.bytes), " of data can be opened")};
+  return {.text = concat(counted(sequences, "training sequence"), "; ", binary_bytes_text(data.bytes), " of data can be opened")};
 }
 
-Finding judge_permissions(const JobFacts&, const RankFacts& rank) {
+Finding judge_permissions(const JobFacts& job, const RankFacts& rank) {
   const DirectoryFacts& run = rank.run;
   const auto mode = static_cast<unsigned>(run.mode);
   Finding finding{.text = concat(run.probed, " has mode ", print("%04o", static_cast<unsigned>(run.mode & 07777)))};
@@ -119,7 +148,7 @@ Finding judge_permissions(const JobFacts&, const RankFacts& rank) {
   } else if ((mode & kOthersRead) != 0) {
     finding.text += concat("; others can read it (chmod 700 ", run.probed, " keeps it private)");
   }
-  finding.text += "; no key files are configured";
+  if (job.needs) add_keys(rank.keys, finding);
   return finding;
 }
 

@@ -18,6 +18,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/writable_file.h"
+#include "parallel/crypto/key_file.h"
 #include "trainer/bench/measure.h"
 #include "trainer/doctor/bounded.h"
 #include "trainer/files/descriptor.h"
@@ -191,6 +192,27 @@ DataFacts probe_data(const Config& config) {
     facts.error = printable(error);
   }
   return facts;
+}
+
+std::vector<KeyFileFacts> probe_keys(const Config& config, int rank) {
+  const SecurityConfig& security = config.security;
+  std::vector<KeyFileFacts> keys;
+  const auto look = [&](bool used, const std::string& key, const std::optional<std::string>& path, const auto& read) {
+    if (!used || !path) return;
+    KeyFileFacts facts{.key = key};
+    try {
+      crypto::require_sodium(key);
+      read(*path, key);
+    } catch (const std::exception& error) {
+      facts.error = printable(error);
+    }
+    keys.push_back(facts);
+  };
+  look(is_encrypted(security), "security.key_file", security.key_file, crypto::read_shared_key);
+  look(is_private(security), "security.privacy.key_file", security.privacy.key_file, crypto::read_shared_key);
+  look(is_federated(security), "security.federation.identity_key_file", security.federation.identity_key_file, crypto::read_signing_key);
+  look(security.audit.enabled && rank == 0, "security.audit.signing_key_file", security.audit.signing_key_file, crypto::read_signing_key);
+  return keys;
 }
 
 }  // namespace trireme::doctor

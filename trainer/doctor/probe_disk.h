@@ -1,5 +1,5 @@
 #pragma once
-// Probes of the directories and data of a run.
+// Probes of the directories, data and key files of a run.
 #include <string>
 #include <vector>
 
@@ -19,5 +19,8 @@ void remove_mark(const std::string& directory, const std::string& mark);
 
 /// The data sets of a resolved configuration, opened as a run opens them. Never throws.
 DataFacts probe_data(const Config& config);
+
+/// The key files that a run with a resolved configuration opens on rank `rank`, opened as the run does: one that others may read is refused. Never throws.
+std::vector<KeyFileFacts> probe_keys(const Config& config, int rank);
 
 }  // namespace trireme::doctor

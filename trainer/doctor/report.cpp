@@ -16,15 +16,16 @@ std::vector<std::string> hosts_of_ranks(const JobFacts& job, const std::vector<i
   return hosts;
 }
 
-/// Where a finding holds; empty: on all ranks.
+/// Where a finding holds, unless on all ranks, and the worst host.
 std::string where(const JobFacts& job, const Finding& finding) {
   constexpr size_t kNamed = 4;
   const std::vector<std::string> hosts = hosts_of_ranks(job, finding.ranks);
-  if (finding.ranks.size() == job.ranks.size()) return !finding.group.empty() && hosts.size() > 1 ? " [worst: " + finding.worst_host + "]" : "";
+  const std::string worst = finding.worst_host.empty() ? "" : "worst: " + finding.worst_host;
+  if (finding.ranks.size() == job.ranks.size()) return worst.empty() ? "" : concat(" [", worst, "]");
   std::string names;
   for (size_t i = 0; i < std::min(hosts.size(), kNamed); ++i) names += (names.empty() ? "" : ", ") + hosts[i];
   if (hosts.size() > kNamed) names += concat(" and ", hosts.size() - kNamed, " more");
-  return concat(" [", finding.ranks.size() == 1 ? "rank " : "ranks ", ranges_of(finding.ranks), " on ", names, "]");
+  return concat(" [", finding.ranks.size() == 1 ? "rank " : "ranks ", ranges_of(finding.ranks), " on ", names, worst.empty() ? "" : "; ", worst, "]");
 }
 
 }  // namespace
@@ -65,7 +66,8 @@ nlohmann::ordered_json report_json(const JobFacts& job, const std::vector<Findin
                                 {"text", finding.text},
                                 {"remedy", finding.remedy},
                                 {"ranks", finding.ranks},
-                                {"hosts", hosts_of_ranks(job, finding.ranks)}});
+                                {"hosts", hosts_of_ranks(job, finding.ranks)},
+                                {"worst_host", finding.worst_host}});
   json["links"] = nlohmann::json(job.links);
   json["unreachable"] = nlohmann::json(job.unreachable);
   json["facts"] = nlohmann::json(job.ranks);
