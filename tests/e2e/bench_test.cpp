@@ -118,6 +118,8 @@ TEST_CASE("bench step: consistent figures, on one rank and on several") {
     CHECK(result["mfu"].is_null());
     const double seconds = result["step_seconds"]["median"], rate = result["tokens_per_second"]["median"];
     CHECK(rate == Approx(128 / seconds));
+    CHECK(result["tokens_per_second"]["low"].get<double>() == Approx(128 / result["step_seconds"]["high"].get<double>()));
+    CHECK(result["tokens_per_second"]["high"].get<double>() == Approx(128 / result["step_seconds"]["low"].get<double>()));
     CHECK(result["step_seconds"]["low"] <= seconds);
     CHECK(result["step_seconds"]["high"] >= seconds);
     CHECK(result["step_seconds"]["mean"].get<double>() == Approx(seconds));  // mean of two steps

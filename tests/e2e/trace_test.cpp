@@ -1,5 +1,7 @@
 // `train --trace-steps`: where the time of selected steps is spent, on every rank.
+#include <algorithm>
 #include <csignal>
+#include <limits>
 
 #include "kernels/core/check.h"
 #include "tests/e2e/harness.h"
@@ -70,6 +72,16 @@ TEST_CASE("trace: selected steps of all ranks, bit-identical to an untraced run,
     CHECK(file.busy.at({rank, "operations"}) > 0);
     CHECK(file.busy.at({rank, "operations"}) < file.busy.at({rank, "compute"}));
   }
+  double second_ends = 0, third_begins = std::numeric_limits<double>::infinity();  // of rank 0: the steps follow each other
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || event["pid"] != 0) continue;
+    const double begin = event["ts"];
+    if (event["args"]["step"] == "step 2") second_ends = std::max(second_ends, begin + event["dur"].get<double>());
+    if (event["args"]["step"] == "step 3") third_begins = std::min(third_begins, begin);
+  }
+  CHECK(second_ends > 0);
+  CHECK(second_ends <= third_begins);
   // Two steps, two pipelines; the micro-batches are the configuration's 8 sequences over 2 data ranks and the micro-batch size.
   const TraceFile waiting = read_trace(read_file(directory / "waiting/trace.json"));
   CHECK(waiting.problem == "");

@@ -196,8 +196,9 @@ class Rig {
   RankWindow rank_window_;
 };
 
-void on_rigs(const ParityLayout& layout, const std::function<void(Rig&)>& body, uint64_t choices = 1) {
+void on_rigs(const ParityLayout& layout, const std::function<void(Rig&)>& body, uint64_t choices = 1, int64_t batch = 12) {
   Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp32");
+  config.training.global_batch_size = batch;
   config.observe.anomalies.window = 32;
   config.observe.anomalies.policy = AnomalyPolicy::kRerun;
   Chain data(choices);
@@ -572,6 +573,8 @@ TEST_CASE("anomalies: with rerun a passing fault leaves no trace: the run ends w
         CHECK(events[0]["step"] == kAt);
         CHECK(events[0]["verdict"] == "hardware");
         CHECK(events[0]["accepted"] == true);
+        if (std::string(what) == "spike")  // of what is without the loss scale
+          for (const json& norm : events[0]["rank_grad_norm"]) CHECK(norm.get<double>() <= 1.001 * events[0]["measured"]["grad_norm"].get<double>());
         CHECK(steps_of(config.run.directory) == steps_of(clean));
         CHECK(end_of(config.run.directory, kSteps) == end_of(clean, kSteps));
       }
@@ -582,6 +585,20 @@ TEST_CASE("anomalies: with rerun a passing fault leaves no trace: the run ends w
 TEST_CASE("anomalies: rerun tells a fault of one rank, which it names, from a bad sample, which it names too") {
   check_verdicts(tp2dp2(), 8);
   check_verdicts(pp2dp2z3(), 8);
+}
+
+TEST_CASE("anomalies: a bad sample is named behind the 32 whose losses are compared at a time, too") {
+  on_rigs(
+      dp4z3(),
+      [](Rig& rig) {
+        for (const int64_t place : {37, 39}) {  // alone in its group, and the second of two
+          const int64_t sample = rig.trainer().sample(rig.data(), rig.step(), place);
+          const std::optional<RerunVerdict> verdict = rig.take_with_spoiled(place);
+          TRIREME_CHECK(verdict, "not found; loss ", rig.loss());
+          TRIREME_CHECK(verdict->samples == std::vector<int64_t>{sample}, verdict->text, ", spoiled was ", sample);
+        }
+      },
+      2, 40);
 }
 
 TEST_CASE("anomalies: a rank whose execution differed once is named, although the repetitions agree on a bad sample") {

@@ -147,9 +147,11 @@ TEST_CASE("snapshot: plan of islands, of each asynchronous mode and of a federat
                                    "training: {steps: 400, sequence_length: 512, micro_batch_size: 2, global_batch_size: 48, precision: bf16, "
                                    "local: {steps: 25, fragments: 5}}\n");
   add("local", concat(scratch.write("local.yaml", local), " --cluster H100 --cluster-set devices_per_node=6 --cluster-set nodes=2"));
-  for (const char* mode : {"mode: parameter_server, apply_after: 2", "mode: elastic_averaging, every: 20, moving_rate: 0.2", "mode: hogwild"}) {
+  for (const char* mode : {"mode: parameter_server, apply_after: 2", "mode: parameter_server, apply_after: 1",
+                           "mode: elastic_averaging, every: 20, moving_rate: 0.2", "mode: hogwild"}) {
     const std::string asynchronous =
-        concat(kSmallModel, "parallel: {islands: 3, data: 1}\nrun: {device: cpu}\ntraining: {steps: 400, sequence_length: 512, micro_batch_size: 2, ",
+        concat(kSmallModel, std::string(mode).ends_with("apply_after: 1") ? "resilience: {backup_replicas: 2}\n" : "",
+               "parallel: {islands: 3, data: 1}\nrun: {device: cpu}\ntraining: {steps: 400, sequence_length: 512, micro_batch_size: 2, ",
                "global_batch_size: 48, precision: fp32, optimizer: {name: sgd}, asynchronous: {", mode, "}}\n");
     add(mode, concat(scratch.write("asynchronous.yaml", asynchronous), " --cluster ", cluster,
                      " --cluster-set nodes=1 --cluster-set devices_per_node=3 --cluster-set device.cores=9"));
@@ -211,7 +213,7 @@ TEST_CASE("snapshot: a search over numbers of nodes, as text and as JSON") {
   const Scratch scratch;
   const std::string arguments = scratch.write("run.yaml", kSearched) +
                                 " --cluster A100-40GB --cluster-set devices_per_node=2 --cluster-set device.price_per_hour=1.7 --cluster-set "
-                                "device.memory=5.0e9 --search --nodes auto";
+                                "device.memory=3.2e9 --search --nodes auto";
   check_snapshot("plan/nodes.txt", planned(scratch, arguments));
   const ordered_json json = ordered_json::parse(planned(scratch, arguments + " --json"));
   ordered_json some;

@@ -85,8 +85,9 @@ TEST_CASE("host pool: a host is excluded after its strikes, and a lost one until
   CHECK(names(pool.place(worlds)) == "6 a c");
   CHECK(pool.reasons_against(*pool.place(worlds)) == std::vector<std::string>{"b (2 failures)"});
   pool.set_reachable("c", false);
+  pool.strike({"b"});
   CHECK(names(pool.place(worlds)) == "2 a");
-  CHECK(pool.reasons_against(*pool.place(worlds)) == std::vector<std::string>{"b (2 failures)", "c (not reachable)"});
+  CHECK(pool.reasons_against(*pool.place(worlds)) == std::vector<std::string>{"b (3 failures)", "c (not reachable)"});
   pool.set_reachable("c", true);
   CHECK(names(pool.place(worlds)) == "6 a c");
 }

@@ -8,6 +8,7 @@
 
 using namespace trireme;
 using namespace trireme::test;
+using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 
 namespace {
@@ -112,6 +113,16 @@ TEST_CASE("resume: the length of training may change while the schedule is const
   now.training.steps.reset();
   now.training.epochs = 2;
   CHECK(mathematical_difference(saved, now) == "");
+}
+
+TEST_CASE("resume: the advice names every key that has changed") {
+  const Config saved;
+  Config now;
+  now.training.gradient_clip = 0.25;
+  now.training.global_batch_size = 2 * saved.training.global_batch_size;
+  const std::string advice = advice_to_change(saved, now, {}, false);
+  CHECK_THAT(advice, Contains("add --change ") && Contains("training.global_batch_size") && Contains("training.gradient_clip"));
+  CHECK_THAT(advice_to_change(saved, now, {"training.gradient_clip"}, false), !Contains("training.gradient_clip"));
 }
 
 TEST_CASE("resume: --change takes exactly the keys that would be refused, except those that can never change") {

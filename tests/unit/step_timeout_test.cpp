@@ -16,6 +16,8 @@ TEST_CASE("step timeout: the longest in the first steps, then five times the med
   CHECK(timeout.seconds() == 20);
   for (int64_t step = 5; step < 40; ++step) timeout.finish(step, 1);
   CHECK(timeout.seconds() == 10);
+  for (int64_t step = 40; step < 80; ++step) timeout.finish(step, 7);  // longer sequences: the newest steps count
+  CHECK(timeout.seconds() == 35);
 }
 
 TEST_CASE("step timeout: the longest until the step in which islands wait has finished, even if the step before finishes meanwhile") {

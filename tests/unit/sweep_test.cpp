@@ -424,13 +424,15 @@ TEST_CASE("sweep: the best point comes first, with halving among those that trai
   CHECK(order() == "0213");
   file.config.halving.first_steps = 10;
   CHECK(order() == "2103");
+  standings[2].score = sweep::Score{2, 30};  // the best of its evaluations, not the last
   const sweep::Results results = sweep::results_of(file, runs, standings, histories);
+  CHECK_THAT(sweep::best_yaml(results), Contains("# Point 2 of a sweep: ") && Contains(" 2 after step 30.\n"));
   CHECK(results.best()->run->point.index == 2);
   CHECK(results.failed() == 1);
   const std::string csv = sweep::results_csv(results);
   CHECK_THAT(csv,
              Contains("point,name,state,\"training.optimizer.learning_rate\",\"validation_loss\",objective_step,steps,seconds,starts,failure\n"));
-  CHECK_THAT(csv, Contains("2,\"p2\",done,3,2,40,0,0,0,\n"));
+  CHECK_THAT(csv, Contains("2,\"p2\",done,3,2,30,0,0,0,\n"));
   CHECK_THAT(csv, Contains("3,\"p3\",failed,4,,,0,0,0,\"x\ny, \"\"z\"\"\"\n"));
   const auto json = sweep::results_json(results);
   CHECK(json["best"] == 2);

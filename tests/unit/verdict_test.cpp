@@ -223,8 +223,10 @@ TEST_CASE("verdict: a silent rank is named after the limit, or its host if all r
   Job lost(true);
   pass_without(lost, {2, 3}, 0.2);
   lost.ranks[3].heard = lost.now;  // its last report came a moment after its neighbour's
+  lost.ranks[3].last.step = 11;
   pass_without(lost, {2, 3}, 9.85);
   CHECK(lost.text().find("host n2 (ranks 2, 3) has not responded for 10 s") == 0);
+  CHECK(lost.verdict()->step == 12);  // of the rank that was farthest
 }
 
 TEST_CASE("verdict: the hung rank is the one that does not wait") {

@@ -189,13 +189,14 @@ std::optional<int64_t> outlier(Trainer& trainer, PartOfBatch& batch, double z) {
       losses.push_back(all_reduce_scalar(trainer.mesh().world, loss, ReduceOp::kMax));
       if (losses.back() > losses[static_cast<size_t>(worst)]) worst = group;
     }
-    if (end - begin == groups) {
+    const int64_t first = start_of(worst), last = start_of(worst + 1);
+    if (last - first == 1) {  // others may be means of two samples, which differ less
       const double largest = losses[static_cast<size_t>(worst)];
       losses.erase(losses.begin() + worst);
       std::erase(losses, 0);
-      return !losses.empty() && largest > limit_of_losses(losses, z) ? std::optional(begin + worst) : std::nullopt;
+      return !losses.empty() && largest > limit_of_losses(losses, z) ? std::optional(first) : std::nullopt;
     }
-    std::tie(begin, end) = std::pair(start_of(worst), start_of(worst + 1));
+    std::tie(begin, end) = std::pair(first, last);
   }
 }
 
