@@ -1,18 +1,17 @@
 #include "tests/support/snapshot.h"
 
-#include <CLI/CLI.hpp>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <sstream>
 #include <string_view>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/command_output.h"
 
 namespace trireme::test {
 namespace {
@@ -84,20 +83,8 @@ std::string lines_of(const nlohmann::ordered_json& json, size_t indent) {
 }
 
 std::string printed(const Scratch& scratch, const std::function<void(CLI::App&, int&)>& add, const std::string& arguments) {
-  CLI::App app;
-  int exit_code = -1;
-  add(app, exit_code);
-  std::ostringstream out;
-  std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
-  try {
-    app.parse(arguments, false);
-  } catch (...) {
-    std::cout.rdbuf(before);
-    throw;
-  }
-  std::cout.rdbuf(before);
+  auto [exit_code, text] = command_output(add, arguments);
   CHECK(exit_code == 0);
-  std::string text = out.str();
   const std::string path = scratch / "";
   for (size_t at; (at = text.find(path)) != text.npos;) text.erase(at, path.size());
   return text;

@@ -75,6 +75,20 @@ Result result_of(const Comparison& all, const std::string& part) { return std::r
 
 void check_says(const std::string& text, const std::string& words) { CHECK_THAT(text, Catch::Matchers::Contains(words)); }
 
+/// Writes a checkpoint of step 7.
+void save(const fs::path& run, const std::vector<StateTensor>& tensors) {
+  fs::create_directories(run);
+  CheckpointDescription about;
+  about.step = 7;
+  about.model = {{"architecture", "llama"}};
+  about.layout = {{"tensor", 1}};
+  Checkpointer checkpointer({run / "checkpoints", "s1", 0, 1, 3, false, std::chrono::seconds(20)});
+  checkpointer.save(about, tensors);
+  const auto report = checkpointer.finish();
+  REQUIRE(report.has_value());
+  REQUIRE(report->error.value_or("") == "");
+}
+
 }  // namespace
 
 TEST_CASE("compare: restarts, times, hosts, names and directories do not count") {
@@ -372,19 +386,9 @@ TEST_CASE("compare: tensors that differ are in the order of the model, weights f
                                           "weight/blocks.99.norm.weight", "weight/blocks.100.norm.weight", "weight/final_norm.weight",
                                           "exp_avg/blocks.2.norm.weight"};
   for (const float value : {1.0F, 2.0F}) {
-    const fs::path run = scratch / (value == 1 ? "a" : "b");
     std::vector<StateTensor> tensors;
     for (const std::string& name : names) tensors.push_back({name, DType::kF32, {1, 1}, 1, {{0, 0}, {1, 1}}, &value});
-    fs::create_directories(run);
-    CheckpointDescription about;
-    about.step = 7;
-    about.model = {{"architecture", "llama"}};
-    about.layout = {{"tensor", 1}};
-    Checkpointer checkpointer({run / "checkpoints", "s1", 0, 1, 3, false, std::chrono::seconds(20)});
-    checkpointer.save(about, tensors);
-    const auto report = checkpointer.finish();
-    REQUIRE(report.has_value());
-    REQUIRE(report->error.value_or("") == "");
+    save(scratch / (value == 1 ? "a" : "b"), tensors);
   }
   std::vector<std::string> found;
   for (const TensorDifference& one : compare_checkpoints({scratch / "a", scratch / "b"}).tensors) found.push_back(one.tensor);
@@ -396,18 +400,7 @@ TEST_CASE("compare: the row of an element counts from the first row of its tenso
   std::vector<uint8_t> elements(size_t{70'000} * 1024);
   for (const char* name : {"a", "b"}) {
     if (name[0] == 'b') elements[size_t{69'999} * 1024 + 3] = 7;
-    const fs::path run = scratch / name;
-    fs::create_directories(run);
-    CheckpointDescription about;
-    about.step = 7;
-    about.model = {{"architecture", "llama"}};
-    about.layout = {{"tensor", 1}};
-    Checkpointer checkpointer({run / "checkpoints", "s1", 0, 1, 3, false, std::chrono::seconds(20)});
-    checkpointer.save(
-        about, std::vector<StateTensor>{{"weight/embedding.weight", DType::kU8, {70'000, 1024}, 2, {{0, 0}, {70'000, 1024}}, elements.data()}});
-    const auto report = checkpointer.finish();
-    REQUIRE(report.has_value());
-    REQUIRE(report->error.value_or("") == "");
+    save(scratch / name, {{"weight/embedding.weight", DType::kU8, {70'000, 1024}, 2, {{0, 0}, {70'000, 1024}}, elements.data()}});
   }
   const CheckpointComparison found = compare_checkpoints({scratch / "a", scratch / "b"});
   REQUIRE(found.tensors.size() == 1);

@@ -2,7 +2,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
-#include "tests/support/config_output.h"
+#include "tests/support/command_output.h"
 #include "tests/support/scratch.h"
 
 namespace trireme {

@@ -8,7 +8,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
-#include "tests/support/config_output.h"
+#include "tests/support/command_output.h"
 #include "tests/support/scratch.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
