@@ -8,29 +8,30 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-/// Kills the save of step 4 at call `call`: the older or the new checkpoint must be valid, and the resumed run must be undisturbed. `may_lack`: a save may
-/// have one call less. Of two ranks the first to come creates the directory, so their numbers of calls differ by one between saves.
-void check_crash(const Trials& trials, int rank, int call, bool may_lack = false) {
-  CAPTURE(rank, call, may_lack);
+/// Kills the save of step 4 at call `call`: the older or the new checkpoint must be valid, and the resumed run must be undisturbed. `may_have_one_less`:
+/// the save may have one call less than was counted. Of two ranks the first to come creates the directory, so their numbers of calls differ by one.
+void check_crash(const Trials& trials, int rank, int call, bool may_have_one_less = false) {
+  CAPTURE(rank, call, may_have_one_less);
   trials.copy();
   const Outcome killed = trials.disturbed({"RANK=" + std::to_string(rank), "KILL_AT=" + std::to_string(call)}, {"--max-steps", "4"});
   INFO(killed.err);
-  REQUIRE((killed.code != 0 || may_lack));
+  REQUIRE((killed.code != 0 || may_have_one_less));
   const int64_t step = trials.require_whole();
   CHECK((step == 2 || step == 4));
   must(trials.run("trial", {}));
   trials.require_as_undisturbed({"2", "4", "6"});
 }
 
-/// Fails call `call` of the save of step 4: training must continue, and the save of step 6 succeed. `may_lack`: as above; the
-/// call is then the first one of the save of step 6, which no other follows.
-void check_failure(const Trials& trials, int rank, int call, const std::string& error, bool may_lack = false) {
-  CAPTURE(rank, call, error, may_lack);
+/// Fails call `call` of the save of step 4: training must continue, and the save of step 6 succeed. `may_have_one_less`:
+/// as above; then the first call of the save of step 6 fails, after which there is no save.
+void check_failure(const Trials& trials, int rank, int call, const std::string& error, bool may_have_one_less = false) {
+  CAPTURE(rank, call, error, may_have_one_less);
   trials.copy();
   const Outcome outcome = trials.disturbed({"RANK=" + std::to_string(rank), "FAIL_AT=" + std::to_string(call), "ERRNO=" + error}, {});
   INFO(outcome.out << outcome.err);
-  if (may_lack && count(outcome.err, "step 6 was not saved") == 1) {
+  if (may_have_one_less && count(outcome.err, "step 6 was not saved") == 1) {
     CHECK(outcome.code == 74);
+    CHECK(count(outcome.err, "step 4 was not saved") == 0);
     CHECK(trials.require_whole() == 4);
     return;
   }
@@ -103,9 +104,9 @@ TEST_CASE("save: every call as a crash point and as a failure, of one rank and o
   const int calls = trials.calls_of_a_save(rank);
   WARN(calls << " calls of rank " << rank << " of " << ranks);
   for (int call = 1; call <= calls; ++call) {
-    const bool may_lack = ranks > 1 && call == calls;
-    check_crash(trials, rank, call, may_lack);
-    check_failure(trials, rank, call, call % 2 == 0 ? "ENOSPC" : "EIO", may_lack);
+    const bool may_have_one_less = ranks > 1 && call == calls;
+    check_crash(trials, rank, call, may_have_one_less);
+    check_failure(trials, rank, call, call % 2 == 0 ? "ENOSPC" : "EIO", may_have_one_less);
   }
   for (int call = 1; call <= calls; call += 7) check_failure_to_the_end(trials, rank, call, "ENOSPC");
 }

@@ -336,6 +336,19 @@ TEST_CASE("sealed: a rank with another key is named before anything is sent") {
       {"security.key_file", "rank 2 on host b", "do not have the same key"});
 }
 
+TEST_CASE("sealed: ranks that wait for each other in steps of a collective are found as those of the transport are") {
+  const auto waits_for_no_one = [](Communicator& world) {
+    Host host;
+    const Tensor buffer = host.empty(64);
+    std::memset(buffer.raw(), 1, 64);
+    if (world.rank() == 0)
+      world.all_reduce(host.ctx, buffer, ReduceOp::kMax).wait(host.ctx);
+    else
+      world.exchange(host.ctx, std::vector<PointToPoint>{{kRecv, buffer, 0, 3}}).wait(host.ctx);
+  };
+  check_throws<std::exception>([&] { run_ranks(2, waits_for_no_one, {.hosts = {0, 1}}); }, {"deadlock"});
+}
+
 TEST_CASE("sealed: sums of a group on several hosts that stepwise does not make are refused") {
   check_throws<InternalError>(
       [] {

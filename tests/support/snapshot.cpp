@@ -1,11 +1,11 @@
 #include "tests/support/snapshot.h"
 
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <sstream>
 #include <string_view>
 
@@ -16,32 +16,25 @@
 namespace trireme::test {
 namespace {
 
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
-
-/// `text` with every decimal fraction of more than six digits rounded to six.
-std::string rounded(std::string_view text) {
+/// `text` with every fraction of more than six significant digits rounded to six. Whole numbers stay as they are, also as 805120.0.
+std::string rounded(const std::string& text) {
+  static const std::regex number(R"((\d+)\.(\d+)(e[-+]\d+)?)");
+  constexpr size_t kDigits = 6;
   std::string result;
-  while (!text.empty()) {
-    size_t end = 0, digits = 0, point = 0;
-    for (; end < text.size() && (is_digit(text[end]) || (text[end] == '.' && point == 0 && end > 0)); ++end) is_digit(text[end]) ? ++digits : ++point;
-    if (end == 0) {
-      result += text.front();
-      text.remove_prefix(1);
-      continue;
-    }
-    if (end + 2 < text.size() && text[end] == 'e' && (is_digit(text[end + 1]) || is_digit(text[end + 2])))
-      for (end += 2; end < text.size() && is_digit(text[end]);) ++end;
-    const std::string number(text.substr(0, end));
-    if (point == 1 && digits > 6) {
-      char buffer[32];
-      std::snprintf(buffer, sizeof buffer, "%.6g", std::atof(number.c_str()));
-      result += buffer;
+  auto rest = text.begin();
+  for (std::sregex_iterator found(text.begin(), text.end(), number), end; found != end; ++found) {
+    const std::string whole = (*found)[1], fraction = (*found)[2];
+    result.append(rest, (*found)[0].first);
+    rest = (*found)[0].second;
+    if (whole.size() + fraction.size() <= kDigits || fraction.find_first_not_of('0') == fraction.npos) {
+      result += found->str();
     } else {
-      result += number;
+      char buffer[64];
+      std::snprintf(buffer, sizeof buffer, "%.6g", std::strtod(found->str().c_str(), nullptr));
+      result += buffer;
     }
-    text.remove_prefix(end);
   }
-  return result;
+  return result.append(rest, text.end());
 }
 
 }  // namespace

@@ -428,7 +428,7 @@ TEST_CASE("doctor: a run directory that is full, slow, private to a host or open
 
 TEST_CASE("doctor: key files that the run opens, and those that it will refuse") {
   JobFacts job = job_on(2);
-  CHECK(contains(line_of(job, "permissions").text, "the run reads no key file"));
+  CHECK(contains(line_of(job, "permissions").text, "no key file is read here"));
   for (RankFacts& rank : job.ranks) rank.keys = {{.key = "security.key_file"}, {.key = "security.privacy.key_file"}};
   CHECK(line_of(job, "permissions").grade == Grade::kGood);
   CHECK(contains(line_of(job, "permissions").text, "; no other user can read security.key_file, security.privacy.key_file"));

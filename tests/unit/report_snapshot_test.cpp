@@ -116,8 +116,8 @@ security:
 const ordered_json kEnvironment = ordered_json::parse(
     R"({"version":"0.2.0-abc","host":{"name":"node1","cpu":"a CPU","cores":8},"layout":{"tensor":2,"pipeline":3,"data":25},"gpu":null})");
 
-/// Four jobs of 150 ranks over 600 of 620 steps: one whose rank dies after step 210, one that hangs after 400 in another layout, one that Slurm requeues
-/// after a wait, and one by hand. Every fifth step is slow, two ranks are, three evaluations, saves, samples and more events than are listed.
+/// Four jobs of 150 ranks over 600 of 620 steps: one whose rank dies after step 210, one that hangs after 400, one that Slurm requeues after a wait, and one
+/// by hand. Every fifth step and two ranks are slow. There are three evaluations with samples, six saves, and more events than the page lists.
 RunRecord eventful_run(const Scratch& scratch) {
   RunWriter run(scratch, "eventful");
   double now = 0;

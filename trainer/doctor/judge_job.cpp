@@ -126,7 +126,8 @@ Finding judge_clocks(const JobFacts& job, const RankFacts& rank) {
   if (hosts_of(job) == 1) return {.text = "one host"};
   const double measured = std::abs(rank.ahead), least = measured - rank.ahead_error, most = measured + rank.ahead_error;
   if (least <= kSkewed) return {.text = concat("within ", time_text(most), " of rank 0's"), .group = "clocks", .severity = most};
-  Finding finding{.grade = least > kWrong ? Grade::kBad : Grade::kWeak, .group = "clocks", .severity = measured};
+  Finding finding{
+      .grade = least > kWrong ? Grade::kBad : Grade::kWeak, .group = rank.ahead > 0 ? "clocks ahead" : "clocks behind", .severity = measured};
   finding.text = concat(time_text(measured), rank.ahead > 0 ? " ahead of" : " behind", " rank 0's: times in logs do not compare");
   finding.remedy = "timedatectl set-ntp true, or chronyc makestep";
   return finding;
@@ -155,7 +156,7 @@ Finding judge_slurm(const JobFacts& job, const RankFacts& rank) {
 Finding judge_encryption(const JobFacts& job, const RankFacts&) {
   if (job.needs && job.needs->encrypted) {
     if (hosts_of(job) == 1) return {.text = "security.encryption is required; all ranks are on one host, so no message leaves it"};
-    // Without NCCL on every rank, and with several ranks on a GPU, messages of GPUs go through host memory, where they are encrypted.
+    // If any rank lacks NCCL, or several ranks share a GPU, messages of GPUs go through host memory, where they are encrypted.
     const bool nccl = std::ranges::all_of(job.ranks, [](const RankFacts& rank) { return rank.devices.nccl_missing.empty(); });
     if (on_gpus(job) && job.needs->ranks_per_gpu == 1 && nccl)
       return {.grade = Grade::kBad,

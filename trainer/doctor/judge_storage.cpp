@@ -19,21 +19,17 @@ std::string place_of(const DirectoryFacts& run) { return run.path == run.probed 
 
 /// Adds to the space of a disk that it has room for `files` more files only.
 void add_few_files(double files, Finding& finding) {
-  if (finding.grade == Grade::kGood) {
-    finding.group = "files";
-    finding.severity = -files;
-  } else {
-    finding.group = "space and files";
-    finding.remedy += "; ";
-  }
+  const bool is_full = finding.grade != Grade::kGood;
+  finding.group += " and files";
+  if (!is_full) finding.severity = -files;
   finding.grade = std::max(finding.grade, files < 16 ? Grade::kBad : Grade::kWeak);
   finding.text += concat("; ", counted(std::llround(files), "more file"), " can be created");
-  finding.remedy += "remove files there (df -i), or run.directory: DIR on another disk";
+  finding.remedy = is_full ? "remove files there (df -i); " + finding.remedy : "remove files there (df -i), or run.directory: DIR on another disk";
 }
 
 /// Adds what a run says of the key files that it opens.
 void add_keys(const std::vector<KeyFileFacts>& keys, Finding& finding) {
-  if (keys.empty()) finding.text += "; the run reads no key file";
+  if (keys.empty()) finding.text += "; no key file is read here";
   std::vector<std::string> own;
   bool refused = false;
   for (const KeyFileFacts& key : keys) {
@@ -45,7 +41,7 @@ void add_keys(const std::vector<KeyFileFacts>& keys, Finding& finding) {
   if (!refused) return;
   finding.grade = Grade::kBad;
   if (!finding.remedy.empty()) finding.remedy += "; ";
-  finding.remedy += "do what the message says; a key file belongs to the user of the run and has mode 0600 (chown, chmod 600 FILE)";
+  finding.remedy += "put the file there on every host that is named, owned by the user of the run, with mode 0600 (chown, chmod 600 FILE)";
 }
 
 }  // namespace
@@ -91,6 +87,7 @@ Finding judge_write_speed(const JobFacts& job, const RankFacts& rank) {
   if (save > 0) finding.text += concat("; a checkpoint of ", binary_bytes_text(job.needs->checkpoint), " takes ", time_text(save));
   if (run.write_rate >= kSlow && run.sync_seconds <= kSlowSync && save <= kLongSave) return finding;
   finding.grade = run.write_rate < kUseless || run.sync_seconds > kUselessSync ? Grade::kBad : Grade::kWeak;
+  finding.group = run.sync_seconds > kSlowSync ? "slow to sync" : run.write_rate < kSlow ? "slow" : "long save";
   finding.text += run.sync_seconds > kSlowSync ? ": the disk is slow to sync" : run.write_rate < kSlow ? ": the disk is slow" : "";
   finding.remedy = remedy;
   return finding;
@@ -109,9 +106,11 @@ Finding judge_space(const JobFacts& job, const RankFacts& rank) {
   }
   if (run.free != kNone && job.needs && run.free < one) {
     finding.grade = Grade::kBad;
+    finding.group = "too little space";
     finding.text += ": not even one fits";
   } else if (run.free != kNone && run.free < std::max(all, job.needs ? 0 : kSome)) {
     finding.grade = Grade::kWeak;
+    finding.group = "little space";
     finding.text += job.needs ? ": they do not all fit" : ": little for checkpoints";
   }
   if (finding.grade != Grade::kGood) finding.remedy = "free space there (df -h), checkpoint.keep: 1, or run.directory: DIR on another disk";

@@ -210,7 +210,7 @@ std::vector<KeyFileFacts> probe_keys(const Config& config, int rank) {
   };
   look(is_encrypted(security), "security.key_file", security.key_file, crypto::read_shared_key);
   look(is_private(security), "security.privacy.key_file", security.privacy.key_file, crypto::read_shared_key);
-  look(is_federated(security), "security.federation.identity_key_file", security.federation.identity_key_file, crypto::read_signing_key);
+  look(is_federated(security) && rank == 0, "security.federation.identity_key_file", security.federation.identity_key_file, crypto::read_signing_key);
   look(security.audit.enabled && rank == 0, "security.audit.signing_key_file", security.audit.signing_key_file, crypto::read_signing_key);
   return keys;
 }

@@ -131,6 +131,11 @@ std::string memory_text(const RankedLayout& plan) {
   return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
+/// False if memory, and with it what is sent beside the steps, was computed by formula.
+bool is_counted(const Forecast& f) {
+  return std::ranges::any_of(f.memory, [](const RankBytes& rank) { return rank.counted.has_value(); });
+}
+
 /// Bytes that a rank sends at most in the outer steps of a round of training.local; 0 without it, or if memory is computed by formula.
 double outer_bytes(const Forecast& f) {
   double most = 0;
@@ -176,7 +181,7 @@ std::string local_text(const RankedLayout& plan) {
   if (!local.steps) return "";
   const std::string islands = concat("training.local: ", counted(plan.config.parallel.islands, "island"), "; ");
   const double bytes = outer_bytes(plan.forecast);
-  if (bytes == 0) return islands + "the bytes of their outer steps are not counted, as memory is by formula\n";
+  if (!is_counted(plan.forecast)) return islands + "the bytes of the outer steps are unknown, because memory was computed by formula\n";
   return concat(islands, "a rank sends up to ", binary_bytes_text(bytes), " in the ", counted(local.fragments, "outer step"), " of each round of ",
                 counted(*local.steps, "step"), ", ", binary_bytes_text(bytes / static_cast<double>(*local.steps)), " per step\n");
 }
@@ -298,8 +303,8 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
     json["local"] = {{"islands", plan.config.parallel.islands},
                      {"steps", *local.steps},
                      {"fragments", local.fragments},
-                     {"outer_bytes", outer_bytes(f)},
-                     {"bytes_per_step", outer_bytes(f) / static_cast<double>(*local.steps)}};
+                     {"outer_bytes", is_counted(f) ? ordered_json(outer_bytes(f)) : ordered_json()},
+                     {"bytes_per_step", is_counted(f) ? ordered_json(outer_bytes(f) / static_cast<double>(*local.steps)) : ordered_json()}};
   const AsynchronousConfig& asynchronous = plan.config.training.asynchronous;
   if (averages_elastically(plan.config.training))
     json["asynchronous"] = {{"mode", asynchronous.mode.text()},
