@@ -1,5 +1,6 @@
 // What users are shown by `trireme bench`, from given figures: whole texts, JSON and drawings.
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>

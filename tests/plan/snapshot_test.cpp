@@ -146,7 +146,9 @@ TEST_CASE("snapshot: plan of islands, of each asynchronous mode and of a federat
                                    "parallel: {islands: 3, tensor: 2, data: 2, zero_stage: 2}\n"
                                    "training: {steps: 400, sequence_length: 512, micro_batch_size: 2, global_batch_size: 48, precision: bf16, "
                                    "local: {steps: 25, fragments: 5}}\n");
-  add("local", concat(scratch.write("local.yaml", local), " --cluster H100 --cluster-set devices_per_node=6 --cluster-set nodes=2"));
+  const std::string local_cluster = " --cluster H100 --cluster-set devices_per_node=6 --cluster-set nodes=2";
+  add("local", scratch.write("local.yaml", local) + local_cluster);
+  add("local, memory by formula", concat(scratch / "local.yaml", local_cluster, " --cluster-set software.stack=torchtitan"));
   for (const char* mode : {"mode: parameter_server, apply_after: 2", "mode: parameter_server, apply_after: 1",
                            "mode: elastic_averaging, every: 20, moving_rate: 0.2", "mode: hogwild"}) {
     const std::string asynchronous =

@@ -13,8 +13,9 @@ class App;
 
 namespace trireme::test {
 
-/// Checks that `text` is the content of tests/snapshots/`name`. Fractions of more than six significant digits are compared to six, because compilers differ in the
-/// last ones; whole numbers are compared to the last digit. After an intended change, TRIREME_SNAPSHOTS=write and the test write the file anew; read its diff as a user would read the text.
+/// Checks that `text` is the content of tests/snapshots/`name`. Fractions of more than six significant digits are compared to six, because compilers differ
+/// in the last ones; whole numbers are compared to the last digit. After an intended change, TRIREME_SNAPSHOTS=write and the test write the file anew; read
+/// its diff as a user would read the text.
 void check_snapshot(const std::string& name, const std::string& text);
 
 /// JSON in lines: what fits into one is not broken.

@@ -131,26 +131,19 @@ std::string memory_text(const RankedLayout& plan) {
   return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
-/// False if memory, and with it what is sent beside the steps, was computed by formula.
-bool is_counted(const Forecast& f) {
-  return std::ranges::any_of(f.memory, [](const RankBytes& rank) { return rank.counted.has_value(); });
-}
-
-/// Bytes that a rank sends at most in the outer steps of a round of training.local; 0 without it, or if memory is computed by formula.
-double outer_bytes(const Forecast& f) {
-  double most = 0;
+/// What a rank sends at most beside its steps; nullopt if memory, and with it this, was computed by formula.
+std::optional<double> most_of(const Forecast& f, double RankMemory::*bytes) {
+  std::optional<double> most;
   for (const RankBytes& rank : f.memory)
-    if (rank.counted) most = std::max(most, rank.counted->outer_bytes);
+    if (rank.counted) most = std::max(most.value_or(0), (*rank.counted).*bytes);
   return most;
 }
+
+/// In the outer steps of a round of training.local; 0 without it.
+std::optional<double> outer_bytes(const Forecast& f) { return most_of(f, &RankMemory::outer_bytes); }
 
 /// Bytes that a rank sends and receives at most for a gradient or an exchange of training.asynchronous; 0 without it, or if memory is computed by formula.
-double server_bytes(const Forecast& f) {
-  double most = 0;
-  for (const RankBytes& rank : f.memory)
-    if (rank.counted) most = std::max(most, rank.counted->server_bytes);
-  return most;
-}
+double server_bytes(const Forecast& f) { return most_of(f, &RankMemory::server_bytes).value_or(0); }
 
 /// Of the weights that the islands of hogwild share.
 double shared_bytes(const Config& config) {
@@ -180,10 +173,10 @@ std::string local_text(const RankedLayout& plan) {
   const LocalConfig& local = plan.config.training.local;
   if (!local.steps) return "";
   const std::string islands = concat("training.local: ", counted(plan.config.parallel.islands, "island"), "; ");
-  const double bytes = outer_bytes(plan.forecast);
-  if (!is_counted(plan.forecast)) return islands + "the bytes of the outer steps are unknown, because memory was computed by formula\n";
-  return concat(islands, "a rank sends up to ", binary_bytes_text(bytes), " in the ", counted(local.fragments, "outer step"), " of each round of ",
-                counted(*local.steps, "step"), ", ", binary_bytes_text(bytes / static_cast<double>(*local.steps)), " per step\n");
+  const std::optional<double> bytes = outer_bytes(plan.forecast);
+  if (!bytes) return islands + "the bytes of the outer steps are unknown, because memory was computed by formula\n";
+  return concat(islands, "a rank sends up to ", binary_bytes_text(*bytes), " in the ", counted(local.fragments, "outer step"), " of each round of ",
+                counted(*local.steps, "step"), ", ", binary_bytes_text(*bytes / static_cast<double>(*local.steps)), " per step\n");
 }
 
 std::string time_text(const Forecast& f) {
@@ -299,12 +292,14 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"memory_limit_bytes", std::llround(f.memory_limit)},
                        {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)},
                        {"warnings", warnings_of(plan, cluster)}};
-  if (const LocalConfig& local = plan.config.training.local; local.steps)
+  if (const LocalConfig& local = plan.config.training.local; local.steps) {
+    const std::optional<double> bytes = outer_bytes(f);
     json["local"] = {{"islands", plan.config.parallel.islands},
                      {"steps", *local.steps},
                      {"fragments", local.fragments},
-                     {"outer_bytes", is_counted(f) ? ordered_json(outer_bytes(f)) : ordered_json()},
-                     {"bytes_per_step", is_counted(f) ? ordered_json(outer_bytes(f) / static_cast<double>(*local.steps)) : ordered_json()}};
+                     {"outer_bytes", bytes ? ordered_json(*bytes) : ordered_json()},
+                     {"bytes_per_step", bytes ? ordered_json(*bytes / static_cast<double>(*local.steps)) : ordered_json()}};
+  }
   const AsynchronousConfig& asynchronous = plan.config.training.asynchronous;
   if (averages_elastically(plan.config.training))
     json["asynchronous"] = {{"mode", asynchronous.mode.text()},
