@@ -196,6 +196,23 @@ def write(record):
     PAGE.write_text(page(record))
 
 
+def read():
+    return json.loads(RESULTS.read_text())
+
+
+def forget(claim):
+    record = read()
+    record["claims"].pop(claim.id, None)
+    write(record)
+
+
+def keep(claim, result):
+    """Reads the file anew, as another claim may have been kept while this one ran."""
+    record = read()
+    record["claims"][claim.id] = result
+    write(record)
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in ("list", "release", "slow", "render", "check"):
@@ -207,7 +224,7 @@ def main(arguments):
         commit = "" if git(ROOT, "status", "--porcelain") else git(ROOT, "rev-parse", "--short=9", "HEAD")
         write({"release": {"version": version(), "commit": commit}, "claims": {}})
         return 0
-    record = json.loads(RESULTS.read_text())
+    record = read()
     if options.list:
         for claim in CLAIMS:
             print(f"{claim.id:19} {'slow' if claim.slow else '    '} {record['claims'].get(claim.id, {}).get('date', 'not run'):11} {claim.claim}")
@@ -221,12 +238,11 @@ def main(arguments):
         for claim in CLAIMS:
             if claim.slow != options.slow or (options.ids and not any(word in claim.id for word in options.ids)):
                 continue
-            record["claims"].pop(claim.id, None)
+            forget(claim)
             try:
-                record["claims"][claim.id] = run(claim, tree)
+                keep(claim, run(claim, tree))
             except Error as error:
                 failures.append(str(error))
-            write(record)
         if failures:
             raise Error("\n".join(failures))
     return 0

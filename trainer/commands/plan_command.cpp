@@ -226,6 +226,11 @@ std::string rebalance_text(const Config& config) {
                 microbatches_of(config), "; memory is that of a rank with ", most, "\n");
 }
 
+ordered_json rebalance_json(const Config& config) {
+  const auto [fewest, most] = split_limits(config);
+  return {{"fewest_micro_batches", fewest}, {"even_micro_batches", microbatches_of(config)}, {"most_micro_batches", most}};
+}
+
 void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
   ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
@@ -245,6 +250,7 @@ void print_json(const PlanArguments& arguments, const Place& place, const PlanRe
     if (answer.nodes) json["nodes"] = node_search_json(*answer.nodes);
   }
   if (answer.packed) json["packing"] = packing_json(*answer.packed);
+  if (answer.plan && answer.plan->config.resilience.rebalance != Rebalance::kNone) json["rebalance"] = rebalance_json(answer.plan->config);
   if (answer.reroute) json["reroute"] = reroute_cost_json(*answer.reroute);
   if (answer.peers) json["peer_copies"] = peer_cost_json(*answer.peers);
   if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);

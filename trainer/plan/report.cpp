@@ -131,6 +131,8 @@ std::string memory_text(const RankedLayout& plan) {
   return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
+constexpr const char* kUnknownBytes = " are unknown, because memory was computed by formula\n";
+
 /// What a rank sends at most beside its steps; nullopt if memory, and with it this, was computed by formula.
 std::optional<double> most_of(const Forecast& f, double RankMemory::*bytes) {
   std::optional<double> most;
@@ -142,8 +144,16 @@ std::optional<double> most_of(const Forecast& f, double RankMemory::*bytes) {
 /// In the outer steps of a round of training.local; 0 without it.
 std::optional<double> outer_bytes(const Forecast& f) { return most_of(f, &RankMemory::outer_bytes); }
 
-/// Bytes that a rank sends and receives at most for a gradient or an exchange of training.asynchronous; 0 without it, or if memory is computed by formula.
-double server_bytes(const Forecast& f) { return most_of(f, &RankMemory::server_bytes).value_or(0); }
+/// Sent and received for a gradient or an exchange of training.asynchronous; 0 without it.
+std::optional<double> server_bytes(const Forecast& f) { return most_of(f, &RankMemory::server_bytes); }
+
+std::string server_bytes_text(const Forecast& f, const char* unit) {
+  const std::optional<double> bytes = server_bytes(f);
+  return bytes ? concat("; a rank sends and receives up to ", binary_bytes_text(*bytes), " per ", unit, "\n")
+               : concat("; the bytes per ", unit, kUnknownBytes);
+}
+
+ordered_json json_of(const std::optional<double>& known) { return known ? ordered_json(*known) : ordered_json(); }
 
 /// Of the weights that the islands of hogwild share.
 double shared_bytes(const Config& config) {
@@ -161,12 +171,11 @@ std::string asynchronous_text(const RankedLayout& plan) {
                   " once, beside the memory above, and results are not repeatable\n");
   if (averages_elastically(config.training))
     return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that exchange weights with the centre every ",
-                  counted(asynchronous.every, "step"), " by moving rate ", *asynchronous.moving_rate, "; a rank sends and receives up to ",
-                  binary_bytes_text(server_bytes(plan.forecast)), " per exchange\n");
+                  counted(asynchronous.every, "step"), " by moving rate ", *asynchronous.moving_rate, server_bytes_text(plan.forecast, "exchange"));
   const bool leaves_out = config.resilience.backup_replicas > 0;
   return concat("training.asynchronous: ", counted(config.parallel.islands, "island"), " that send gradients alone, and ",
                 counted(gradients, "gradient"), " in a step", leaves_out ? ", the first by the newest weights" : "",
-                "; a rank sends and receives up to ", binary_bytes_text(server_bytes(plan.forecast)), " per gradient\n");
+                server_bytes_text(plan.forecast, "gradient"));
 }
 
 std::string local_text(const RankedLayout& plan) {
@@ -174,7 +183,7 @@ std::string local_text(const RankedLayout& plan) {
   if (!local.steps) return "";
   const std::string islands = concat("training.local: ", counted(plan.config.parallel.islands, "island"), "; ");
   const std::optional<double> bytes = outer_bytes(plan.forecast);
-  if (!bytes) return islands + "the bytes of the outer steps are unknown, because memory was computed by formula\n";
+  if (!bytes) return concat(islands, "the bytes of the outer steps", kUnknownBytes);
   return concat(islands, "a rank sends up to ", binary_bytes_text(*bytes), " in the ", counted(local.fragments, "outer step"), " of each round of ",
                 counted(*local.steps, "step"), ", ", binary_bytes_text(*bytes / static_cast<double>(*local.steps)), " per step\n");
 }
@@ -297,7 +306,7 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
     json["local"] = {{"islands", plan.config.parallel.islands},
                      {"steps", *local.steps},
                      {"fragments", local.fragments},
-                     {"outer_bytes", bytes ? ordered_json(*bytes) : ordered_json()},
+                     {"outer_bytes", json_of(bytes)},
                      {"bytes_per_step", bytes ? ordered_json(*bytes / static_cast<double>(*local.steps)) : ordered_json()}};
   }
   const AsynchronousConfig& asynchronous = plan.config.training.asynchronous;
@@ -305,17 +314,18 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
     json["asynchronous"] = {{"mode", asynchronous.mode.text()},
                             {"every", asynchronous.every},
                             {"moving_rate", *asynchronous.moving_rate},
-                            {"bytes_per_exchange", server_bytes(f)}};
+                            {"bytes_per_exchange", json_of(server_bytes(f))}};
   if (shares_weights(plan.config.training)) json["asynchronous"] = {{"mode", asynchronous.mode.text()}, {"shared_bytes", shared_bytes(plan.config)}};
   if (has_parameter_servers(plan.config.training))
-    json["asynchronous"] = {{"mode", asynchronous.mode.text()}, {"apply_after", asynchronous.apply_after}, {"bytes_per_gradient", server_bytes(f)}};
+    json["asynchronous"] = {
+        {"mode", asynchronous.mode.text()}, {"apply_after", asynchronous.apply_after}, {"bytes_per_gradient", json_of(server_bytes(f))}};
   if (tokens) {
     const TrainingCost bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
     json["training"] = {{"tokens", bill.tokens},
                         {"days", bill.seconds / 86400},
                         {"device_hours", bill.device_hours},
-                        {"cost", bill.cost ? ordered_json(*bill.cost) : ordered_json()},
-                        {"kilowatt_hours", bill.kilowatt_hours ? ordered_json(*bill.kilowatt_hours) : ordered_json()}};
+                        {"cost", json_of(bill.cost)},
+                        {"kilowatt_hours", json_of(bill.kilowatt_hours)}};
   }
   return json;
 }

@@ -34,12 +34,6 @@ std::vector<PrivateSteps> steps_of(const History& history) {
   return all;
 }
 
-std::vector<PrivateSteps> steps_of(const History& history, int64_t done) {
-  std::vector<PrivateSteps> all = steps_of(history);
-  if (!history.empty()) all.back().steps = std::max(all.back().steps, done - history.back().first);
-  return all;
-}
-
 int64_t count_of(std::span<const PrivateSteps> steps) {
   int64_t sum = 0;
   for (const PrivateSteps& one : steps) sum += one.steps;

@@ -37,8 +37,6 @@ struct Segment {
 /// All segments of a run. The last one is that of the next step; segments before it may contain steps with the same numbers.
 using History = std::vector<Segment>;
 
-/// The steps of all segments. `done`: number of the last step of the run, of which the last segment has those since its first.
-std::vector<PrivateSteps> steps_of(const History& history, int64_t done);
 /// The steps of all segments, of the last one as many as may have been released.
 std::vector<PrivateSteps> steps_of(const History& history);
 /// The number of steps that steps_of() has.
