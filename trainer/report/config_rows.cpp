@@ -57,6 +57,7 @@ std::vector<ConfigRow> config_rows(std::span<const RunRecord* const> runs) {
     if (std::ranges::all_of(row.values, [](const std::string& value) { return value.empty(); })) continue;
     const auto found = known.find(key);
     if (found != known.end() && !found->second.field.required) row.default_text = plain(found->second);
+    std::string of_first;  // added behind the loop, which compares with the default itself
     for (size_t i = 0; i < runs.size(); ++i) {
       const std::string& value = row.values[i];
       if (value.empty() || is_label(key) || found == known.end() || !is_auto(found->second)) {
@@ -65,8 +66,9 @@ std::vector<ConfigRow> config_rows(std::span<const RunRecord* const> runs) {
       }
       const std::optional<std::string> automatic = value == row.default_text ? std::nullopt : automatic_value(*runs[i], found->second);
       row.differs.push_back(automatic && *automatic != value);
-      if (i == 0 && automatic) row.default_text += concat(" (", *automatic, ")");
+      if (i == 0 && automatic) of_first = concat(" (", *automatic, ")");
     }
+    row.default_text += of_first;
     row.same = std::ranges::all_of(row.values, [&](const std::string& value) { return value == row.values.front(); });
     rows.push_back(std::move(row));
   }
