@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ctime>
 #include <limits>
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/time_zone.h"
 #include "trainer/run/console_sink.h"
 #include "trainer/run/metrics_sink.h"
 
@@ -18,24 +18,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// Two hours ahead of UTC.
-class EasternTime {
- public:
-  EasternTime() {
-    if (const char* before = std::getenv("TZ")) before_ = before;
-    ::setenv("TZ", "XXX-2", 1);
-    ::tzset();
-  }
-  ~EasternTime() {
-    before_.empty() ? ::unsetenv("TZ") : ::setenv("TZ", before_.c_str(), 1);
-    ::tzset();
-  }
-  EasternTime(const EasternTime&) = delete;
-  EasternTime& operator=(const EasternTime&) = delete;
-
- private:
-  std::string before_;
-};
+constexpr const char* kEasternTime = "XXX-2";  // two hours ahead of UTC
 
 const WallClock::time_point kEvening{seconds(1795471170) + milliseconds(42)};  // 2026-11-23T21:59:30.042Z
 
@@ -75,7 +58,7 @@ std::vector<int64_t> steps_in_log(int64_t steps, std::optional<int64_t> every, W
 }  // namespace
 
 TEST_CASE("console: log lines have the local time, and the first one of a day has the date") {
-  const EasternTime zone;
+  const test::TimeZone zone(kEasternTime);
   CHECK(utc_text(kEvening) == "2026-11-23T21:59:30.042Z");
   const Event start{.kind = "start", .fields = {}, .text = "a run", .time = kEvening};
   const Event message{.kind = "", .fields = {}, .text = "a message", .time = kEvening};
@@ -110,14 +93,14 @@ TEST_CASE("console: by default a log of a long run has 1,000 lines, or one a min
 }
 
 TEST_CASE("console: a terminal shows the date once, at the start") {
-  const EasternTime zone;
+  const test::TimeZone zone(kEasternTime);
   const Event start{.kind = "start", .fields = {}, .text = "a run", .time = kEvening};
   const Event evaluation{.kind = "evaluation", .step = 2, .fields = {{"validation_loss", 2.5}}, .time = kEvening};
   CHECK(printed(9, {}, {start, evaluation}, [] { return size_t{80}; }) == "2026-11-23 23:59:30  a run\n23:59:30  step 2/9  validation loss 2.5000\n");
 }
 
 TEST_CASE("console: the progress line leaves out what does not fit the terminal") {
-  const EasternTime zone;
+  const test::TimeZone zone(kEasternTime);
   Event event = step_at(123456, kEvening);
   event.fields["loss_scale"] = 65536;
   event.fields["mfu"] = 0.42;

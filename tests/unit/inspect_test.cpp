@@ -303,7 +303,7 @@ TEST_CASE("inspect: files of other starts and damaged files do not count") {
   CHECK(has(inspection.ranks[4].problem, "rank-0004.blackbox: not a black box"));
   const std::string text = inspection_text(inspection);
   INFO(text);
-  CHECK(has(text, ": 5 ranks, 3 dead, 2 no black box; as of "));
+  CHECK(has(text, ": 5 ranks, 3 dead, 2 without a black box; as of "));
   CHECK(has(text, "rank 4: "));
   const Inspection before = inspect_run(run, true);
   CHECK(before.ranks.size() == 6);

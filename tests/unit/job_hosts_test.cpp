@@ -123,6 +123,37 @@ TEST_CASE("job hosts: a host that cannot be reached is left out and asked again"
   CHECK(cluster.said().find("giving up: the hosts that can be reached have no room for 2 ranks\n") != std::string::npos);
 }
 
+TEST_CASE("job hosts: two hosts that have failed and two that are lost are named with their reasons, and waited for", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=1\nb slots=2\nc slots=3\nd slots=2\ne slots=1\n");
+  JobHosts hosts = cluster.hosts({9, 6, 4, 1}, 2);
+  CHECK(next(hosts, stop) == "9 a b c d e");
+  hosts.failed(verdict_on(Verdict::Kind::kDead, {1}));
+  hosts.failed(verdict_on(Verdict::Kind::kHung, {2}));
+  CHECK(next(hosts, stop) == "6 a c d");  // e is spare
+  for (const int rank : {1, 3}) hosts.failed(verdict_on(Verdict::Kind::kDead, {rank}));
+  CHECK(next(hosts, stop) == "4 a d e");
+  cluster.lose("d\ne");
+  hosts.failed(std::nullopt);
+  CHECK(next(hosts, stop) == "1 a");
+  CHECK(cluster.said() ==
+        "using 6 of 9 ranks on 3 hosts, without b (2 failures)\n"
+        "using 4 of 9 ranks on 3 hosts, without b (2 failures), c (2 failures)\n"
+        "using 1 of 9 ranks on 1 host, without b (2 failures), c (2 failures), d (not reachable), e (not reachable)\n");
+
+  cluster.regain();
+  JobHosts large = cluster.hosts({9, 8}, 2, 1);
+  CHECK(next(large, stop) == "9 a b c d e");
+  CHECK(large.waited_seconds() == 0);
+  cluster.lose("d\ne");
+  large.failed(std::nullopt);
+  CHECK(next(large, stop) == "none");
+  CHECK(large.waited_seconds() >= 1);
+  CHECK(cluster.said() ==
+        "waiting up to 1 s for hosts: those that can be reached have no room for 8 ranks; not reachable: d, e\n"
+        "giving up: the hosts that can be reached have no room for 8 ranks\n");
+}
+
 TEST_CASE("job hosts: a changed hosts file moves the job, and its hosts are as new", "[launcher]") {
   const StopRequest stop(StopRequest::Second::kReport);
   Cluster cluster("a slots=2\nb slots=2\n");

@@ -96,6 +96,65 @@ TEST_CASE("job record: a job that only its launcher has seen is a job of its own
   CHECK(jobs[1].failed - jobs[1].launched == Approx(1));
 }
 
+TEST_CASE("job record: two jobs, each with its own hosts, saves, waits and intervals") {
+  const Scratch scratch;
+  const auto line = [](const std::string& time, nlohmann::ordered_json fields) {
+    fields["time"] = "2026-11-27T10:" + time + "Z";
+    return fields.dump() + "\n";
+  };
+  const std::string first = "2026-11-27T10:00:00.000Z", second = "2026-11-27T10:10:00.000Z";
+  scratch.write(
+      "jobs.jsonl",
+      line("00:02.000", {{"event", "start"},
+                         {"launched", first},
+                         {"world_size", 8},
+                         {"hosts", {"n1", "n2"}},
+                         {"keys", {{"parallel.data", 4}, {"run.seed", "x"}}}}) +
+          line("00:02.500", {{"event", "slurm"}, {"partition", "gpu"}, {"nodes", "n[1-2]"}, {"cpus", 64}, {"gpus", 8}, {"started", first}}) +
+          line("00:03.000", {{"event", "ready"}, {"load_seconds", 0.5}}) + line("01:00.000", {{"event", "save"}, {"seconds", 1.5}}) +
+          line("01:10.000", {{"event", "interval"}, {"steps", 10}, {"save_seconds", 1.5}, {"step_seconds", 2}}) +
+          line("02:00.000", {{"event", "save"}, {"seconds", 2.5}}) + line("02:10.000", {{"event", "interval"}, {"steps", 20}, {"step_seconds", 3}}) +
+          line("03:05.000", {{"event", "exit"}, {"launched", first}, {"failed", "2026-11-27T10:03:03.000Z"}}) +
+          line("04:00.000", {{"event", "wait"}, {"seconds", 30}}) + line("09:59.000", {{"event", "wait"}, {"seconds", 300}}) +
+          line("10:01.000", {{"event", "start"},
+                             {"launched", second},
+                             {"step", 20},
+                             {"world_size", 4},
+                             {"hosts", {"n2"}},
+                             {"slurm_restarts", 1},
+                             {"discarded", {{"steps", 7}, {"until", "2026-11-27T10:03:02.000Z"}}}}) +
+          line("10:03.000", {{"event", "ready"}, {"load_seconds", 1.5}}) + line("10:10.000", {{"event", "peer_copy"}, {"seconds", 0.25}}) +
+          line("10:20.000", {{"event", "save"}, {"seconds", 4}}) + line("10:25.000", {{"event", "save_wait"}, {"seconds", 2}}) +
+          line("11:00.000", {{"event", "end"}, {"status", "done"}}) + line("11:01.000", {{"event", "exit"}, {"launched", second}, {"code", 0}}));
+  const std::vector<JobRecord> jobs = read_job_records(scratch / "");
+  REQUIRE(jobs.size() == 2);
+  const auto lengths = [](const std::vector<TimeSpan>& spans) {
+    std::vector<double> all;
+    for (const TimeSpan& span : spans) all.push_back(std::round(1000 * (span.end - span.begin)) / 1000);
+    return all;
+  };
+  using Facts = std::map<std::string, std::string>;
+  CHECK(jobs[0].facts == Facts{{"hosts", "n1, n2"}, {"parallel.data", "4"}, {"run.seed", "x"}, {"world_size", "8"}});
+  CHECK(jobs[1].facts == Facts{{"hosts", "n2"}, {"world_size", "4"}});
+  CHECK((jobs[0].has_keys && !jobs[1].has_keys));
+  CHECK((jobs[0].save_count == 2 && jobs[1].save_count == 1));
+  CHECK(lengths(jobs[0].saves) == std::vector<double>{1.5, 2.5});
+  CHECK(lengths(jobs[1].saves) == std::vector<double>{0.25, 4, 2});
+  CHECK(lengths(jobs[0].waits) == std::vector<double>{30, 300});
+  CHECK(jobs[1].waits.empty());
+  CHECK((jobs[0].interval->steps == 20 && jobs[0].interval->step_seconds == 3 && jobs[0].interval->save_seconds == 0 && !jobs[1].interval));
+  CHECK((jobs[0].slurm.cpus == 64 && jobs[0].slurm.gpus == 8 && jobs[0].slurm.partition == "gpu" && jobs[1].slurm.partition.empty()));
+  CHECK((jobs[0].load_seconds == 0.5 && jobs[1].load_seconds == 1.5));
+  CHECK((jobs[0].discarded_steps == 0 && jobs[1].discarded_steps == 7 && jobs[1].step == 20 && jobs[1].slurm_restarts == 1));
+  CHECK(jobs[1].ready - jobs[0].ready == Approx(600));
+  CHECK(jobs[1].exited - jobs[0].exited == Approx(476));
+  CHECK((jobs[0].status.empty() && jobs[1].status == "done"));
+  // The first job trained from 00:03 to its failure at 03:03, the second from 10:03 to 11:00.
+  CHECK(failures_of(jobs).failures == 1);
+  CHECK(failures_of(jobs).seconds == Approx(180 + 57));
+  CHECK(failures_of(std::span(jobs).first(1)).failures == 1);  // it has exited
+}
+
 TEST_CASE("job record: failures and the time in which they occurred") {
   const JobRecord killed{.ready = 10, .failed = 20, .exited = 25}, stopped{.ready = 30, .ended = 40, .exited = 45, .status = "stopped"};
   const JobRecord refused{.ready = 50, .ended = 55, .status = "failed"}, early{.launched = 60, .exited = 70};

@@ -28,6 +28,7 @@
 #include "trainer/job/mpirun_command.h"
 #include "trainer/job/mpirun_output.h"
 #include "trainer/job/output_relay.h"
+#include "trainer/job/process_state.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
@@ -153,6 +154,22 @@ TEST_CASE("launcher: which rank ended first is read from mpirun's notices", "[la
   CHECK(first_exit_notice("prterun has exited due to process rank 1 with PID 0 on node vm exiting\nimproperly.") ==
         "rank 1 ended first, without reporting an error");
   CHECK(first_exit_notice("prterun has exited due to process rank 1 with PID 0 on node vm calling\n\"abort\".").empty());
+}
+
+TEST_CASE("launcher: of two errors that several ranks report each is passed on once, and of two notices the first counts", "[launcher]") {
+  MpirunOutputFilter filter;
+  CHECK(filter.feed("rank 0: no space on a\nrank 11: no space on a\nrank 2: no space on b\nrank 12: no space on b\nrank 3: no space on a\n"
+                    "rank 4 is ready\nrank 4 is ready\nrank : no number\nrank : no number\n") ==
+        "rank 0: no space on a\nrank 2: no space on b\nrank 4 is ready\nrank 4 is ready\nrank : no number\nrank : no number\n");
+  CHECK(filter.first_rank() == -1);
+  for (const char* notice :
+       {"process rank 12 with PID 0 on node n2 exited on signal 9 (Killed).", "process rank 3 with PID 0 on node n1 exited on signal 11."})
+    CHECK(filter.feed(concat(kFrame, "\nmpirun noticed that ", notice, "\n", kFrame, "\n")).empty());
+  CHECK(filter.first_exit_notice() == "rank 12 ended first, by signal 9 (Killed)");
+  CHECK(filter.first_rank() == 12);
+  CHECK(filter.notices() ==
+        "mpirun noticed that process rank 12 with PID 0 on node n2 exited on signal 9 (Killed).\n"
+        "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 11.\n");
 }
 
 TEST_CASE("launcher: MPICH's line about MPI_Abort is not an error of a rank", "[launcher]") {
@@ -338,6 +355,27 @@ TEST_CASE("output relay: unread output is dropped in complete lines and counted"
   ::close(pipe[1]);
 }
 
+TEST_CASE("output relay: two gaps are counted apart, and what is written between them is whole", "[launcher]") {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  OutputRelay relay(pipe[1], OutputRelay::Kind::kLog, 20);
+  for (const char* line : {"the first line\n", "dropped\n", "dropped\r", "short\n"}) relay.add(line);
+  relay.write_some();
+  relay.add("the second line\n");
+  while (relay.pending()) relay.write_some();
+  relay.add("the third line\n");
+  relay.add("dropped in");
+  relay.add(" two parts\n");
+  relay.finish(std::chrono::milliseconds(100));
+  std::array<char, 4096> bytes;
+  const ssize_t count = ::read(pipe[0], bytes.data(), bytes.size());
+  REQUIRE(count > 0);
+  CHECK(std::string(bytes.data(), static_cast<size_t>(count)) ==
+        "the first line\n[3 lines were dropped here: the output was not read in time]\nthe second line\nthe third line\n"
+        "[1 line was dropped here: the output was not read in time]\n");
+  for (const int end : pipe) ::close(end);
+}
+
 TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   const ScopedVariable threads("OMP_NUM_THREADS", nullptr), yield("OMPI_MCA_mpi_yield_when_idle", nullptr), nodes("SLURM_JOB_NUM_NODES", nullptr),
       pml("OMPI_MCA_pml", "cm"), btl("OMPI_MCA_btl", nullptr), root("OMPI_ALLOW_RUN_AS_ROOT", nullptr);
@@ -457,6 +495,33 @@ TEST_CASE("launcher: a failed job is restarted with the arguments of its continu
   const Launched asked_to_stop = launch_script("kill -TERM $PPID; sleep 0.2; exit 70\n", options);
   CHECK(asked_to_stop.code == 75);
   CHECK(asked_to_stop.errors.find("restart") == std::string::npos);
+}
+
+TEST_CASE("launcher: what is said about five failures, with and without a new checkpoint, and about a step that fails twice", "[launcher]") {
+  const std::string script =
+      concat("count=$(dirname $0)/count; echo >> $count; n=$(wc -l < $count); for rank in 0 1; do echo \"rank $rank: failure $n of $4\" >&2; done\n",
+             "case $n in 2) exit 139;; 4) kill -9 $$;; *) exit 70;; esac\n");
+  LaunchOptions options;
+  options.restarts = 4;
+  int64_t asked = 0;
+  options.continuation = [&asked] {  // only the third job has saved
+    ++asked;
+    const int64_t saved = asked < 3 ? 5 : 8;
+    return Continuation{{concat("job", asked + 1)}, saved, concat("step ", saved), 10 + asked};
+  };
+  const Launched five = launch_script(script, options);
+  CHECK(five.code == 70);
+  CHECK(five.errors ==
+        "rank 0: failure 1 of train\nrestart 1 of 4, from step 5\n"
+        "rank 0: failure 2 of job2\nmpirun exited with code 139\nrestart 2 of 4 in 1 s, from step 5\n"
+        "rank 0: failure 3 of job3\nrestart 3 of 4, from step 8\n"
+        "rank 0: failure 4 of job4\nmpirun was killed by signal 9\nrestart 4 of 4 in 1 s, from step 8\n"
+        "rank 0: failure 5 of job5\ngiving up: all 4 restarts are used up\n");
+  options.continuation = [&asked] { return Continuation{{"again"}, 5, "step 5", ++asked < 7 ? 8 : 9}; };
+  const Launched twice = launch_script("exit 70\n", options);  // in step 9, then twice in step 10
+  CHECK(twice.errors ==
+        "restart 1 of 4, from step 5\nrestart 2 of 4 in 1 s, from step 5\n"
+        "giving up: step 10 has failed twice in a row, with no new checkpoint in between\n");
 }
 
 TEST_CASE("launcher: hosts that cannot be reached are left out, and the job continues with fewer ranks", "[launcher]") {
@@ -703,6 +768,32 @@ TEST_CASE("launcher: a rank fails if the world size differs from the requested o
   CHECK_NOTHROW(announce_start(read_launch_environment(), 1, 4));
   const ScopedVariable none("TRIREME_LAUNCHER_RANKS", nullptr);
   CHECK_NOTHROW(announce_start(read_launch_environment(), 0, 1));
+}
+
+TEST_CASE("launcher: how each of several ranks has ended is known once all have", "[launcher]") {
+  std::vector<pid_t> ranks;
+  for (const int code : {0, 7}) ranks.push_back(fork_for([code] { return code; }));
+  ranks.push_back(fork_for([] {
+    for (;;) ::pause();
+    return 0;
+  }));
+  const auto wait_for = [](const auto& condition) {
+    for (int tries = 0; !condition() && tries < 2000; ++tries) ::poll(nullptr, 0, 5);
+    return condition();
+  };
+  const std::vector<pid_t> children = children_of(::getpid());
+  for (const pid_t rank : ranks) CHECK(std::ranges::count(children, rank) == 1);
+  CHECK(wait_for([&] { return !is_alive(ranks[0]) && !is_alive(ranks[1]); }));
+  CHECK(is_alive(ranks[2]));
+  CHECK_FALSE(is_stopped(ranks[2]));
+  CHECK_FALSE(exit_codes_of_zombies(ranks));
+  ::kill(ranks[2], SIGSTOP);
+  CHECK(wait_for([&] { return is_stopped(ranks[2]); }));
+  ::kill(ranks[2], SIGKILL);
+  CHECK(wait_for([&] { return !is_alive(ranks[2]); }));
+  CHECK(exit_codes_of_zombies(ranks) == std::vector<int>{0, 7, 128 + SIGKILL});
+  CHECK_FALSE(exit_codes_of_zombies({}));
+  for (const pid_t rank : ranks) ::waitpid(rank, nullptr, 0);
 }
 
 TEST_CASE("launcher: too many ranks per host are refused without --oversubscribe", "[launcher]") {

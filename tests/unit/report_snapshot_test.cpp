@@ -3,6 +3,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/replaced.h"
 #include "tests/support/scratch.h"
 #include "tests/support/snapshot.h"
 #include "trainer/files/clock_text.h"
@@ -19,16 +20,12 @@ namespace {
 
 using nlohmann::ordered_json;
 using test::check_snapshot;
+using test::replaced;
 using test::Scratch;
 
 /// Seconds after 22:59:20, so that a run passes midnight where it is longer than an hour.
 std::string at(double seconds) {
   return utc_text(*time_of_utc("2026-11-23T22:59:20.000Z") + std::chrono::milliseconds(std::llround(1000 * seconds)));
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t place = text.find(from); place != text.npos; place = text.find(from, place + to.size())) text.replace(place, from.size(), to);
-  return text;
 }
 
 /// The files of a run, line by line.

@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
+#include "tests/support/replaced.h"
 #include "tests/support/scratch.h"
 #include "trainer/files/clock_text.h"
 #include "trainer/report/config_rows.h"
@@ -21,6 +22,7 @@ namespace trireme::report {
 namespace {
 
 using nlohmann::json;
+using test::replaced;
 using test::Scratch;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -43,11 +45,6 @@ training:
 data:
   train: [train]
 )";
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
-  return text;
-}
 
 std::string step_line(int64_t step, double loss, const std::string& more = "") {
   return concat(R"({"step":)", step, R"(,"loss":)", loss, R"(,"grad_norm":0.5,"learning_rate":0.001,"tokens":)", 128 * step,
@@ -572,6 +569,10 @@ TEST_CASE("report: values that differ from the defaults are marked, also where t
   const ConfigRow kv_heads = row(config_rows(narrow_and_wide), "model.kv_heads");
   CHECK(kv_heads.values == std::vector<std::string>{"4", "8"});
   CHECK(kv_heads.differs == std::vector<bool>{false, false});
+  // A later run that says auto itself has the default, whatever that is in the first one.
+  const RunRecord left_open = read_run(write_run(scratch, "left-open", "", replaced(kRunYaml, "kv_heads: 4", "kv_heads: auto")));
+  const RunRecord* const given_and_open[] = {&wide, &left_open};
+  CHECK(row(config_rows(given_and_open), "model.kv_heads").differs == std::vector<bool>{false, false});
 }
 
 TEST_CASE("report: CSV has every step with its exact figures, and names that cannot become formulas") {

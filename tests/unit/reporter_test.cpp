@@ -1,90 +1,43 @@
 // Exact output of every Reporter method: metrics.jsonl and console.
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <optional>
-#include <regex>
 
 #include "tests/support/catch.h"
+#include "tests/support/reporter_output.h"
 #include "tests/support/scratch.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/memory_table.h"
-#include "trainer/run/reporter.h"
 
 using namespace trireme;
 using namespace trireme::test;
 
 namespace {
 
-/// Redirects a standard stream to a file for a scope.
-class Redirected {
- public:
-  Redirected(std::FILE* stream, int descriptor, const std::string& path) : stream_(stream), descriptor_(descriptor) {
-    std::fflush(stream_);
-    before_ = ::dup(descriptor_);
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    REQUIRE(file >= 0);
-    ::dup2(file, descriptor_);
-    ::close(file);
-  }
-  ~Redirected() {
-    std::fflush(stream_);
-    ::dup2(before_, descriptor_);
-    ::close(before_);
-  }
-  Redirected(const Redirected&) = delete;
-  Redirected& operator=(const Redirected&) = delete;
-
- private:
-  std::FILE* stream_;
-  int descriptor_;
-  int before_;
-};
-
-/// The times that metrics.jsonl, the log and the start of a run have.
-std::string without_clock(const std::string& text) {
-  static const std::regex in_metrics(R"re(,"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"\})re");
-  static const std::regex in_log(R"re((\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d  )re");
-  return std::regex_replace(std::regex_replace(text, in_metrics, "}"), in_log, "");
-}
-
-struct Written {
-  std::string metrics, out, messages;
-};
-
 /// The output of a Reporter of `steps` steps after `body`. `terminal`: treat standard output as a terminal.
-template <class Body>
-Written written(bool terminal, int64_t steps, Body&& body, const RunHistory& history = {}) {
-  const Scratch scratch;
+ReporterOutput written(bool terminal, int64_t steps, const std::function<void(Reporter& reporter, const std::string& metrics)>& body,
+                       const RunHistory& history = {}) {
   Config config;
   config.run.name = "pinned";
-  config.run.directory = std::filesystem::path(scratch / "x").parent_path().string();
   config.model.layers = 2;
   config.model.hidden_size = 64;
   config.model.heads = 4;
   config.training.steps = steps;
   config.training.sequence_length = 16;
-  const nlohmann::ordered_json environment = {{"version", "9.8.7"}, {"world_size", 1}, {"layout", {{"pipeline", 1}, {"tensor", 1}}}};
-  RunForecast forecast;
-  forecast.time.step_seconds = 0.5;
-  forecast.time.mfu = 0.125;
-  forecast.source = "no figures";
-  forecast.peak_flops = 1e9;
-  {
-    const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
-    Reporter reporter;
-    reporter.message("has no effect before open()");
-    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, history, steps,
-                  terminal ? TerminalWidth([] { return size_t{200}; }) : TerminalWidth());
-    body(reporter, scratch / "metrics.jsonl");
+  ReportedRun run{.config = resolve(config), .history = history, .steps = steps};
+  run.environment = {{"version", "9.8.7"}, {"world_size", 1}, {"layout", {{"pipeline", 1}, {"tensor", 1}}}};
+  if (terminal) {
+    run.width = [] { return size_t{200}; };
+    RunForecast& forecast = run.forecast.emplace();
+    forecast.time.step_seconds = 0.5;
+    forecast.time.mfu = 0.125;
+    forecast.source = "no figures";
+    forecast.peak_flops = 1e9;
   }
-  return {without_clock(slurp(scratch / "metrics.jsonl")), without_clock(slurp(scratch / "out")), without_clock(slurp(scratch / "messages"))};
+  return reporter_output(std::move(run), body);
 }
 
 StepResult result_of(double loss, double grad_norm, std::optional<int64_t> loss_scale = {}) {
@@ -105,7 +58,7 @@ RankMemory memory_of(int64_t bytes) {
 
 TEST_CASE("reporter: exact text of metrics.jsonl and console output", "[metrics]") {
   const std::vector<RankMemory> planned = {memory_of(1 << 20)}, measured = {memory_of(1 << 21)};
-  const Written text = written(false, 9, [&](Reporter& reporter, const std::string&) {
+  const ReporterOutput text = written(false, 9, [&](Reporter& reporter, const std::string&) {
     reporter.step(1, result_of(0.1 + 0.2, 1.0 / 3), 0.5);
     StepResult masked = result_of(0, 0);
     masked.targets = 0;
@@ -188,7 +141,7 @@ TEST_CASE("reporter: exact text of metrics.jsonl and console output", "[metrics]
 }
 
 TEST_CASE("reporter: padding is in no rate and no number of tokens", "[metrics]") {
-  const Written text = written(false, 9, [&](Reporter& reporter, const std::string&) {
+  const ReporterOutput text = written(false, 9, [&](Reporter& reporter, const std::string&) {
     StepResult padded = result_of(2, 1);
     padded.padding = 32;
     reporter.step(1, padded, 0.5, nlohmann::ordered_json::object(), 32);
@@ -209,7 +162,7 @@ TEST_CASE("reporter: a resumed run counts on from the tokens that its history ha
 }
 
 TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal", "[metrics]") {
-  const Written text = written(true, 2, [](Reporter& reporter, const std::string&) {
+  const ReporterOutput text = written(true, 2, [](Reporter& reporter, const std::string&) {
     reporter.step(1, result_of(2, 1, 65536), 0.5);
     reporter.message("between");
     reporter.step(2, result_of(1.5, 1), 0.5);
@@ -242,7 +195,7 @@ TEST_CASE("reporter: a full disk is reported once, until there is space again", 
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto restore = std::signal(SIGXFSZ, SIG_IGN);
   std::string error;
-  const Written text = written(false, 99, [&](Reporter& reporter, const std::string& path) {
+  const ReporterOutput text = written(false, 99, [&](Reporter& reporter, const std::string& path) {
     int64_t step = 0;
     const auto next = [&] { reporter.step(++step, result_of(2, 1), 0.5); };
     while (step < 20) next();

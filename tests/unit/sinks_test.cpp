@@ -56,6 +56,35 @@ TEST_CASE("sinks: an optional sink that throws is reported once, and the others 
   CHECK_THROWS_WITH(sinks.write({"step", 4}), "out of memory");
 }
 
+TEST_CASE("sinks: two optional sinks that fail are reported each by itself, together or one after the other", "[metrics]") {
+  NotingSink::Notes first, second, third;
+  first.throws_at = third.throws_at = 2;
+  second.throws_at = 3;
+  Sinks sinks;
+  sinks.add("observe.first", false, std::make_unique<NotingSink>(first));
+  sinks.add("observe.second", false, std::make_unique<NotingSink>(second));
+  sinks.add("observe.third", false, std::make_unique<NotingSink>(third));
+  CHECK(sinks.write({"step", 1}).empty());
+  CHECK(sinks.write({"step", 2}) == Messages{"warning: observe.first: out of memory; the run continues without it",
+                                             "warning: observe.third: out of memory; the run continues without it"});
+  CHECK(sinks.write({"step", 3}) == Messages{"warning: observe.second: out of memory; the run continues without it"});
+  CHECK(sinks.write({"step", 4}).empty());
+  CHECK(first.steps == std::vector<int64_t>{1});
+  CHECK(second.steps == std::vector<int64_t>{1, 2});
+  CHECK(third.steps == std::vector<int64_t>{1});
+
+  NotingSink::Notes one, two;
+  Sinks full;
+  full.add("metrics.jsonl", true, std::make_unique<NotingSink>(one));
+  full.add("observe.second", false, std::make_unique<NotingSink>(two));
+  one.error = "cannot write a: no space";
+  two.error = "cannot write b: no space";
+  CHECK(full.new_errors() == Messages{"cannot write a: no space; its lines are buffered until there is space",
+                                      "warning: observe.second: cannot write b: no space; the run continues, and what could not be written is tried "
+                                      "again"});
+  CHECK(full.write_error() == "cannot write a: no space");
+}
+
 TEST_CASE("sinks: an error of writing is reported once until it is over, and only that of a required sink ends a run", "[metrics]") {
   NotingSink::Notes optional, required;
   Sinks sinks;

@@ -350,6 +350,25 @@ TEST_CASE("watch: a request gets the stacks and the states of all ranks, and the
   for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(5) == 0);
 }
 
+TEST_CASE("watch: the furthest step of a job is that of any rank, and does not fall when another rank reports") {
+  const Hub hub({.ranks = 2, .silence_seconds = 10}, [](const Verdict&) {});
+  RankRecord first("/nowhere"), second("/nowhere");
+  first.progress().begin_step(9);
+  second.progress().begin_step(4);
+  const Monitor of_first(hub.address(), 0, first), of_second(hub.address(), 1, second);
+  const auto reaches = [&](int64_t step) {
+    for (int tries = 0; tries < 1000 && hub.furthest_step() != step; ++tries) std::this_thread::sleep_for(milliseconds(5));
+    return hub.furthest_step() == step;
+  };
+  CHECK(reaches(9));
+  second.progress().begin_step(7);
+  bool falls = false;
+  for (int look = 0; look < 120; ++look, std::this_thread::sleep_for(milliseconds(5))) falls = falls || hub.furthest_step() < 9;
+  CHECK_FALSE(falls);
+  second.progress().begin_step(12);
+  CHECK(reaches(12));
+}
+
 TEST_CASE("watch: no verdict after a pause of three seconds, nor after a normal end") {
   WatchedJob job(3, 10, kNothing);
   job.rank(2).signal(SIGSTOP);

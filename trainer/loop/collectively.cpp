@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "parallel/comm/list_ranks.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/printable.h"
 #include "trainer/loop/environment.h"
@@ -24,13 +25,13 @@ void collectively(Communicator& world, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     mine = concat(static_cast<int>(exit_code_of(error)), " ", printable(error));
   }
-  std::string first, ranks;
-  int failed = 0;
+  std::string first;
+  std::vector<int> failed;
   const std::vector<std::string> all = all_gather_strings(world, mine);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty()) continue;
     if (first.empty()) first = all[r];
-    ranks += (failed++ > 0 ? ", " : "") + std::to_string(r);
+    failed.push_back(static_cast<int>(r));
   }
   if (first.empty()) return;
   const size_t space = first.find(' ');
@@ -38,7 +39,7 @@ void collectively(Communicator& world, const std::function<void()>& body) {
   auto code = static_cast<ExitCode>(std::atoi(first.substr(0, space).c_str()));
   const auto failures = {ExitCode::kUsage, ExitCode::kData, ExitCode::kMissingFile, ExitCode::kInternal, ExitCode::kIo};
   if (std::ranges::find(failures, code) == failures.end()) code = ExitCode::kInternal;
-  const std::string message = first.substr(space + 1) + (failed < world.size() ? " (on rank " + ranks + ")" : "");
+  const std::string message = first.substr(space + 1) + (std::ssize(failed) < world.size() ? " (on " + list_ranks(failed) + ")" : "");
   throw AgreedError(code, message, world.rank() == 0);
 }
 
@@ -46,10 +47,10 @@ void check_same_everywhere(Communicator& world, const std::map<std::string, std:
   std::string differing;
   for (const auto& [name, value] : facts) {
     const std::vector<std::string> all = all_gather_strings(world, value);
-    std::string ranks;
+    std::vector<int> ranks;
     for (size_t r = 1; r < all.size(); ++r)
-      if (all[r] != all[0]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-    if (!ranks.empty()) differing += (differing.empty() ? "" : "; ") + name + " differs between rank 0 and rank " + ranks;
+      if (all[r] != all[0]) ranks.push_back(static_cast<int>(r));
+    if (!ranks.empty()) differing += concat(differing.empty() ? "" : "; ", name, " differs between rank 0 and ", list_ranks(ranks));
   }
   if (!differing.empty()) throw AgreedError(ExitCode::kUsage, "the ranks of this job disagree: " + differing, world.rank() == 0);
 }

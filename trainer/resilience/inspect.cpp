@@ -26,6 +26,7 @@ using nlohmann::ordered_json;
 using Life = RankState::Life;
 
 constexpr double kNanoseconds = 1e9;
+constexpr const char* kNoBox = "no black box";
 
 /// The difference of two times from files, which may be any numbers.
 double seconds_between(int64_t from, int64_t to) { return (static_cast<double>(to) - static_cast<double>(from)) / kNanoseconds; }
@@ -70,7 +71,7 @@ bool may_run(const InspectedRank& rank) { return rank.process == "alive" || rank
 
 InspectedRank without_box(const std::string& problem) {
   InspectedRank rank;
-  rank.process = "no black box";
+  rank.process = kNoBox;
   rank.problem = problem;
   return rank;
 }
@@ -175,9 +176,9 @@ std::string blockages_text(const Inspection& inspection) {
                    entered ? "; all its ranks have entered it" : "", "\n");
     const std::vector<int> named = entered ? stuck_in(inspection, blockage) : blockage.missing;
     for (size_t m = 0; m < std::min(named.size(), kMostRanks); ++m) text += "  " + on_a_line(instead(inspection, states, named[m], entered)) + "\n";
-    if (named.size() > kMostRanks) text += concat("  and ", named.size() - kMostRanks, " more ranks\n");
+    if (named.size() > kMostRanks) text += concat("  and ", counted(named.size() - kMostRanks, "more rank"), "\n");
   }
-  if (all.size() > kMostOperations) text += concat("and ", all.size() - kMostOperations, " more operations (--json lists them)\n");
+  if (all.size() > kMostOperations) text += concat("and ", counted(all.size() - kMostOperations, "more operation"), " (--json lists them)\n");
   return text;
 }
 
@@ -213,6 +214,7 @@ std::string deaths_text(const Inspection& inspection) {
                                next.begun.empty() ? "" : concat("; begun by ", list_ranks(next.begun)))) +
               "\n";
   }
+  if (deaths.size() > kMostRanks) text += concat("and ", counted(deaths.size() - kMostRanks, "more rank"), " (--json lists them)\n");
   return text;
 }
 
@@ -225,6 +227,19 @@ std::string ends_text(const Inspection& inspection) {
   }
   std::string text;
   for (const auto& [how, ranks] : ends) text += concat(list_ranks(ranks), " ended: ", on_a_line(how), "\n");
+  return text;
+}
+
+/// Why black boxes cannot be read.
+std::string problems_text(const Inspection& inspection) {
+  constexpr size_t kMostProblems = 32;
+  size_t problems = 0;
+  std::string text;
+  for (size_t r = 0; r < inspection.ranks.size(); ++r) {
+    const std::string& problem = inspection.ranks[r].problem;
+    if (!problem.empty() && ++problems <= kMostProblems) text += concat("rank ", r, ": ", on_a_line(problem), "\n");
+  }
+  if (problems > kMostProblems) text += concat("and ", counted(problems - kMostProblems, "more rank"), " without a black box (--json lists them)\n");
   return text;
 }
 
@@ -362,19 +377,12 @@ std::string inspection_text(const Inspection& inspection) {
   std::map<std::string, int64_t> processes;
   for (const InspectedRank& rank : inspection.ranks) ++processes[rank.process];
   std::string text = concat(inspection.run.empty() ? "" : on_a_line(inspection.run) + ": ", counted(inspection.ranks.size(), "rank"));
-  for (const auto& [process, count] : processes) text += concat(", ", count, " ", process);
+  for (const auto& [process, count] : processes) text += concat(", ", count, process == kNoBox ? " without a black box" : " " + process);
   if (inspection.age > 0) text += concat("; as of ", duration_text(inspection.age), " ago");
   text += "\n" + table_of_ranks(inspection);
   const std::string verdict = inspection.verdict ? concat("the job monitor found: ", on_a_line(inspection.verdict->text), "\n") : "";
-  for (const std::string& part : {verdict, ends_text(inspection), blockages_text(inspection), deaths_text(inspection)})
+  for (const std::string& part : {verdict, ends_text(inspection), blockages_text(inspection), deaths_text(inspection), problems_text(inspection)})
     if (!part.empty()) text += "\n" + part;
-  constexpr size_t kMostProblems = 32;
-  size_t problems = 0;
-  for (size_t r = 0; r < inspection.ranks.size(); ++r) {
-    const std::string& problem = inspection.ranks[r].problem;
-    if (!problem.empty() && ++problems <= kMostProblems) text += concat("rank ", r, ": ", on_a_line(problem), "\n");
-  }
-  if (problems > kMostProblems) text += concat("and ", problems - kMostProblems, " more ranks without a black box (--json lists them)\n");
   return text;
 }
 

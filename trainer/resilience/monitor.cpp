@@ -208,13 +208,13 @@ class Monitor::Impl {
     // Staggered by rank: the first rank that exits usually ends the others, and one message is enough.
     std::this_thread::sleep_for(milliseconds(std::min(rank_ * 20, 500)));
     const bool forged = socket_.error() == EBADMSG;
-    const std::string why = forged   ? std::string(": a message from it is not authentic (security.encryption)")
+    const std::string why = forged   ? std::string(" has sent a message that is not authentic (security.encryption)")
                             : silent ? concat(" has not responded for ", silence_seconds_, " s")
                                      : std::string(" has died");
     const std::string line = concat("rank ", rank_, ": lost the job monitor, because ", keeper_, why, "; exiting\n");
     const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
     (void)written;  // an error cannot be reported any more
-    record_.end_in_time(concat("lost the job monitor, because ", keeper_, silent ? " has not responded" : " has died"));
+    record_.end_in_time(concat("lost the job monitor, because ", keeper_, why));
     end_orphaned_daemon();
     ::_exit(kLeaveCode);
   }

@@ -74,16 +74,21 @@ std::vector<BlockedOperation> operations_without(const Ranks& ranks, int culprit
   return operations;
 }
 
-/// "; ranks 0, 1 wait for it in all_reduce 118 of group tensor (forward of micro-batch 2, blocks.3), which it never entered", for each operation.
-std::string who_waits(const std::vector<BlockedOperation>& operations, Missed missed) {
+/// "; ranks 0, 1 wait for it in all_reduce 118 of group tensor (forward of micro-batch 2, blocks.3), which it never entered", for the first
+/// operations, and the ranks that wait in further ones. `whom`: "it" if the text has named the rank last, else "rank 2".
+std::string who_waits(const std::vector<BlockedOperation>& operations, const std::string& whom, Missed missed) {
   constexpr size_t kMost = 3;
   std::string text;
   for (size_t i = 0; i < std::min(operations.size(), kMost); ++i) {
     const BlockedOperation& operation = operations[i];
-    text += concat("; ", list_ranks(operation.waiting), operation.waiting.size() == 1 ? " waits" : " wait", " for it in ", operation.text,
+    text += concat("; ", list_ranks(operation.waiting), operation.waiting.size() == 1 ? " waits" : " wait", " for ", whom, " in ", operation.text,
                    operation.action.empty() ? "" : concat(" (", operation.action, ")"), ", which it never ",
                    missed == Missed::kEntered ? "entered" : "finished");
   }
+  std::vector<int> others;
+  for (size_t i = kMost; i < operations.size(); ++i) others.insert(others.end(), operations[i].waiting.begin(), operations[i].waiting.end());
+  std::ranges::sort(others);
+  if (!others.empty()) text += concat("; ", list_ranks(others), others.size() == 1 ? " waits" : " wait", " for ", whom, ", too");
   return text;
 }
 
@@ -141,7 +146,7 @@ Verdict blame(const Ranks& ranks, Kind kind, const std::vector<int>& culprits, c
   for (const int culprit : culprits) {
     const std::vector<BlockedOperation> operations = operations_without(ranks, culprit, missed);
     if (operations.empty()) continue;
-    verdict.text += who_waits(operations, missed);
+    verdict.text += who_waits(operations, culprit == first ? "it" : concat("rank ", culprit), missed);
     verdict.operation = operations.front();
     break;
   }
@@ -215,6 +220,17 @@ std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_
   return verdict;
 }
 
+/// ", waiting in the device". Of several ranks, each in a collective: ", waiting in all_gather 8 of group shard and all_reduce 118 of group
+/// tensor, which all of their ranks have entered".
+std::string where_stuck(const Ranks& ranks, const std::vector<int>& culprits) {
+  std::vector<std::string> operations;
+  for (const int culprit : culprits)
+    if (const std::string text = blocked_in(at(ranks, culprit)).text; std::ranges::count(operations, text) == 0) operations.push_back(text);
+  std::string text = ", waiting in ";
+  for (size_t i = 0; i < operations.size(); ++i) text += concat(i == 0 ? "" : i + 1 == operations.size() ? " and " : ", ", operations[i]);
+  return culprits.size() == 1 ? text : concat(text, ", which all ", operations.size() == 1 ? "" : "of their ", "ranks have entered");
+}
+
 /// No rank makes progress and all of them wait.
 Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const std::string& since) {
   std::vector<int> culprits;
@@ -233,9 +249,9 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     const RankState& first = at(ranks, culprits.front());
     if (first.life == Life::kAlive) culprits = possibly_stuck(ranks, culprits.front());
     const bool has_left = first.life == Life::kLeft;
-    const std::string how = has_left ? plural(ranks, culprits, " has exited normally", " have exited normally")
-                                     : concat(plural(ranks, culprits, " has", " have"), " made no progress for ", since, ", waiting in ",
-                                              blocked_in(first).text, culprits.size() > 1 ? ", which all ranks have entered" : "");
+    const std::string how = has_left
+                                ? plural(ranks, culprits, " has exited normally", " have exited normally")
+                                : concat(plural(ranks, culprits, " has", " have"), " made no progress for ", since, where_stuck(ranks, culprits));
     return blame(ranks, has_left ? Kind::kLeft : Kind::kHung, culprits, how, Missed::kEntered);
   }
   constexpr size_t kMost = 8;

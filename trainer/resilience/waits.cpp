@@ -168,8 +168,8 @@ std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank) {
     const Group* const group = group_of(self);
     if (group == nullptr || !self.last.wait->messages.empty()) continue;
     for (const int other : group->ranks) {
-      const bool known = other >= 0 && static_cast<size_t>(other) < ranks.size();
-      if (known && std::find(found.begin(), found.end(), other) == found.end() && ranks_not_entered(ranks, other).empty()) found.push_back(other);
+      const bool waits = other >= 0 && static_cast<size_t>(other) < ranks.size() && ranks[static_cast<size_t>(other)].life == RankState::Life::kAlive;
+      if (waits && std::find(found.begin(), found.end(), other) == found.end() && ranks_not_entered(ranks, other).empty()) found.push_back(other);
     }
   }
   std::sort(found.begin(), found.end());
@@ -180,14 +180,6 @@ BlockedOperation blocked_in(const RankState& rank) {
   const Group* const group = group_of(rank);
   const Wait& wait = *rank.last.wait;
   return {wait.what, group != nullptr ? group->name : "", wait.number, rank.last.action, {}, describe(wait, group)};
-}
-
-std::string list_ranks(const std::vector<int>& ranks) {
-  constexpr size_t kMost = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += concat(i == 0 ? "" : ", ", ranks[i]);
-  if (ranks.size() > kMost) text += concat(" and ", ranks.size() - kMost, " more");
-  return text;
 }
 
 }  // namespace trireme

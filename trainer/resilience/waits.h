@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/comm/list_ranks.h"
 #include "trainer/resilience/verdict.h"
 
 namespace trireme {
@@ -44,8 +45,5 @@ std::string disagreement(const std::vector<RankState>& ranks, std::vector<int>& 
 /// The operation in which a rank waits, with `waiting` empty. Its text: "all_reduce 118 of group tensor", "exchange in group pipeline (message 7 from
 /// rank 2)", "the device".
 BlockedOperation blocked_in(const RankState& rank);
-
-/// "rank 3", "ranks 3, 4".
-std::string list_ranks(const std::vector<int>& ranks);
 
 }  // namespace trireme

@@ -22,7 +22,7 @@ void RejectedSteps::add(int64_t step, const StepResult& result) {
 std::string RejectedSteps::text() const {
   const std::string many = concat(counted(count_, "step was rejected", "steps in a row were rejected"), by_);
   if (last_ == 0) return many;  // all rejected before this start
-  return concat(many, ", the last of them step ", last_, ", because ", reason_);
+  return concat(many, count_ == 1 ? ", step " : ", the last of them step ", last_, ", because ", reason_);
 }
 
 }  // namespace trireme

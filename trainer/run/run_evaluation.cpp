@@ -2,6 +2,7 @@
 #include <chrono>
 #include <limits>
 
+#include "kernels/core/counted.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
@@ -50,8 +51,9 @@ std::string Run::evaluation_text() const {
     batches += of_set;
     tokens += set.data.positions(std::min(of_set * training.global_batch_size, set.data.sequences()));
   }
-  const std::string when = training.evaluate.every > 0 ? concat("every ", training.evaluate.every, " steps and at the end") : "at the end";
-  return concat("evaluation ", when, ": ", batches, " batches, ", tokens, " tokens",
+  const int64_t every = training.evaluate.every;
+  const std::string when = every == 0 ? "at the end" : every == 1 ? "after every step" : concat("every ", every, " steps and at the end");
+  return concat("evaluation ", when, ": ", counted(batches, "batch", "batches"), ", ", counted(tokens, "token"),
                 training.evaluate.batches == 0 ? ", all validation data; training.evaluate.batches limits it" : "");
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/loop/environment.h"
 
@@ -164,8 +165,8 @@ void Tracer::finish(Reporter& reporter) {
   std::vector<ExposedTime> means = sums_;
   for (ExposedTime& rank : means)
     for (double& seconds : rank) seconds /= static_cast<double>(count_);
-  reporter.message(concat("seconds per traced step by cause (steps traced: ", count_, ", last: ", last_, "): mean and maximum over ", means.size(),
-                          " ranks, share of the step\n", exposed_table(means)));
+  reporter.message(concat("seconds per traced step by cause (steps traced: ", count_, ", last: ", last_, "): mean and maximum over ",
+                          counted(means.size(), "rank"), ", share of the step\n", exposed_table(means)));
 }
 
 }  // namespace trireme
