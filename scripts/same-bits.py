@@ -97,6 +97,8 @@ def main():
             refused = results[0][0] is None and results[1][0] is None
             same = refused or results[0] == results[1]
             runs += not refused
+            if refused:
+                print(f"same-bits: {layout} {precision} is refused: {results[1][1].strip()}", file=sys.stderr)
             different += not same
             row.append("refused" if refused else "same" if same else "DIFFERENT")
             if not same:
