@@ -102,6 +102,15 @@ TEST_CASE("trace: a resumed run has each traced step once") {
   const Outcome behind = must(directory, about + Arguments{"--resume", "run/checkpoints/step-00000004", "--trace-steps", "2:4"});
   CHECK(behind.err.find("--trace-steps=2:4: nothing to trace, 4 steps are already done\n") != std::string::npos);
   CHECK(read_file(directory / "run/trace.json") == trace);
+
+  // Of three steps two are left to trace, whose means are shown.
+  const Outcome rest = must(directory, about + Arguments{"--resume", "run/checkpoints/step-00000004", "--trace-steps", "4:6"});
+  double seconds = 0;
+  for (const nlohmann::json& line : metrics(directory / "run"))
+    if (line.contains("event") && line["event"] == "exposed" && line["step"] > 4) seconds += line["step_seconds"].get<double>() / 2;
+  const std::string row = "\n  step ";
+  REQUIRE(rest.err.find(row) != std::string::npos);
+  CHECK(std::stod(rest.err.substr(rest.err.find(row) + row.size())) == Approx(seconds).margin(6e-5));
 }
 
 TEST_CASE("trace: a stopped run writes the steps traced so far") {

@@ -98,11 +98,14 @@ TEST_CASE("link fit: rows of bench comm become ranges with which the planner ret
 }
 
 TEST_CASE("bench: of two rounds the faster one counts, with the spread of both") {
-  const bench::Timing fast{.median = 1, .low = 0.9, .high = 1.5}, slow{.median = 3, .low = 0.8, .high = 9};
+  const bench::Timing fast{.median = 1, .low = 0.9, .high = 1.5, .least = 0.7, .most = 2};
+  const bench::Timing slow{.median = 3, .low = 0.8, .high = 9, .least = 0.6, .most = 12};
   for (const bench::Timing& timing : {bench::fastest_of(fast, slow), bench::fastest_of(slow, fast)}) {
     CHECK(timing.median == 1);
     CHECK(timing.low == 0.8);
     CHECK(timing.high == 9);
+    CHECK(timing.least == 0.6);
+    CHECK(timing.most == 12);
   }
 }
 

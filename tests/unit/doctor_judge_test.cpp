@@ -196,6 +196,12 @@ TEST_CASE("doctor: cores, quotas and instructions") {
   job.ranks[1].cpu.cores = {1};
   for (RankFacts& rank : job.ranks) rank.cpu.threads = 2;
   CHECK(contains(line_of(job, "cores").remedy, "OMP_NUM_THREADS=1"));
+  job = job_on(2);  // whose hosts number their cores differently
+  for (RankFacts& rank : job.ranks) {
+    rank.cpu.threads = 5;
+    rank.cpu.cores = rank.rank < 2 ? std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7} : std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15};
+  }
+  CHECK(line_of(job, "cores").grade == Grade::kWeak);
   CHECK(grade_after("instructions", [](JobFacts&, RankFacts& rank) { rank.cpu.isa = "portable"; }) == Grade::kWeak);
   CHECK(grade_after("instructions", [](JobFacts& all, RankFacts& rank) {
           rank.cpu.isa = "avx512";
@@ -395,6 +401,13 @@ TEST_CASE("doctor: a run directory that is full, slow, private to a host or open
   CHECK(speed(60e6, 0.2) == Grade::kWeak);
   CHECK(speed(0.5e6, 0.01) == Grade::kBad);
   CHECK(speed(60e6, 6) == Grade::kBad);
+  // Of disks that sync slowly the one that takes longest is shown, also if it writes a little faster.
+  JobFacts slow = job_on(2);
+  for (RankFacts& rank : slow.ranks) {
+    rank.run.write_rate = rank.rank < 2 ? 40e6 : 45e6;
+    rank.run.sync_seconds = rank.rank < 2 ? 0.2 : 3;
+  }
+  CHECK(contains(line_of(slow, "write_speed").text, "a small fsync 3 s"));
   CHECK(grade_after("write_speed", [](JobFacts& job, RankFacts&) { job.needs->checkpoint = 61 * 500e6; }) == Grade::kWeak);
   // Hosts write their parts of a checkpoint at the same time.
   for (const auto& [hosts, takes] : {std::pair(1, "takes 40 s"), {2, "takes 20 s"}, {5, "takes 8 s"}}) {

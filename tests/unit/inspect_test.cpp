@@ -268,6 +268,21 @@ TEST_CASE("inspect: a live run, with a stopped rank, then dead") {
   CHECK(json["ranks"][0]["still_seconds"] < 0.1);  // up to the last sign of any rank
 }
 
+TEST_CASE("inspect: the age of a dead run is that of its latest sign, whichever rank gave it") {
+  const Scratch scratch;
+  const fs::path run = scratch / "run";
+  fs::create_directories(run / "logs");
+  for (const int r : {2, 0, 1}) {
+    kill_rank(start_rank(run, {r, 3, "s", "", ""}, [](Progress& progress, BlackBox&) { progress.act("forward"); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  }
+  kill_rank(start_rank(run, {0, 3, "s", "", ""}, [](Progress& progress, BlackBox&) { progress.act("forward"); }));
+  const Inspection inspection = inspect_run(run, false);
+  CHECK(inspection.ranks[0].still == 0);
+  CHECK(inspection.ranks[1].still > 0.05);
+  CHECK(inspection.ranks[2].still > 0.17);
+}
+
 TEST_CASE("inspect: ranks that have said how they end") {
   const Scratch scratch;
   const fs::path run = scratch / "run";

@@ -57,6 +57,17 @@ std::string next(JobHosts& hosts, const StopRequest& stop) {
   return text;
 }
 
+TEST_CASE("job hosts: the host with most ranks decides how many files and cores a host needs", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  for (const auto& [ranks, most] : {std::pair(3, 3), {5, 4}, {6, 4}}) {
+    Cluster cluster("a slots=4\nb slots=2\n");
+    JobHosts hosts = cluster.hosts({ranks}, 2);
+    const std::optional<JobHosts::World> world = hosts.next(stop);
+    REQUIRE(world);
+    CHECK(world->host_ranks == most);
+  }
+}
+
 Verdict verdict_on(Verdict::Kind kind, std::vector<int> ranks) { return {.kind = kind, .ranks = std::move(ranks)}; }
 
 /// Asks for two seconds.

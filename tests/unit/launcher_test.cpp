@@ -340,6 +340,16 @@ TEST_CASE("output relay: unread output is dropped in complete lines and counted"
   const auto lines = std::ranges::count_if(taken, [](char c) { return c == '\n' || c == '\r'; });
   relay.add("after\n");
   CHECK(write_all() == concat("[", 3000 - lines, " lines were dropped here: the output was not read in time]\nafter\n"));
+  // Until all that was kept has been read, further lines are dropped, too, so that one report names them all.
+  REQUIRE(::fcntl(pipe[1], F_SETPIPE_SZ, 4096) == 4096);
+  relay.add(all);
+  relay.write_some();
+  relay.add("early\n");
+  taken = write_all();
+  CHECK(all.starts_with(taken));
+  const auto kept = std::ranges::count_if(taken, [](char c) { return c == '\n' || c == '\r'; });
+  relay.add("late\n");
+  CHECK(write_all() == concat("[", 3001 - kept, " lines were dropped here: the output was not read in time]\nlate\n"));
   relay.add(all);
   relay.finish(std::chrono::milliseconds(100));
   taken = write_all();

@@ -45,6 +45,9 @@ TEST_CASE("anomalies: the ranks with the highest loss and gradient norm are name
   ranks[2].loss = kNaN;
   ranks[2].grad_norm = kNaN;
   CHECK(highest_text(ranks) == "; rank 12 on a has the highest loss, nan, and rank 12 on a the highest gradient norm, nan");
+  std::vector<RankResult> several = results_of(4);
+  several[1].loss = several[3].loss = several[2].grad_norm = several[3].grad_norm = kNaN;
+  CHECK(highest_text(several) == "; rank 11 on b has the highest loss, nan, and rank 12 on a the highest gradient norm, nan");  // the first of them
   for (RankResult& rank : ranks) rank.loss.reset();
   CHECK(highest_text(ranks) == "; rank 12 on a has the highest gradient norm, nan");
   ranks[0].loss_limit = std::numeric_limits<double>::infinity();

@@ -183,6 +183,7 @@ RunRecord eventful_run(const Scratch& scratch) {
   const double third = now;
   run.job("wait", now += 20, {{"seconds", 12}});
   start(400, third, third, 0.75, {{"slurm_job", "41"}, {"slurm_restarts", 1}});
+  run.job("interval", now, {{"steps", 60}, {"save_seconds", 1.5}, {"step_seconds", 0.75}, {"mean_time_between_failures", 1800}});
   train(401, 500, 0.75);
   run.job("end", now += 1, {{"status", "stopped"}});
   run.job("exit", now += 1, {{"launcher", at(third)}, {"launched", at(third)}, {"code", 0}});

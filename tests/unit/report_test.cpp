@@ -575,6 +575,14 @@ TEST_CASE("report: values that differ from the defaults are marked, also where t
   CHECK(row(config_rows(given_and_open), "model.kv_heads").differs == std::vector<bool>{false, false});
 }
 
+TEST_CASE("report: of more evaluations than rows the last of each group is shown, and so that of the end") {
+  const Scratch scratch;
+  std::string metrics = step_line(1, 5);
+  for (int step = 1; step <= 41; ++step) metrics += concat(R"({"step":)", step, R"(,"validation_loss":)", 4 + step / 64.0, "}\n");
+  const std::string page = page_of({read_run(write_run(scratch, "a", metrics))});
+  CHECK_THAT(page, Catch::Matchers::Contains("<tr><th scope=\"row\">41</th><td>"));
+}
+
 TEST_CASE("report: CSV has every step with its exact figures, and names that cannot become formulas") {
   const Scratch scratch;
   const std::string metrics = step_line(1, 5.5, timed(0, 1)) + R"({"step":2,"loss":0.30000000000000004,"grad_norm":null,"tokens":256})" + "\n" +

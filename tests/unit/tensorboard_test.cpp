@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 
+#include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
 #include "trainer/loop/histograms.h"
@@ -64,6 +65,9 @@ TEST_CASE("tensorboard: CRC-32C has the values of RFC 3720", "[metrics]") {
 TEST_CASE("tensorboard: records have the bytes of TensorBoard's own writer", "[metrics]") {
   CHECK(hexadecimal(file_version_record(kTime)) == "1800000000000000a37f4b220900002060b813da411a0d627261696e2e4576656e743a320db7880b");
   CHECK(hexadecimal(session_start_record(kTime, 300)) == "100000000000000095fbfe180900002060b813da4110ac023a0208016bb56412");
+  // Numbers are in groups of seven bits, the lowest first.
+  for (const auto& [step, bytes] : {std::pair(127, "107f"), {128, "108001"}, {16383, "10ff7f"}, {16384, "10808001"}})
+    CHECK_THAT(hexadecimal(untimed(scalars_record(kTime, step, {{"loss", 2.25F}}))), Catch::Matchers::StartsWith(concat(bytes, "2a0d")));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(hexadecimal(scalars_record(kTime, 7, {{"loss", 2.25F}, {"validation/code", nan}})) ==
         "3200000000000000241956ec0900002060b813da4110072a250a0b0a046c6f737315000010400a160a0f76616c69646174696f6e2f636f6465150000c07fe944ce97");
