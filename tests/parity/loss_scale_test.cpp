@@ -176,22 +176,26 @@ TEST_CASE("with fp32 sums a loss scale, a power of two, leaves a step bit-identi
 }
 
 TEST_CASE("in fp16 every pair of options is as close to the exact gradient as one rank") {
-  // As in bf16 (parity_test.cpp), with 8 times its precision; every second case, to save time.
+  // As in bf16 (parity_test.cpp), with 8 times its precision; every second case, to save time. What rounding to fp16 costs depends on the model: the plain loops
+  // of the reference, with sums in double, say how much, and one rank of any instruction level may lose little more.
   const auto one_rank = [](const Config& config, Device device) { return train_on_threads(config, 1, device); };
-  std::map<std::string, std::array<RunRecord, 2>> serial;
+  std::map<std::string, std::array<RunRecord, 3>> serial;
   const std::vector<ParityCase> cases = covering_parity_cases(2);
   for (size_t i = 0; i < cases.size(); i += 2) {
     ParityCase c = cases[i];
     c.layout.islands = 1;  // islands with a loss scale each are refused
     INFO(name_of(c.model) << " " << c.layout.str());
-    auto& [exact, one] = serial[name_of(c.model) + c.layout.on_one_rank().str()];
+    auto& [exact, plain, one] = serial[name_of(c.model) + c.layout.on_one_rank().str()];
     if (exact.loss.empty()) {
       exact = one_rank(parity_config(c.model, c.layout.on_one_rank(), "fp64"), Device::kReference);
+      plain = one_rank(fp16_config(c.model, c.layout.on_one_rank()), Device::kReference);
       one = one_rank(fp16_config(c.model, c.layout.on_one_rank()), Device::kCpu);
     }
     const RunRecord record = train_on_threads(fp16_config(c.model, c.layout), 1, Device::kCpu, true);
-    const GradientErrors unit = gradient_errors(exact, one), errors = gradient_errors(exact, record);
-    CHECK(unit.worst < 0.02 * c.layout.layers / 8);
+    const GradientErrors rounding = gradient_errors(exact, plain), unit = gradient_errors(exact, one), errors = gradient_errors(exact, record);
+    CHECK(rounding.worst < 0.3 / 8);
+    CHECK(unit.worst < 1.5 * rounding.worst);
+    CHECK(unit.mean < 1.1 * rounding.mean);
     CHECK(errors.mean < 2 * unit.mean);
     CHECK(errors.worst < 0.5 / 8);
     CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 / 8 * exact.loss[0]);
