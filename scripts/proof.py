@@ -200,16 +200,12 @@ def read():
     return json.loads(RESULTS.read_text())
 
 
-def forget(claim):
+def keep(claim, result):
+    """Without a result the claim is taken off the page. Reads the file anew, as another claim may have been kept while this one ran."""
     record = read()
     record["claims"].pop(claim.id, None)
-    write(record)
-
-
-def keep(claim, result):
-    """Reads the file anew, as another claim may have been kept while this one ran."""
-    record = read()
-    record["claims"][claim.id] = result
+    if result:
+        record["claims"][claim.id] = result
     write(record)
 
 
@@ -238,11 +234,12 @@ def main(arguments):
         for claim in CLAIMS:
             if claim.slow != options.slow or (options.ids and not any(word in claim.id for word in options.ids)):
                 continue
-            forget(claim)
+            result = None
             try:
-                keep(claim, run(claim, tree))
+                result = run(claim, tree)
             except Error as error:
                 failures.append(str(error))
+            keep(claim, result)
         if failures:
             raise Error("\n".join(failures))
     return 0
