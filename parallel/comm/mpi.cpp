@@ -16,6 +16,7 @@
 #include "parallel/comm/mpi_types.h"
 #include "parallel/comm/self.h"
 #include "parallel/comm/shared_group.h"
+#include "parallel/comm/time_slices.h"
 
 namespace trireme {
 namespace {
@@ -250,6 +251,7 @@ void raise_eager_limit() {
 
 MpiEnvironment::MpiEnvironment() {
   raise_eager_limit();
+  take_short_time_slices();
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   TRIREME_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI library does not support MPI_THREAD_FUNNELED");

@@ -30,7 +30,8 @@ struct MpiOptions {
 };
 
 /// Initialises MPI and finalises it on destruction. Sets Open MPI's limits of a TCP message that needs no acknowledgement to 256 KiB, unless one of
-/// OMPI_MCA_btl_tcp_eager_limit, _rndv_eager_limit and _max_send_size is set. For the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
+/// OMPI_MCA_btl_tcp_eager_limit, _rndv_eager_limit and _max_send_size is set, and takes short time slices (time_slices.h). For the main thread only
+/// (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
 /// If an exception destroys it, it aborts the job, because the other ranks would wait for this one indefinitely.
 class MpiEnvironment {
  public:

@@ -19,6 +19,7 @@
 #include "parallel/comm/stepwise.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/thread_ranks.h"
+#include "tests/support/time_slice.h"
 #include "trainer/job/launcher.h"
 
 using namespace trireme;
@@ -329,6 +330,8 @@ int main(int argc, char** argv) {
   const MpiEnvironment mpi;
   try {
     announce_start(environment, mpi.rank(), mpi.size());
+    TRIREME_CHECK(test::time_slice_nanoseconds() == 0 || test::time_slice_nanoseconds() == 100'000, "time slices of ", test::time_slice_nanoseconds(),
+                  " ns");
     check_everything(mpi);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d of %d: %s\n", mpi.rank(), mpi.size(), error.what());
