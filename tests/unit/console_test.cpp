@@ -183,6 +183,10 @@ TEST_CASE("console: the curve of losses at the end of a run on a terminal") {
   LossCurve constant;
   for (int64_t step = 5; step < 15; ++step) constant.add(step, 1.5);
   CHECK(constant.text(80).find("1.5 |") != std::string::npos);
+  LossCurve jumping;  // the mean of each column is 2, and the axis is that of what is drawn
+  for (int64_t step = 0; step < 4000; ++step) jumping.add(step, step % 2 == 0 ? 3.0 : 1.0);
+  CHECK(jumping.text(40).find("\n2.0") != std::string::npos);
+  CHECK(jumping.text(40).find("\n3 |") == std::string::npos);
   LossCurve endless;
   for (int64_t step = 1; step <= 1'000'000; ++step) endless.add(step, step <= 500'000 ? 2.0 : 1.0);
   const std::string text = endless.text(40);

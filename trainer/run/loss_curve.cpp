@@ -44,40 +44,49 @@ void LossCurve::add_validation(int64_t step, double loss) {
   if (std::isfinite(loss)) validations_.push_back({step, loss});
 }
 
+LossCurve::Shown LossCurve::shown_in(size_t width) const {
+  Shown shown{std::vector<Bucket>(width), {}, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
+  const auto extend = [&](double loss) {
+    shown.least = std::min(shown.least, loss);
+    shown.most = std::max(shown.most, loss);
+  };
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& column = shown.columns[column_of(first_ + static_cast<int64_t>(i) * steps_per_bucket_, width)];
+    column.sum += buckets_[i].sum;
+    column.count += buckets_[i].count;
+  }
+  for (const Bucket& column : shown.columns)
+    if (column.count > 0) extend(column.mean());
+  for (const Validation& each : validations_) {
+    if (each.step < first_ || each.step > last_) continue;
+    shown.validations.push_back(each);
+    extend(each.loss);
+  }
+  return shown;
+}
+
 std::string LossCurve::text(size_t columns) const {
   if (steps_ < kFewestSteps || columns < kFewestColumns) return "";
-  // The mean of each column. With fewer steps than columns some have none.
-  std::vector<Validation> shown;
-  for (const Validation& each : validations_)
-    if (each.step >= first_ && each.step <= last_) shown.push_back(each);
-  double least = std::numeric_limits<double>::infinity(), most = -least;
-  for (const Bucket& bucket : buckets_) {
-    if (bucket.count == 0) continue;
-    least = std::min(least, bucket.sum / static_cast<double>(bucket.count));
-    most = std::max(most, bucket.sum / static_cast<double>(bucket.count));
-  }
-  for (const Validation& each : shown) {
-    least = std::min(least, each.loss);
-    most = std::max(most, each.loss);
-  }
-  const size_t label = std::max(number(least).size(), number(most).size());
-  const size_t width = std::min(columns, kMostColumns) - label - 2;
-  const auto column_of = [&](int64_t step) { return static_cast<size_t>((step - first_) * static_cast<int64_t>(width - 1) / (last_ - first_)); };
+  columns = std::min(columns, kMostColumns);
+  // The labels say what is drawn, and what is drawn depends on the room that they leave.
+  size_t label = 0, needed = 1, width = 0;
+  Shown shown;
+  do {
+    label = needed;
+    width = columns - label - 2;
+    shown = shown_in(width);
+    needed = std::max(number(shown.least).size(), number(shown.most).size());
+  } while (needed > label);
+  const double least = shown.least, most = shown.most;
   const auto row_of = [&](double loss) {
     return most > least ? static_cast<size_t>(std::lround((most - loss) / (most - least) * (kRows - 1))) : kRows / 2;
   };
-  std::vector<Bucket> means(width);
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    Bucket& mean = means[column_of(first_ + static_cast<int64_t>(i) * steps_per_bucket_)];
-    mean.sum += buckets_[i].sum;
-    mean.count += buckets_[i].count;
-  }
   std::vector<std::string> rows(kRows, std::string(width, ' '));
   for (size_t column = 0; column < width; ++column)
-    if (means[column].count > 0) rows[row_of(means[column].sum / static_cast<double>(means[column].count))][column] = '*';
-  for (const Validation& each : shown) rows[row_of(each.loss)][column_of(each.step)] = 'o';
+    if (shown.columns[column].count > 0) rows[row_of(shown.columns[column].mean())][column] = '*';
+  for (const Validation& each : shown.validations) rows[row_of(each.loss)][column_of(each.step, width)] = 'o';
 
-  std::string text = concat("loss of steps ", first_, " to ", last_, " (*)", shown.empty() ? "" : ", of validation (o)", "\n");
+  std::string text = concat("loss of steps ", first_, " to ", last_, " (*)", shown.validations.empty() ? "" : ", of validation (o)", "\n");
   for (size_t row = 0; row < kRows; ++row) {
     const std::string mark = row == 0 ? number(most) : row == kRows - 1 && most > least ? number(least) : "";
     rows[row].erase(rows[row].find_last_not_of(' ') + 1);

@@ -21,13 +21,26 @@ class LossCurve {
   struct Bucket {
     double sum = 0;
     int64_t count = 0;
+    double mean() const { return sum / static_cast<double>(count); }
   };
   struct Validation {
     int64_t step;
     double loss;
   };
 
+  /// What a drawing of `width` columns shows: the losses of each column, of which some have none, and the validations, with the extremes of both.
+  struct Shown {
+    std::vector<Bucket> columns;
+    std::vector<Validation> validations;
+    double least = 0, most = 0;
+  };
+
   static constexpr size_t kMostBuckets = 4096;
+
+  size_t column_of(int64_t step, size_t width) const {
+    return static_cast<size_t>((step - first_) * static_cast<int64_t>(width - 1) / (last_ - first_));
+  }
+  Shown shown_in(size_t width) const;
 
   int64_t first_ = 0, last_ = 0, steps_ = 0;
   int64_t steps_per_bucket_ = 1;
