@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/cuda_sim/cuda_sim.h"
+#include "tests/support/places.h"
 
 namespace trireme {
 
@@ -24,7 +25,7 @@ inline std::map<std::string, int64_t> launched_memory() {
 
 inline std::map<std::string, int64_t> recorded_memory() {
   std::map<std::string, int64_t> recorded;
-  std::ifstream file(TRIREME_SOURCE_DIR "/tests/kernels/sass.txt");
+  std::ifstream file(test::in_checkout("tests/kernels/sass.txt"));
   static const std::regex row(R"(^(.*?) \| .*threads .* \| dynamic (\d+) \|.*)");
   std::smatch match;
   for (std::string line; std::getline(file, line);)

@@ -5,6 +5,7 @@
 #include "kernels/core/isa.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
@@ -26,8 +27,7 @@ struct Counts {
 /// Number of buffers of 64 KiB or more that a run of `steps` steps allocates in all of its processes.
 Counts large_buffers(const TemporaryDirectory& directory, const std::string& precision, int steps) {
   const std::string name = precision + "-" + std::to_string(steps), file = (directory / (name + ".txt")).string();
-  const Arguments preloaded{"env", "LD_PRELOAD=" TRIREME_SHIMS "/libshim_allocations.so", "TRIREME_SHIM_BYTES=65536",
-                            "TRIREME_SHIM_COUNT_FILE=" + file};
+  const Arguments preloaded{"env", "LD_PRELOAD=" + shim("allocations"), "TRIREME_SHIM_BYTES=65536", "TRIREME_SHIM_COUNT_FILE=" + file};
   const Arguments settings = sets({"training.precision=" + precision, "training.steps=" + std::to_string(steps), "run.directory=" + name});
   Process process(preloaded + Arguments{kBinary, "train", "wide.yaml"} + settings, directory.path());
   const Outcome outcome = process.wait();

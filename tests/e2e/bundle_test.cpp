@@ -3,6 +3,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -38,7 +39,7 @@ bool is_of_the_c_library(const std::string& path) {
 
 TEST_CASE("bundle: runs from another directory with its own libraries, plugins and mpirun") {
   TemporaryDirectory directory;
-  const std::string script = std::string(TRIREME_SOURCE_DIR) + "/scripts/bundle.sh";
+  const std::string script = in_checkout("scripts/bundle.sh");
   const std::string build = fs::path(kBinary).parent_path();
   const Outcome packed = Process({script, "--build", build, "--output", (directory / "bundle.tar.gz").string()}, directory.path()).wait();
   INFO(packed.out << packed.err);
@@ -79,7 +80,7 @@ TEST_CASE("bundle: runs from another directory with its own libraries, plugins a
 
 TEST_CASE("bundle: refuses invalid requests, and writes nothing") {
   TemporaryDirectory directory;
-  const std::string script = std::string(TRIREME_SOURCE_DIR) + "/scripts/bundle.sh";
+  const std::string script = in_checkout("scripts/bundle.sh");
   const auto before = directory.listing();
   CHECK(Process({script, "--build", directory.path().string(), "--output", (directory / "x.tar.gz").string()}, directory.path()).wait().code == 66);
   CHECK(Process({script, "--format", "zip"}, directory.path()).wait().code == 64);
@@ -89,7 +90,7 @@ TEST_CASE("bundle: refuses invalid requests, and writes nothing") {
 
 TEST_CASE("gpu-check: prints its usage, and reports a missing GPU") {
   TemporaryDirectory directory;
-  const std::string script = std::string(TRIREME_SOURCE_DIR) + "/scripts/gpu-check.sh";
+  const std::string script = in_checkout("scripts/gpu-check.sh");
   fs::create_directories(directory / "tools");
   write_file(directory / "tools/nvidia-smi", "#!/bin/sh\nexit 9\n");  // hides any nvidia-smi of this machine
   fs::permissions(directory / "tools/nvidia-smi", fs::perms::owner_all);

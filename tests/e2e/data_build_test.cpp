@@ -11,6 +11,7 @@
 #include "kernels/core/rng.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/mapped_file.h"
 
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const std::string kTokenizer = TRIREME_SOURCE_DIR "/tests/golden/tokenizers/llama3.json";
+const std::string kTokenizer = in_checkout("tests/golden/tokenizers/llama3.json");
 
 /// Sentences of artificial words, whose parts recur as in natural language.
 std::string sentences(size_t bytes, uint64_t seed) {

@@ -6,6 +6,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace trireme::test {
 namespace {
@@ -176,12 +177,12 @@ TEST_CASE("doctor: a missing mpirun") {
 TEST_CASE("doctor: a disk that is slow to sync, and one that hangs") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const std::string shim = "LD_PRELOAD=" TRIREME_SHIMS "/libshim_slow.so TRIREME_SHIM_FSYNC_MS=";
-  const Report slow = doctor_in(directory, shim + "300 exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
+  const std::string slow_disk = "LD_PRELOAD=" + shim("slow") + " TRIREME_SHIM_FSYNC_MS=";
+  const Report slow = doctor_in(directory, slow_disk + "300 exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(slow.grade.at("write_speed") == "weak");
   CHECK(contains(slow.text.at("write_speed"), "slow to sync"));
   CHECK(contains(slow.remedy.at("write_speed"), "run.directory: DIR"));
-  const Report hung = doctor_in(directory, shim + "60000 exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
+  const Report hung = doctor_in(directory, slow_disk + "60000 exec \"$@\"", Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(hung.code == 1);
   CHECK(hung.grade.at("write_speed") == "bad");
   CHECK(contains(hung.text.at("write_speed"), "did not return in time"));
@@ -198,9 +199,9 @@ TEST_CASE("doctor: a clock that is wrong on one rank of another host") {
     return;
   }
   const Report report = doctor_in(directory,
-                                  "binary=$1; shift; LD_PRELOAD=" TRIREME_SHIMS
-                                  "/libshim_slow.so TRIREME_SHIM_RANK=1 TRIREME_SHIM_CLOCK_AHEAD=400 exec mpirun --allow-run-as-root "
-                                  "--oversubscribe -n 2 unshare --uts sh rank.sh $binary \"$@\"",
+                                  "binary=$1; shift; LD_PRELOAD=" + shim("slow") +
+                                      " TRIREME_SHIM_RANK=1 TRIREME_SHIM_CLOCK_AHEAD=400 exec mpirun --allow-run-as-root "
+                                      "--oversubscribe -n 2 unshare --uts sh rank.sh $binary \"$@\"",
                                   Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(report.code == 1);
   CHECK(report.all["hosts"].size() == 2);
@@ -215,8 +216,7 @@ TEST_CASE("doctor: a rank that does not answer is named in time") {
   prepare_run(directory);
   const Report report =
       doctor_in(directory,
-                "LD_PRELOAD=" TRIREME_SHIMS
-                "/libshim_slow.so TRIREME_SHIM_RANK=1 TRIREME_SHIM_STOP=1 exec mpirun --allow-run-as-root --oversubscribe -n 2 \"$@\"",
+                "LD_PRELOAD=" + shim("slow") + " TRIREME_SHIM_RANK=1 TRIREME_SHIM_STOP=1 exec mpirun --allow-run-as-root --oversubscribe -n 2 \"$@\"",
                 Arguments{"run.yaml"} + kDoctorOnTwoRanks);
   CHECK(report.code == 1);
   CHECK(report.grade.at("ranks") == "bad");

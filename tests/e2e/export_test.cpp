@@ -5,6 +5,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -24,7 +25,7 @@ void train(const TemporaryDirectory& directory, const Arguments& more) {
 
 /// Runs `checkpoint export` of "run" to "out" under the shim, which counts system calls in the directory "place".
 Outcome disturbed(const TemporaryDirectory& directory, const Arguments& settings, const Arguments& more) {
-  Arguments environment{"env", std::string("LD_PRELOAD=") + TRIREME_SHIMS + "/libshim_io.so", "ASAN_OPTIONS=verify_asan_link_order=0",
+  Arguments environment{"env", "LD_PRELOAD=" + shim("io"), "ASAN_OPTIONS=verify_asan_link_order=0",
                         "TRIREME_SHIM_DIRECTORY=" + fs::canonical(directory / "place").string()};
   for (const std::string& setting : settings) environment.push_back("TRIREME_SHIM_" + setting);
   return Process(environment + Arguments{kBinary} + exporting("run", "place/out") + more, directory.path()).wait();

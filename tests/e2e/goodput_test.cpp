@@ -6,6 +6,7 @@
 
 #include "tests/e2e/live_job.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -15,9 +16,7 @@ namespace {
 const Arguments kTwoRanks = kNoEvaluation + layout(1, 1, 2, 1) + sets({"resilience.hang_seconds=4", "checkpoint.asynchronous=false"});
 
 /// Every fsync takes some milliseconds longer.
-Arguments slow_disk(int milliseconds) {
-  return {"LD_PRELOAD=" TRIREME_SHIMS "/libshim_slow.so", "TRIREME_SHIM_FSYNC_MS=" + std::to_string(milliseconds)};
-}
+Arguments slow_disk(int milliseconds) { return {"LD_PRELOAD=" + shim("slow"), "TRIREME_SHIM_FSYNC_MS=" + std::to_string(milliseconds)}; }
 
 /// An mpirun that takes a second longer to start, in the search path.
 Arguments slow_start(const TemporaryDirectory& directory) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/places.h"
+
 namespace trireme::test {
 
 using Arguments = std::vector<std::string>;
@@ -75,7 +77,7 @@ Outcome shell(const TemporaryDirectory& directory, const std::string& line);
 Outcome run_under_mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments);
 /// mpirun and its options up to the number of ranks: for other command lines. kBinary: path of the binary.
 Arguments mpirun_command();
-inline const std::string kBinary = TRIREME_BINARY;
+inline const std::string kBinary = trireme_program();
 
 /// Arguments of most tests. Inline, so that they are initialised before the constants of the tests that use them.
 inline const Arguments kTrain = {"train", "run.yaml"};

@@ -13,6 +13,7 @@
 #include "tests/e2e/fingerprint.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -122,7 +123,7 @@ TEST_CASE("hosts: communicators of ranks on two hosts fulfil their contract", "[
   TemporaryDirectory directory;
   TwoHosts hosts(directory, 2);
   if (!can_test(hosts)) return;
-  const Outcome outcome = Process(hosts.start({TRIREME_COMM_MPI_TEST, "4", "hosts"}), directory.path()).wait();
+  const Outcome outcome = Process(hosts.start({comm_mpi_program(), "4", "hosts"}), directory.path()).wait();
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(outcome.out.find("with 4 ranks, 2 on this host") != std::string::npos);

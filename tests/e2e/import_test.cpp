@@ -3,6 +3,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/raw_safetensors.h"
 
 namespace fs = std::filesystem;
@@ -12,7 +13,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-const fs::path kGolden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
+const fs::path kGolden = in_checkout("tests/golden/huggingface");
 
 /// Creates the folder "NAME", the checkpoint "NAME.imported", and NAME.yaml, which trains from the folder. The vocabularies of the golden models
 /// `llama_bf16` and `gpt2_tied` are large enough for the bytes tokenizer.

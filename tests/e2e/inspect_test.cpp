@@ -12,6 +12,7 @@
 
 #include "tests/e2e/live_job.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -102,7 +103,7 @@ bool check_trial(const TemporaryDirectory& directory, const Trial& trial, const 
   const fs::path trigger = directory / (run + "-trigger");
   const bool planted = trial.deed == "skip" || trial.deed == "spin";
   LiveJob job(directory, run, kEndless + kPatient + kEight, planted ? fault(trial.rank, trial.deed, trial.group, trigger) : Arguments{},
-              planted ? TRIREME_FAULTY_TRAIN : kBinary);
+              planted ? faulty_train_program() : kBinary);
   if (!job.wait_for_step(3)) {
     std::string stacks;
     for (const auto& [rank, process] : job.ranks(8)) stacks += shell(directory, "$T inspect --process " + std::to_string(process)).out;
@@ -231,8 +232,8 @@ TEST_CASE("inspect: without black boxes, and bad usage") {
 TEST_CASE("inspect: on a file system that cannot map files a run says so once, and trains") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Outcome outcome = must(Process(Arguments{"env", "LD_PRELOAD=" TRIREME_SHIMS "/libshim_map.so", "TRIREME_SHIM_NO_MAP=.blackbox", kBinary} +
-                                           kTrainOnly + layout(2, 1, 1, 0) + in("two") + sets({"training.steps=2"}),
+  const Outcome outcome = must(Process(Arguments{"env", "LD_PRELOAD=" + shim("map"), "TRIREME_SHIM_NO_MAP=.blackbox", kBinary} + kTrainOnly +
+                                           layout(2, 1, 1, 0) + in("two") + sets({"training.steps=2"}),
                                        directory.path())
                                    .wait());
   INFO(outcome.err);
@@ -320,7 +321,7 @@ TEST_CASE("inspect: before hung ranks are ended they write their stacks, and the
   prepare_run(directory);
   const fs::path trigger = directory / "trigger";
   LiveJob job(directory, "run", kEndless + layout(2, 1, 2, 1) + sets({"resilience.hang_seconds=2"}), fault(3, "spin", "tensor", trigger),
-              TRIREME_FAULTY_TRAIN);
+              faulty_train_program());
   REQUIRE(job.wait_for_step(30));
   write_file(trigger, "");
   REQUIRE(job.wait_for_error("rank 3 (", 40) >= 0);

@@ -15,6 +15,7 @@
 #include "tests/e2e/fingerprint.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/scoped_variable.h"
 
 namespace fs = std::filesystem;
@@ -317,7 +318,7 @@ void make_trials_of_trust(int trials) {
   must(shell(home, "umask 077; for key in privacy links; do head -c 32 /dev/urandom | base64 > data/$key.key; done"));
   const ScopedVariable what("FAULT_DO", "lie"), first("FAULT_RANK", "6"), group("FAULT_GROUP", "data");
   Combination trust{1, 1, 8, 2, "trust"};
-  trust.program = {TRIREME_FAULTY_TRAIN, "train", TRIREME_SOURCE_DIR "/configs/trust.yaml"};
+  trust.program = {faulty_train_program(), "train", in_checkout("configs/trust.yaml")};
   trust.sets = {"data.train=[train]",
                 "data.validation=[validation]",
                 "training.sequence_length=16",

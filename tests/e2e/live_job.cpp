@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -126,7 +127,7 @@ pid_t LiveJob::mpirun() const {
 }
 
 Arguments misbehaviour(int rank, const std::string& deed, const fs::path& trigger, const std::string& text) {
-  return {"LD_PRELOAD=" TRIREME_SHIMS "/libshim_behave.so", "TRIREME_SHIM_RANK=" + std::to_string(rank), "TRIREME_SHIM_DO=" + deed,
+  return {"LD_PRELOAD=" + shim("behave"), "TRIREME_SHIM_RANK=" + std::to_string(rank), "TRIREME_SHIM_DO=" + deed,
           "TRIREME_SHIM_TRIGGER=" + trigger.string(), "TRIREME_SHIM_TEXT=" + text};
 }
 

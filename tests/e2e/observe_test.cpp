@@ -12,6 +12,7 @@
 #include "tests/e2e/harness.h"
 #include "tests/e2e/live_job.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/run/tensorboard_records.h"
 
 namespace fs = std::filesystem;
@@ -244,7 +245,7 @@ TEST_CASE("observe: a disk that is full from some moment on is one message of ea
   must(directory, command + in((directory / "plain").string()));
   fs::create_directories(directory / "sinks/board");
   const Arguments environment{"env",
-                              std::string("LD_PRELOAD=") + TRIREME_SHIMS + "/libshim_io.so",
+                              "LD_PRELOAD=" + shim("io"),
                               "ASAN_OPTIONS=verify_asan_link_order=0",
                               "TRIREME_SHIM_DIRECTORY=" + fs::canonical(directory / "sinks").string(),
                               "TRIREME_SHIM_FAIL_AT=20",

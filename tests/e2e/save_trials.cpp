@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 
 namespace fs = std::filesystem;
@@ -34,7 +35,7 @@ std::string Trials::copy(const std::string& name) const {
 }
 
 Outcome Trials::disturbed(const Arguments& settings, const Arguments& more) const {
-  Arguments environment{"env", std::string("LD_PRELOAD=") + TRIREME_SHIMS + "/libshim_io.so", "ASAN_OPTIONS=verify_asan_link_order=0",
+  Arguments environment{"env", "LD_PRELOAD=" + shim("io"), "ASAN_OPTIONS=verify_asan_link_order=0",
                         "TRIREME_SHIM_DIRECTORY=" + fs::canonical(path("trial") / "checkpoints").string()};
   for (const std::string& setting : settings) environment.push_back("TRIREME_SHIM_" + setting);
   return Process(environment + Arguments{kBinary} + command("trial") + more, directory_.path()).wait();

@@ -7,6 +7,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -29,7 +30,7 @@ Calls calls_of_handler(const TemporaryDirectory& directory, const Arguments& com
   fs::remove_all(counts);
   fs::create_directory(counts);
   const Arguments environment{"env",
-                              "LD_PRELOAD=" TRIREME_SHIMS "/libshim_timer.so",
+                              "LD_PRELOAD=" + shim("timer"),
                               "ASAN_OPTIONS=verify_asan_link_order=0",
                               "OMP_NUM_THREADS=" + threads,
                               "OMP_WAIT_POLICY=passive",

@@ -1,13 +1,14 @@
 // `trireme submit` with stand-ins for the commands of Slurm. tests/slurm/jobs.py runs the same on a real Slurm.
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace trireme::test {
 namespace {
 
 void check_part(const std::string& part) {
   const TemporaryDirectory directory;
-  must(Process({"python3", TRIREME_SOURCE_DIR "/tests/slurm_script_test.py", kBinary, part}, directory.path(), std::chrono::seconds(300)).wait());
+  must(Process({"python3", in_checkout("tests/slurm_script_test.py"), kBinary, part}, directory.path(), std::chrono::seconds(300)).wait());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace fs = std::filesystem;
 
@@ -11,7 +12,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-const std::string kGoldenTraining = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
+const std::string kGoldenTraining = in_checkout("tests/golden/bpe_training/");
 
 Arguments train_arguments(const Arguments& more) { return Arguments{"tokenizer", "train", "--vocab-size", "700", "--output", "t.json"} + more; }
 

@@ -6,6 +6,7 @@
 
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme::test {
@@ -103,7 +104,7 @@ void set_linear_biases(Trainer& trainer, uint64_t seed, double standard_deviatio
 }
 
 void check(const std::string& file, double first_tolerance, double last_tolerance) {
-  std::ifstream stream(std::string(TRIREME_SOURCE_DIR) + "/tests/golden/" + file);
+  std::ifstream stream(in_checkout("tests/golden/") + file);
   REQUIRE(stream);
   const nlohmann::json golden = nlohmann::json::parse(stream);
   const Config config = config_of(golden);

@@ -11,6 +11,7 @@
 #include "tests/parity/run_state.h"
 #include "tests/support/catch.h"
 #include "tests/support/disturbed_run.h"
+#include "tests/support/places.h"
 #include "tests/support/run_files.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/files/durable_file.h"
@@ -173,7 +174,7 @@ class Rig {
   }
   int64_t step() const { return step_; }
   double loss() const { return loss_; }
-  /// Of the first execution of the last step; the second, of this rank.
+  /// What the first execution of the last step showed: of the step, and of this rank.
   const Anomaly& anomaly() const { return anomaly_; }
   bool stood_out() const { return stood_out_; }
   Trainer& trainer() { return trainer_; }
@@ -278,7 +279,7 @@ class Text final : public Dataset {
  public:
   explicit Text(int64_t length) : length_(length) {
     std::vector<fs::path> files;
-    for (const auto& item : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "docs"))
+    for (const auto& item : fs::directory_iterator(in_checkout("docs")))
       if (item.path().extension() == ".md") files.push_back(item.path());
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files) text_ += read_text(file);

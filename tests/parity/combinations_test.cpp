@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/audit/chain.h"
@@ -29,7 +30,7 @@ struct Feature {
 };
 
 std::vector<Feature> features() {
-  std::ifstream file(TRIREME_SOURCE_DIR "/tests/combinations.txt");
+  std::ifstream file(in_checkout("tests/combinations.txt"));
   std::vector<Feature> all;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
@@ -64,7 +65,7 @@ class Runs {
     std::vector<std::string> sets;
     for (const auto& [key, value] : settings) sets.push_back(concat(key, "=", value));
     try {
-      return resolve(load_config(TRIREME_SOURCE_DIR "/tests/combinations.yaml", sets));
+      return resolve(load_config(in_checkout("tests/combinations.yaml"), sets));
     } catch (const ConfigError&) {
       return std::nullopt;
     }

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
@@ -67,7 +68,7 @@ double error_of(const Step& step, const std::string& device, double tokens_per_s
   if (!wgmma) cluster.device.attention_efficiency = 0.345 * 1.06 / 1.46;  // of trainer/config/device_table.cpp, stack.cpp and kernel_time.cpp
   std::vector<std::string> sets = step.sets;
   sets.push_back("run.device=cuda");
-  const LoadedConfig loaded = load_config(std::string(TRIREME_SOURCE_DIR "/") + step.file, sets);
+  const LoadedConfig loaded = load_config(test::in_checkout(step.file), sets);
   const Config config = resolve(loaded);
   const double seconds = forecast_time(config, resolve_cluster(cluster)).step_seconds;
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);

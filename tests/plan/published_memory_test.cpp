@@ -5,6 +5,7 @@
 
 #include "tests/plan/published_rows.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/memory/stack_memory.h"
@@ -13,7 +14,7 @@
 namespace trireme {
 namespace {
 
-std::string rows_file() { return std::string(TRIREME_SOURCE_DIR) + "/tests/plan/published.yaml"; }
+std::string rows_file() { return test::in_checkout("tests/plan/published.yaml"); }
 
 double most(const std::vector<RankBytes>& ranks) { return std::ranges::max(ranks, {}, &RankBytes::peak).peak; }
 
@@ -78,7 +79,7 @@ TEST_CASE("memory of other systems' stacks: gathered inputs that autograd saves"
     run.config.training.micro_batch_size = 16;
     return run.memory().front().activations;
   };
-  // Of 16 x 1024 tokens: the three quarters of a tensor that belong to other ranks.
+  // The three quarters of a tensor of 16 x 1024 tokens that belong to other ranks.
   constexpr double kGathered = 16 * 1024 * 1024 * 2 * 0.75, kLayers = 8;
   constexpr double kRow = 16 * 1024 * 1024 * 0.75;  // the same in bytes of one byte per element: saved in parts with sequence parallelism
   // Without sequence parallelism a layer saves 8 rows of one byte in whole. With it, two gathered inputs of each layer and two gradients of one.

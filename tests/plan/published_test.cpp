@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "tests/plan/published_rows.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/forecast_range.h"
 
@@ -16,7 +17,7 @@ using trireme::published::Run;
 namespace {
 
 const published::Rows& rows() {
-  static const published::Rows all = published::read_rows(TRIREME_SOURCE_DIR "/tests/plan/published.yaml");
+  static const published::Rows all = published::read_rows(test::in_checkout("tests/plan/published.yaml"));
   return all;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
@@ -211,7 +212,7 @@ TEST_CASE("fp32 has warnings with TF32 only, for rows that are no multiple of 4 
 
 TEST_CASE("no configuration of the repository has a warning") {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(TRIREME_SOURCE_DIR "/configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::in_checkout("configs"))) {
     if (entry.path().extension() != ".yaml") continue;
     CAPTURE(entry.path());
     CHECK(shape_warnings(resolve(load_config(entry.path().string()))).empty());

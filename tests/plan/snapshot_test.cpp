@@ -7,6 +7,7 @@
 #include "parallel/pipeline/simulate.h"
 #include "tests/parallel/toy_stages.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/scratch.h"
 #include "tests/support/snapshot.h"
 #include "trainer/commands/plan_command.h"
@@ -162,7 +163,7 @@ TEST_CASE("snapshot: plan of islands, of each asynchronous mode and of a federat
     add(concat(mode, ", memory by formula"), arguments + " --cluster-set software.stack=torchtitan --set training.precision=bf16");
   }
   add("federation",
-      concat(TRIREME_SOURCE_DIR, "/configs/federation.yaml --set security.federation.members=5 --cluster ", cluster, " --cluster-set nodes=1"));
+      concat(in_checkout("configs/federation.yaml"), " --set security.federation.members=5 --cluster ", cluster, " --cluster-set nodes=1"));
   check_snapshot("plan/islands.txt", text);
   check_snapshot("plan/islands.json", json);
 }
@@ -172,7 +173,7 @@ TEST_CASE("snapshot: plan of a private run whose eight data ranks add noise, and
   write_tokens(scratch / "private", 64 * 5000);
   const std::string cluster = scratch.write("cluster.yaml", kSlow);
   const std::string private_run =
-      concat(TRIREME_SOURCE_DIR, "/configs/trust.yaml --cluster ", cluster, " --cluster-set nodes=2 --set data.train=[", scratch / "private", "]");
+      concat(in_checkout("configs/trust.yaml"), " --cluster ", cluster, " --cluster-set nodes=2 --set data.train=[", scratch / "private", "]");
   check_snapshot("plan/private.txt", planned(scratch, private_run));
 
   TokenIndex index;

@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/scratch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
@@ -273,7 +274,7 @@ TEST_CASE("ranks that share cores are not simulated") {
 }
 
 TEST_CASE("a step of 405 billion parameters on 16,384 GPUs is proven deadlock-free and simulated from its configuration") {
-  const LoadedConfig loaded = load_config(TRIREME_SOURCE_DIR "/configs/llama-405b-16384gpu.yaml");
+  const LoadedConfig loaded = load_config(test::in_checkout("configs/llama-405b-16384gpu.yaml"));
   const Config config = resolve(loaded);
   const ClusterConfig cluster = machines("H100", 16384);
   const SimulatedWorld world = simulate_step(config, cluster, lowered_schedule(config), {16383});

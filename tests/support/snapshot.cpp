@@ -12,6 +12,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/command_output.h"
+#include "tests/support/places.h"
 
 namespace trireme::test {
 namespace {
@@ -40,7 +41,7 @@ std::string rounded(const std::string& text) {
 }  // namespace
 
 void check_snapshot(const std::string& name, const std::string& text) {
-  const std::filesystem::path path = std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/snapshots" / name;
+  const std::filesystem::path path = in_checkout("tests/snapshots/" + name);
   const std::string shown = rounded(text);
   const char* write = std::getenv("TRIREME_SNAPSHOTS");
   if (write != nullptr && std::string_view(write) == "write") {

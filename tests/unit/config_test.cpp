@@ -9,6 +9,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/command_output.h"
+#include "tests/support/places.h"
 #include "tests/support/scratch.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
@@ -298,7 +299,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
       {"run.name=\"010\"", "run.directory=\"a \\\"b\\\" \\\\ c: # d\\té\"", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
        "data.validation=['*x']"},
-      {"data.tokenizer=" TRIREME_SOURCE_DIR "/tests/golden/tokenizers/llama3.json"},
+      {"data.tokenizer=" + test::in_checkout("tests/golden/tokenizers/llama3.json")},
       {"run.directory=\"two\\nlines\\x01\\x7f\""}};
   for (const auto& sets : variants) {
     const Config resolved = resolve(load(kSmall, sets));
@@ -413,7 +414,7 @@ TEST_CASE("config: the schema is JSON and describes every key") {
 }
 
 TEST_CASE("config: the schema beside the files in configs/ is the program's, and every file names it") {
-  const std::filesystem::path folder = TRIREME_SOURCE_DIR "/configs";
+  const std::filesystem::path folder = test::in_checkout("configs");
   CHECK(test::slurp(folder / "trireme.schema.json") == json_schema());
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -459,7 +460,7 @@ TEST_CASE("config: explain names the origin of every value") {
 }
 
 TEST_CASE("config: the commands print the output of the functions") {
-  const std::string file = std::string(TRIREME_SOURCE_DIR) + "/configs/quickstart.yaml";
+  const std::string file = test::in_checkout("configs/quickstart.yaml");
   const auto printed = [](const std::string& arguments) {
     const auto [exit_code, text] = test::config_output(arguments);
     CHECK(exit_code == 0);
@@ -480,7 +481,7 @@ TEST_CASE("config: the commands print the output of the functions") {
 }
 
 TEST_CASE("config: the files in configs/ resolve at their intended world sizes") {
-  const std::string folder = std::string(TRIREME_SOURCE_DIR) + "/configs/";
+  const std::string folder = test::in_checkout("configs/");
   const Config quickstart = resolve(load_config(folder + "quickstart.yaml"), 8);
   CHECK(quickstart.parallel.layers_per_stage->size() == 2);
   CHECK(resolve(load_config(folder + "gpt2-124m-cpu.yaml"), 4).model.qkv_bias);

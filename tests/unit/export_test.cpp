@@ -9,6 +9,7 @@
 
 #include "kernels/core/rng.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/run_files.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/commands/checkpoint_model.h"
@@ -353,7 +354,7 @@ TEST_CASE("export: the bytes tokenizer becomes a tokenizer.json with the same id
 
 TEST_CASE("export: a Hugging Face folder round-trips unchanged", "[export]") {
   int folders = 0;
-  for (const auto& item : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface")) {
+  for (const auto& item : fs::directory_iterator(in_checkout("tests/golden/huggingface"))) {
     if (!fs::exists(item.path() / "config.json")) continue;
     INFO(item.path().string());
     ++folders;
@@ -394,7 +395,7 @@ TEST_CASE("export: a Hugging Face folder round-trips unchanged", "[export]") {
 TEST_CASE("export: special tokens and a generation_config.json that a folder lacks are not added", "[export]") {
   const TemporaryDirectory directory;
   const fs::path given = directory.path / "given", folder = directory.path / "out";
-  fs::copy(fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface/llama_bf16", given);
+  fs::copy(in_checkout("tests/golden/huggingface/llama_bf16"), given);
   json config = json_at(given / "config.json");
   config.erase("bos_token_id");
   config["eos_token_id"] = {1, 2};

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace {
 
@@ -70,7 +71,7 @@ std::vector<std::string> misplaced_in(const std::string& file, const std::string
 }  // namespace
 
 TEST_CASE("file rules: one function opens files for writing, one makes directories, and one file parses JSON") {
-  const fs::path root = TRIREME_SOURCE_DIR;
+  const fs::path root = trireme::test::in_checkout();
   int files = 0;
   std::set<std::string> seen;
   for (const char* room : {"kernels", "parallel", "trainer"})

@@ -7,6 +7,7 @@
 
 #include "kernels/core/rng.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kGoldenModels = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
+const fs::path kGoldenModels = in_checkout("tests/golden/huggingface");
 const std::vector<std::string> kModels{"llama_tied", "llama3_untied", "llama_linear_sharded", "llama_bf16", "qwen2",
                                        "qwen3",      "gpt2_tied",     "gpt2_untied",          "mistral",    "qwen2_window"};
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace {
 
@@ -100,7 +101,7 @@ IncludeGraph cycles_in(IncludeGraph rooms) {
 }  // namespace
 
 TEST_CASE("modules of the trainer include each other without cycles") {
-  const fs::path root = fs::path(TRIREME_SOURCE_DIR) / "trainer";
+  const fs::path root = trireme::test::in_checkout("trainer");
   IncludeGraph rooms;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     const std::string file = entry.path().lexically_relative(root).string();
@@ -117,7 +118,7 @@ TEST_CASE("modules of the trainer include each other without cycles") {
 }
 
 TEST_CASE("includes run in one direction: kernels <- parallel <- trainer") {
-  const fs::path root = TRIREME_SOURCE_DIR;
+  const fs::path root = trireme::test::in_checkout();
   int files = 0;
   for (const char* room : {"kernels", "parallel", "trainer"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
@@ -142,7 +143,7 @@ std::vector<std::string> reads_of_environment(const std::string& file, const std
 }
 
 TEST_CASE("one file of the trainer reads the environment variables of launchers, and passes them to the others as data") {
-  const fs::path root = TRIREME_SOURCE_DIR;
+  const fs::path root = trireme::test::in_checkout();
   for (const auto& entry : fs::recursive_directory_iterator(root / "trainer")) {
     if (!entry.is_regular_file()) continue;
     std::ifstream stream(entry.path());
@@ -166,7 +167,7 @@ TEST_CASE("an include in the wrong direction is found") {
 TEST_CASE("test names contain no characters that break CMake lists") {
   static const std::regex name(R"re(^TEST_CASE\("((?:[^"\\]|\\.)*)")re");
   int names = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests")) {
+  for (const auto& entry : fs::recursive_directory_iterator(trireme::test::in_checkout("tests"))) {
     if (!entry.path().string().ends_with("_test.cpp")) continue;
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) {

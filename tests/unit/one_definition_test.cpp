@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 namespace {
 
@@ -55,7 +56,7 @@ std::vector<std::string> doubles_in(const Definitions& definitions) {
 }  // namespace
 
 TEST_CASE("one definition: no two files of the product define types with the same name in the same namespace") {
-  const fs::path root = TRIREME_SOURCE_DIR;
+  const fs::path root = trireme::test::in_checkout();
   Definitions definitions;
   for (const char* room : {"kernels", "parallel", "trainer"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {

@@ -9,6 +9,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 
 using namespace trireme;
 using nlohmann::ordered_json;
@@ -50,7 +51,7 @@ TEST_CASE("rank figures: memory of the process and of the host", "[metrics]") {
 }
 
 TEST_CASE("gpu sensors: figures of NVML, without those that it does not have", "[metrics]") {
-  const std::string stub = std::string(TRIREME_SHIMS) + "/libshim_nvml.so";
+  const std::string stub = test::shim("nvml");
   const GpuSensors sensors("0000:65:00", stub);
   const auto read_until = [&](const auto& done) {
     for (int wait = 0; wait < 1000 && !done(sensors.latest()); ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(10));

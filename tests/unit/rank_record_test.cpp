@@ -13,6 +13,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/scratch.h"
 
 using namespace trireme;
@@ -165,7 +166,7 @@ TEST_CASE("stacks: a stopped process stays stopped") {
 TEST_CASE("rank record: a request writes the stacks of all its threads to the log, and the rank continues") {
   const Scratch scratch;
   const pid_t child = start([&] {
-    RankRecord record(TRIREME_BINARY);
+    RankRecord record(test::trireme_program());
     record.open(scratch / "run", kRank, true);
     std::thread spinner(spin_in_a_named_function);
     record.request_stacks("requested by a test");
@@ -212,7 +213,7 @@ TEST_CASE("rank record: a fatal signal leaves its stack in the log and its name 
     CAPTURE(each.name);
     const std::string run = scratch / each.name;
     const pid_t child = start([&] {
-      RankRecord record(TRIREME_BINARY);
+      RankRecord record(test::trireme_program());
       record.open(run, kRank, true);
       record.progress().act("forward of micro-batch 1, blocks.2", 1);
       each.deed();
@@ -233,7 +234,7 @@ TEST_CASE("rank record: a handler that a library had installed runs after the re
   const Scratch scratch;
   const pid_t child = start([&] {
     std::signal(SIGSEGV, [](int) { ::_exit(42); });
-    RankRecord record(TRIREME_BINARY);
+    RankRecord record(test::trireme_program());
     record.open(scratch / "run", kRank, false);
     crash_in_a_named_function();
   });
@@ -244,7 +245,7 @@ TEST_CASE("rank record: a handler that a library had installed runs after the re
 TEST_CASE("rank record: a black box whose file is cut short ends the record, and not the run") {
   const Scratch scratch;
   const pid_t child = start([&] {
-    RankRecord record(TRIREME_BINARY);
+    RankRecord record(test::trireme_program());
     record.open(scratch / "run", kRank, true);
     record.progress().act("before");
     fs::resize_file(scratch / "run/logs/rank-0002.blackbox", 0);

@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/scratch.h"
 #include "trainer/config/write.h"
 #include "trainer/loop/learning_rate.h"
@@ -464,7 +465,7 @@ TEST_CASE("sweep: the plot of an axis is logarithmic where its values are, and t
   CHECK_THAT(page, Contains("gpt2</th><td>4</td>"));
   CHECK_THAT(page, Contains("version 1.0 &lt;b&gt;"));
   CHECK(sweep::losses_plot(results, records)->curves.size() == 8);
-  // Of gpt2, points 1, 3, 5 and 7, with 10, 12, 6 and 8: the mean is over those with a score.
+  // gpt2 has points 1, 3, 5 and 7, with 10, 12, 6 and 8: the mean is over those with a score.
   standings[3] = {.state = sweep::PointState::kFailed};
   std::vector<sweep::PointHistory> histories(runs.size());
   histories[3].failure = sweep::Failure{65, "no data"};
@@ -474,7 +475,7 @@ TEST_CASE("sweep: the plot of an axis is logarithmic where its values are, and t
 
 TEST_CASE("sweep: the examples in configs/sweeps are read, with base configurations that exist") {
   size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(TRIREME_SOURCE_DIR) + "/configs/sweeps")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::in_checkout("configs/sweeps"))) {
     CAPTURE(entry.path().string());
     const sweep::SweepFile file = sweep::load_sweep(entry.path().string());
     CHECK_FALSE(sweep::points_of(file).empty());

@@ -14,6 +14,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/data/build/document_encoder.h"
 #include "trainer/tokenizer/oniguruma.h"
 #include "trainer/tokenizer/tokenizer_json.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kGolden = TRIREME_SOURCE_DIR "/tests/golden/tokenizers/";
+const std::string kGolden = test::in_checkout("tests/golden/tokenizers/");
 const std::vector<std::string> kBytePair = {"gpt2.json", "gpt2_prefix.json", "llama3.json", "qwen2.json", "steps.json"};
 const std::vector<std::string> kByteFallback = {"llama2.json", "mistral.json", "gemma.json", "metaspace.json"};
 const std::vector<std::string> kSentencePiece = {"bpe.model", "bpe_bytes.model", "unigram.model", "unigram_bytes.model"};

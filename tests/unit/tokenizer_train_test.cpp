@@ -12,6 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "trainer/tokenizer/count_pieces.h"
 #include "trainer/tokenizer/text_chunk_reader.h"
 #include "trainer/tokenizer/train.h"
@@ -23,7 +24,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-const std::string kGoldenTraining = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
+const std::string kGoldenTraining = in_checkout("tests/golden/bpe_training/");
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

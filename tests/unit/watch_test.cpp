@@ -21,6 +21,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/places.h"
 #include "tests/support/scratch.h"
 #include "tests/support/strangers.h"
 
@@ -118,7 +119,7 @@ class WatchedJob {
   using Body = std::function<void(int rank, Progress&)>;
 
   /// `program` reads the stacks.
-  WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000, const char* program = TRIREME_BINARY) {
+  WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000, const char* program = trireme_program()) {
     hub = std::make_unique<Child>([&] {
       ::dup2(warnings.input(), STDERR_FILENO);
       sigset_t request;
