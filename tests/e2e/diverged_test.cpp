@@ -85,7 +85,7 @@ TEST_CASE("diverged: rejected steps before a stop count, and the limit may be ch
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome first = must(directory, kDiverges + Arguments{"--max-steps", "10"});
-  CHECK_THAT(first.err, Contains("warning: the run ends while 9 steps in a row were rejected, the last of them step 10"));
+  CHECK_THAT(first.err, Contains("warning: at the end of the run, 9 steps in a row were rejected, the last of them step 10"));
   must(directory, kDiverges, 70);
   CHECK(steps_in(directory / "run") == 21);
   must(directory, kDiverges + sets({"training.max_rejected_steps=0"}));
@@ -138,7 +138,7 @@ TEST_CASE("diverged: a run of which every step was rejected does not end with su
       CAPTURE(name, attempt);
       const Outcome ended = must(directory, hopeless + ranks + in(name) + sets({"checkpoint.every=0"}), 70);
       INFO(ended.err);
-      CHECK(count(ended.err, "nothing was trained: every step of this run up to step 4 was rejected; 4 steps in a row were rejected") == 1);
+      CHECK(count(ended.err, "nothing was trained: every step of this run up to step 4 was rejected, because ") == 1);
       CHECK(checkpoints_in(directory / name).empty());
     }
   // Overflows alone are no training either, if the run has no accepted step.

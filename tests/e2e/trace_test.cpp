@@ -103,7 +103,7 @@ TEST_CASE("trace: a resumed run has each traced step once") {
   CHECK(behind.err.find("--trace-steps=2:4: nothing to trace, 4 steps are already done\n") != std::string::npos);
   CHECK(read_file(directory / "run/trace.json") == trace);
 
-  // Of three steps two are left to trace, whose means are shown.
+  // Two of three steps are left to trace, and their means are shown.
   const Outcome rest = must(directory, about + Arguments{"--resume", "run/checkpoints/step-00000004", "--trace-steps", "4:6"});
   double seconds = 0;
   for (const nlohmann::json& line : metrics(directory / "run"))

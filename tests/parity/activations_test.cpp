@@ -43,7 +43,7 @@ void on_ranks(const Config& config, const ParityLayout& layout, Device device, c
   });
 }
 
-/// Of the second step, after an evaluation and a step that is not recorded. One rank does not record the first step, several do.
+/// The maxima of the second step, after an evaluation and a step that is not recorded. One rank does not record the first step, several do.
 Maxima maxima_of(ParityModel model, const ParityLayout& layout, const std::string& precision = "fp64", Device device = Device::kReference) {
   Maxima maxima;
   on_ranks(recording(model, layout, precision), layout, device, [&](Trainer& trainer, const Dataset& data) {

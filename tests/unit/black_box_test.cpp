@@ -192,7 +192,7 @@ TEST_CASE("black box: a record or state that is partly written is left out") {
     CHECK(contents.records.size() == BlackBox::kRecords - 1);
     check_moment(contents);
   }
-  // Of the slots of activities and waits, one is enough: the newest value, or the one before it when the newest is torn.
+  // One of the slots of activities and waits is enough: the newest value, or the one before it when the newest is torn.
   const auto check_slots = [&]<class Slot>(size_t slots_at, const Slot&) {
     std::set<uint64_t> counts;
     for (const size_t slot : {0, 1}) {

@@ -265,7 +265,7 @@ TEST_CASE("checkpoint: non-finite values are counted per tensor, from the data a
   CHECK(spoiled.recorded_non_finite() == NonFinite{{"weight/w", 3}});
   CHECK(whole.verify_digests().empty());
   CHECK(whole.recorded_non_finite().empty());
-  // Of a tensor in the files of several ranks all boxes count.
+  // If a tensor is in the files of several ranks, all boxes count.
   const StoredTensor shared{.boxes = {{.non_finite = 2}, {}, {.non_finite = 3}}};
   CHECK(recorded_non_finite({{"weight/v", {.boxes = {{.non_finite = 1}}}}, {"weight/w", shared}}) == NonFinite{{"weight/v", 1}, {"weight/w", 5}});
 }

@@ -401,7 +401,7 @@ TEST_CASE("doctor: a run directory that is full, slow, private to a host or open
   CHECK(speed(60e6, 0.2) == Grade::kWeak);
   CHECK(speed(0.5e6, 0.01) == Grade::kBad);
   CHECK(speed(60e6, 6) == Grade::kBad);
-  // Of disks that sync slowly the one that takes longest is shown, also if it writes a little faster.
+  // If several disks sync slowly, the one that takes longest is shown, also if it writes a little faster.
   JobFacts slow = job_on(2);
   for (RankFacts& rank : slow.ranks) {
     rank.run.write_rate = rank.rank < 2 ? 40e6 : 45e6;

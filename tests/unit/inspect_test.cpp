@@ -276,8 +276,12 @@ TEST_CASE("inspect: the age of a dead run is that of its latest sign, whichever 
     kill_rank(start_rank(run, {r, 3, "s", "", ""}, [](Progress& progress, BlackBox&) { progress.act("forward"); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
   }
+  const auto before_last = std::chrono::steady_clock::now();
   kill_rank(start_rank(run, {0, 3, "s", "", ""}, [](Progress& progress, BlackBox&) { progress.act("forward"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
   const Inspection inspection = inspect_run(run, false);
+  CHECK(inspection.age > 0.05);
+  CHECK(inspection.age <= std::chrono::duration<double>(std::chrono::steady_clock::now() - before_last).count());
   CHECK(inspection.ranks[0].still == 0);
   CHECK(inspection.ranks[1].still > 0.05);
   CHECK(inspection.ranks[2].still > 0.17);
@@ -410,7 +414,7 @@ TEST_CASE("inspect: a black box that contradicts its name or the others is left 
   REQUIRE(inspection.ranks.size() == 3);
   CHECK(has(inspection.ranks[0].problem, "rank-0000.blackbox: that of rank 2 of 3"));
   CHECK(has(inspection.ranks[1].problem, "rank-0001.blackbox: that of rank 1 of 1000"));
-  CHECK(has(inspection_text(inspection), "barrier 1 of group world: rank 2 waits\n  rank 0 is missing, and where it is is not known: "));
+  CHECK(has(inspection_text(inspection), "barrier 1 of group world: rank 2 waits\n  rank 0 is missing, and where it is cannot be known: "));
 }
 
 TEST_CASE("inspect: the verdict about the newest start, and about no other") {

@@ -131,3 +131,29 @@ TEST_CASE("learning rate: a run of fewer than ten steps decays in its last step"
     if (steps > 1) CHECK(learning_rate(schedule, optimizer_with(1), 8, steps - 1, steps) == 1.0);
   }
 }
+
+TEST_CASE("learning rate: an exponential decay, and every decay with a batch that is not the reference batch", "[learning_rate]") {
+  OptimizerConfig optimizer;
+  optimizer.learning_rate = 0.5;
+  optimizer.reference_batch_size = 8;
+  optimizer.learning_rate_scaling = "linear";  // 32 sequences: the peak is 2, and the end 0.02
+  ScheduleConfig schedule;
+  schedule.warmup_steps = 20;
+  schedule.final_learning_rate = 0.005;
+  const auto rate = [&](LearningRateSchedule name, int64_t step) {
+    schedule.name = name;
+    return learning_rate(schedule, optimizer, 32, step, 100);
+  };
+  CHECK(rate(LearningRateSchedule::kExponential, 5) == Approx(0.5));
+  CHECK(rate(LearningRateSchedule::kExponential, 20) == Approx(2));
+  CHECK(rate(LearningRateSchedule::kExponential, 60) == Approx(0.2));  // half of the way to a hundredth
+  CHECK(rate(LearningRateSchedule::kExponential, 100) == Approx(0.02));
+  CHECK(rate(LearningRateSchedule::kLinear, 40) == Approx(2 - 0.25 * 1.98));
+  CHECK(rate(LearningRateSchedule::kCosine, 60) == Approx(1.01));
+  CHECK(rate(LearningRateSchedule::kCosine, 100) == Approx(0.02));
+  CHECK(rate(LearningRateSchedule::kConstant, 100) == Approx(2));
+  schedule.decay_steps = 40;
+  CHECK(rate(LearningRateSchedule::kWsd, 60) == Approx(2));
+  CHECK(rate(LearningRateSchedule::kWsd, 70) == Approx(2 - 0.25 * 1.98));
+  CHECK(rate(LearningRateSchedule::kWsd, 100) == Approx(0.02));
+}

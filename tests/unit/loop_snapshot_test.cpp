@@ -1,7 +1,4 @@
-// Tables and traces of the training loop, whole, for several ranks and steps, and figures of layers that several ranks share.
-#include <array>
-#include <functional>
-#include <map>
+// Tables and traces of the training loop, whole, for several ranks and steps.
 #include <mutex>
 
 #include "kernels/core/check.h"
@@ -11,10 +8,6 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/attention_kernels.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/layer_gradients.h"
-#include "trainer/loop/learning_rate.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/trace.h"
 #include "trainer/resilience/replica_check.h"
@@ -106,118 +99,19 @@ TEST_CASE("snapshot: loop: a trace of two steps on two pipeline ranks, with over
 TEST_CASE("snapshot: loop: which kernels compute attention, with two shapes of each") {
   AttentionKernels kernels;
   kernels.shapes = {
-      {.shape = "forward of 8 heads", .reason = "", .ranks = 3, .difference = 0.25},
-      {.shape = "backward of 8 heads", .reason = "head size 300", .ranks = 1},
-      {.shape = "forward of 12 heads", .reason = "", .ranks = 1, .difference = 0.5},
-      {.shape = "backward of 12 heads", .reason = "the result differs by 3 times what is allowed", .ranks = 4, .mismatch = true, .difference = 3}};
+      {.shape = "forward, 2 x 128 tokens, 8 heads, 2 kv heads of size 64, bf16", .reason = "", .ranks = 3, .difference = 0.25},
+      {.shape = "backward, 2 x 128 tokens, 8 heads, 1 kv head of size 300, bf16", .reason = "head size 300", .ranks = 1},
+      {.shape = "forward, 1 x 96 tokens, 12 heads, 12 kv heads of size 64, window 32, fp16", .reason = "", .ranks = 1, .difference = 0.5},
+      {.shape = "backward, 1 x 96 tokens, 12 heads, 12 kv heads of size 64, window 32, fp16",
+       .reason = "the result differs by 3 times what is allowed",
+       .ranks = 4,
+       .mismatch = true,
+       .difference = 3}};
   const nlohmann::ordered_json json = to_json(kernels);
   check_snapshot("loop/attention.txt", attention_text(json) + lines_of(json) + "\n");
   kernels.shapes.resize(1);
   CHECK(attention_text(to_json(kernels)) == "cuDNN computes 1 shape of attention, the built-in kernels 0\n");
   CHECK(attention_warning(to_json(kernels)).empty());
-}
-
-TEST_CASE("layer gradients: parts of a layer on two ranks add up without the loss scale, and each layer has its own last step") {
-  ModelConfig model;
-  model.layers = 2;
-  model.hidden_size = 8;
-  model.heads = 2;
-  model.vocab_size = 256;
-  Config config;
-  config.model = model;
-  config.training.steps = 1;
-  model = resolve(config).model;
-  run_ranks(2, [&](Communicator& world) {
-    LayerGradients layers(model);
-    const bool first = world.rank() == 0;
-    const auto set = [&](double up, double norm, double of_second) {
-      if (first)
-        layers.set({{"blocks.0.mlp.up.weight", up}, {"blocks.0.mlp_norm.weight", norm}, {"embedding.weight", 0.0}});
-      else
-        layers.set({{"blocks.0.attention.query.weight", up / 2}, {"blocks.1.mlp.up.weight", of_second}});
-      layers.count_step();
-    };
-    set(1, 0, 64);
-    set(0, 4, 0);
-    set(256, 16, 0);
-    std::string text;
-    for (const auto& [layer, norm, zero_steps] : layers.gather(world, 4)) text += concat(layer, " ", norm, " ", zero_steps, "; ");
-    // sqrt(256 + 16 + 128) / 4 = 5.
-    TRIREME_CHECK(text.starts_with("embedding 0 3; blocks.0 5 0; blocks.1 0 2; "), text);
-  });
-}
-
-TEST_CASE("learning rate: an exponential decay, and every decay with a batch that is not the reference batch", "[learning_rate]") {
-  OptimizerConfig optimizer;
-  optimizer.learning_rate = 0.5;
-  optimizer.reference_batch_size = 8;
-  optimizer.learning_rate_scaling = "linear";  // 32 sequences: the peak is 2, and the end 0.02
-  ScheduleConfig schedule;
-  schedule.warmup_steps = 20;
-  schedule.final_learning_rate = 0.005;
-  const auto rate = [&](LearningRateSchedule name, int64_t step) {
-    schedule.name = name;
-    return learning_rate(schedule, optimizer, 32, step, 100);
-  };
-  CHECK(rate(LearningRateSchedule::kExponential, 5) == Approx(0.5));
-  CHECK(rate(LearningRateSchedule::kExponential, 20) == Approx(2));
-  CHECK(rate(LearningRateSchedule::kExponential, 60) == Approx(0.2));  // half of the way to a hundredth
-  CHECK(rate(LearningRateSchedule::kExponential, 100) == Approx(0.02));
-  CHECK(rate(LearningRateSchedule::kLinear, 40) == Approx(2 - 0.25 * 1.98));
-  CHECK(rate(LearningRateSchedule::kCosine, 60) == Approx(1.01));
-  CHECK(rate(LearningRateSchedule::kCosine, 100) == Approx(0.02));
-  CHECK(rate(LearningRateSchedule::kConstant, 100) == Approx(2));
-  schedule.decay_steps = 40;
-  CHECK(rate(LearningRateSchedule::kWsd, 60) == Approx(2));
-  CHECK(rate(LearningRateSchedule::kWsd, 70) == Approx(2 - 0.25 * 1.98));
-  CHECK(rate(LearningRateSchedule::kWsd, 100) == Approx(0.02));
-}
-
-TEST_CASE("collectively: the first error of several ranks, and the ranks that failed or differ, of which eight are listed") {
-  std::map<std::string, std::string> said;
-  run_ranks(12, [&](Communicator& world) {
-    const int rank = world.rank();
-    const auto message_of = [&](const std::string& what, const std::function<void()>& body) {
-      std::string message = "no error";
-      try {
-        body();
-      } catch (const AgreedError& error) {
-        message = concat(static_cast<int>(error.code()), " ", error.what());
-      }
-      if (rank == 0) said[what] = message;
-    };
-    const auto failing_on = [&](int from, int to) {
-      return [&world, rank, from, to] {
-        collectively(world, [&] {
-          if (rank == from) throw IoError(concat("no space on rank ", rank));
-          if (rank > from && rank <= to) throw DataError(concat("rank ", rank, " is late"));
-        });
-      };
-    };
-    message_of("two", failing_on(3, 4));
-    message_of("ten", failing_on(1, 10));
-    message_of("all", failing_on(0, 11));
-    message_of("none", failing_on(12, 12));
-    message_of("facts", [&] {
-      check_same_everywhere(world, {{"the binary", rank == 5 || rank == 7 ? "b" : "a"}, {"the data", rank == 0 ? "x" : "y"}, {"the seed", "1"}});
-    });
-    message_of("results", [&] { check_same_result(world, "step 7", std::array{1.5, rank == 2 || rank == 9 ? 0.25 + rank : 0.25, 3.0}); });
-  });
-  CHECK(said.at("two") == "74 no space on rank 3 (on ranks 3, 4)");
-  CHECK(said.at("ten") == "74 no space on rank 1 (on ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more)");
-  CHECK(said.at("all") == "74 no space on rank 0");
-  CHECK(said.at("none") == "no error");
-  CHECK(said.at("facts") ==
-        "64 the ranks of this job disagree: the binary differs between rank 0 and ranks 5, 7; the data differs between rank 0 and ranks 1, 2, 3, 4, "
-        "5, 6, "
-        "7, 8 and 3 more");
-  CHECK(said.at("results").starts_with(concat("70 the ranks have different copies of the results of step 7: rank 2 on ", host_name(), ", rank 9 on ",
-                                              host_name(), " may be at fault. ")));
-}
-
-TEST_CASE("environment: a layout has the degree of each of its axes") {
-  CHECK(describe_layout({.pipeline = 6, .replicate = 2, .shard = 3, .tensor = 4, .islands = 5}).dump() ==
-        R"({"islands":5,"pipeline":6,"replicate":2,"shard":3,"tensor":4})");
 }
 
 TEST_CASE("snapshot: replica check: two ranks that differ in other tensors, more tensors and ranks than are listed") {

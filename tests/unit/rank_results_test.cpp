@@ -26,11 +26,11 @@ std::vector<RankResult> results_of(size_t count, const std::vector<size_t>& outl
 TEST_CASE("anomalies: at most four ranks that stand out are named, wherever they are, and further ones counted") {
   CHECK(outliers_text({}).empty());
   CHECK(outliers_text(results_of(8)).empty());
-  CHECK(outliers_text(results_of(8, {7})) == ": rank 17 on b with a loss of 9, above 4.5");
-  CHECK(outliers_text(results_of(8, {1, 6})) == ": rank 11 on b with a loss of 9, above 4.5, rank 16 on a with a loss of 9, above 4.5");
+  CHECK(outliers_text(results_of(8, {7})) == ": rank 17 on b with a loss of 9 (limit 4.5)");
+  CHECK(outliers_text(results_of(8, {1, 6})) == ": rank 11 on b with a loss of 9 (limit 4.5), rank 16 on a with a loss of 9 (limit 4.5)");
   const std::string four = outliers_text(results_of(8, {2, 3, 4, 5}));
-  CHECK(four.ends_with("rank 15 on b with a loss of 9, above 4.5"));
-  CHECK(outliers_text(results_of(8, {2, 3, 4, 5, 6, 7})) == four + " and 2 more");
+  CHECK(four.ends_with("rank 15 on b with a loss of 9 (limit 4.5)"));
+  CHECK(outliers_text(results_of(8, {2, 3, 4, 5, 6, 7})) == four + " and 2 more ranks");
 }
 
 TEST_CASE("anomalies: the ranks with the highest loss and gradient norm are named, and what is not a number is the highest") {

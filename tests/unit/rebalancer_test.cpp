@@ -100,3 +100,36 @@ TEST_CASE("rebalance: a gain of less than 5 % changes nothing") {
   CHECK_FALSE(after_steps(rebalancer, {40, 40}, {1, 1.08}, 20));
   CHECK(after_steps(rebalancer, {40, 40}, {1, 1.2}, 20));
 }
+
+TEST_CASE("rebalance: two slow ranks of different speed, each by its own median, and a second decision from a second window") {
+  Config config;
+  config.parallel.data = 5;
+  config.training.micro_batch_size = 1;
+  config.training.global_batch_size = 30;
+  config.resilience.rebalance = Rebalance::kMicroBatches;
+  Rebalancer rebalancer(config);
+  const MicroBatchSplit even{6, 6, 6, 6, 6};
+  std::optional<Rebalancer::Decision> decision;
+  // A median of twenty values is the upper one of the two in the middle: ten steps of each speed have the slower one.
+  for (int step = 0; step < 20; ++step) {
+    CHECK_FALSE(decision);
+    decision = rebalancer.add(even, {6, step % 2 == 0 ? 12.0 : 11.0, 6, step % 2 == 0 ? 8.0 : 9.0, 6});
+  }
+  REQUIRE(decision);
+  CHECK(decision->seconds == std::vector<double>{6, 12, 6, 9, 6});
+  // Micro-batches take 1, 2, 1, 1.5 and 1 s: in 7.5 s there is time for 7 + 3 + 7 + 5 + 7 = 29 of the 30, in 8 s for more.
+  CHECK(std::accumulate(decision->split.begin(), decision->split.end(), 0) == 30);
+  CHECK(longest_seconds(decision->split, {1, 2, 1, 1.5, 1}) == 8);
+  CHECK(excess_of_slowest(decision->seconds) == Approx(12 / 7.8 - 1));
+
+  const MicroBatchSplit first = decision->split;
+  std::vector<double> seconds;
+  for (const int count : first) seconds.push_back(count);  // all are equally fast again
+  decision.reset();
+  for (int step = 0; step < 20; ++step) {
+    CHECK_FALSE(decision);
+    decision = rebalancer.add(first, seconds);
+  }
+  REQUIRE(decision);
+  CHECK(decision->split == even);
+}

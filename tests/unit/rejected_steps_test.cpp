@@ -69,7 +69,7 @@ TEST_CASE("rejected steps: those of an island, as another island knows them") {
   steps.add(4, rejected());
   RejectedSteps other(2, steps.state());
   CHECK_FALSE(other.limit_reached());
-  CHECK(other.text() == "1 step was rejected by island 1, step 4, because the gradient of head.weight is not finite");
+  CHECK(other.text() == "step 4 was rejected by island 1, because the gradient of head.weight is not finite");
   other.add(5, rejected());
   CHECK(other.limit_reached());
   CHECK(steps.count() == 1);

@@ -1,10 +1,9 @@
 // What a run writes and prints, whole, with two or more of each event, and what its decisions say beyond their limits.
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
@@ -23,11 +22,7 @@
 #include "trainer/run/exchange_log.h"
 #include "trainer/run/prometheus_figures.h"
 #include "trainer/run/rank_results.h"
-#include "trainer/run/rebalancer.h"
 #include "trainer/run/rejected_steps.h"
-#include "trainer/run/save_interval.h"
-#include "trainer/run/steady_steps.h"
-#include "trainer/run/step_timeout.h"
 
 namespace trireme::test {
 namespace {
@@ -181,17 +176,24 @@ class Terminal {
       : out_(::open_memstream(&text_, &size_)),
         console_(
             std::in_place, steps, std::nullopt, [=] { return columns; }, out_, out_) {}
-  ~Terminal() { std::free(text_); }
+  ~Terminal() {
+    close();
+    std::free(text_);
+  }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
   ConsoleSink& operator*() { return *console_; }
   std::string text() {
-    console_.reset();
-    std::fclose(out_);
+    close();
     return replaced({text_, size_}, "\r", "\n~ ");
   }
 
  private:
+  void close() {
+    console_.reset();
+    if (out_ != nullptr) std::fclose(std::exchange(out_, nullptr));
+  }
+
   char* text_ = nullptr;
   size_t size_ = 0;
   std::FILE* out_;
@@ -297,7 +299,7 @@ TEST_CASE("snapshot: run: why steps were rejected, and why a run stops early") {
   RejectedSteps rejected(3);
   result.loss = kNotANumber;
   rejected.add(4, result);
-  CHECK(rejected.text() == "1 step was rejected, step 4, because the loss and the gradient are not finite");
+  CHECK(rejected.text() == "step 4 was rejected, because the loss and the gradient are not finite");
   result.over_limit = true;
   rejected.add(5, result);
   CHECK(rejected.text() == "2 steps in a row were rejected, the last of them step 5, because its loss or gradient norm is anomalous");
@@ -368,105 +370,7 @@ TEST_CASE("snapshot: run: prometheus with two of each figure, event and part, an
   check_snapshot("run/prometheus.txt", figures.text());
 }
 
-TEST_CASE("rebalance: two slow ranks of different speed, each by its own median, and a second decision from a second window") {
-  Config config;
-  config.parallel.data = 5;
-  config.training.micro_batch_size = 1;
-  config.training.global_batch_size = 30;
-  config.resilience.rebalance = Rebalance::kMicroBatches;
-  Rebalancer rebalancer(config);
-  const MicroBatchSplit even{6, 6, 6, 6, 6};
-  std::optional<Rebalancer::Decision> decision;
-  // A median of twenty values is the upper one of the two in the middle: ten steps of each speed have the slower one.
-  for (int step = 0; step < 20; ++step) {
-    CHECK_FALSE(decision);
-    decision = rebalancer.add(even, {6, step % 2 == 0 ? 12.0 : 11.0, 6, step % 2 == 0 ? 8.0 : 9.0, 6});
-  }
-  REQUIRE(decision);
-  CHECK(decision->seconds == std::vector<double>{6, 12, 6, 9, 6});
-  // Micro-batches take 1, 2, 1, 1.5 and 1 s: in 7.5 s there is time for 7 + 3 + 7 + 5 + 7 = 29 of the 30, in 8 s for more.
-  CHECK(std::accumulate(decision->split.begin(), decision->split.end(), 0) == 30);
-  CHECK(longest_seconds(decision->split, {1, 2, 1, 1.5, 1}) == 8);
-  CHECK(excess_of_slowest(decision->seconds) == Approx(12 / 7.8 - 1));
-
-  const MicroBatchSplit first = decision->split;
-  std::vector<double> seconds;
-  for (const int count : first) seconds.push_back(count);  // all are equally fast again
-  decision.reset();
-  for (int step = 0; step < 20; ++step) {
-    CHECK_FALSE(decision);
-    decision = rebalancer.add(first, seconds);
-  }
-  REQUIRE(decision);
-  CHECK(decision->split == even);
-}
-
-TEST_CASE("step timeout: the median of the newest 21 steps, and two steps in which islands wait") {
-  StepTimeout timeout(10, 600);
-  for (int64_t step = 1; step <= 21; ++step) timeout.finish(step, 4);
-  for (int64_t step = 22; step <= 31; ++step) timeout.finish(step, 7);
-  CHECK(timeout.seconds() == 20);  // eleven steps of 4 s and ten of 7 s
-  timeout.finish(32, 7);
-  CHECK(timeout.seconds() == 35);
-  timeout.start(33, true);
-  timeout.start(34, true);
-  timeout.finish(33, 7);
-  CHECK(timeout.seconds() == 600);  // step 34 waits, too
-  timeout.finish(34, 7);
-  CHECK(timeout.seconds() == 35);
-}
-
-TEST_CASE("steady steps: the median is that of the newest 1,000") {
-  SteadySteps steps;
-  for (int i = 0; i < 5; ++i) steps.add(9);
-  for (int i = 0; i < 1000; ++i) steps.add(0.5);
-  for (int i = 0; i < 499; ++i) steps.add(0.75);
-  CHECK(steps.median() == 0.5);
-  steps.add(0.75);
-  CHECK(steps.median() == 0.75);  // 500 of each, of which the upper one counts
-}
-
-TEST_CASE("state timeout: ten minutes, and what a slow disk needs for weights and moments of a model that is not small") {
-  Config config;
-  config.model.layers = 2;
-  config.model.hidden_size = 8192;
-  config.model.heads = 64;
-  config.model.vocab_size = 32000;
-  config.training.steps = 1;
-  config = resolve(config);
-  const auto parameters = static_cast<double>(parameter_count(config.model));
-  CHECK(parameters > 1e9);
-  CHECK(state_timeout(config) == Approx(600 + 12 * parameters / 1e8));  // three fp32 numbers of each, at 100 MB/s
-}
-
-TEST_CASE("save interval: exactly the last ten saves and the last hundred steps count") {
-  const auto choice_after = [](int saves, const std::vector<std::pair<int, double>>& steps_between, double first_extra) {
-    SaveInterval interval({.mtbf = 1e6, .last_step = 1'000'000});
-    for (int i = 0; i < 3; ++i) interval.add_step(50);  // the first steps do not count
-    int64_t step = 3;
-    for (const auto& [count, seconds] : steps_between)
-      for (int i = 0; i < count; ++i, ++step) interval.add_step(seconds);
-    std::optional<SaveInterval::Choice> choice;
-    for (int save = 1; save <= saves; ++save) {
-      interval.saved(++step, save);
-      interval.written(save);
-      const double mean = steps_between.back().second;
-      interval.add_step(mean + (save <= 2 ? first_extra : 0));
-      choice = interval.take_choice();
-    }
-    return *choice;
-  };
-  // Stalls of 1, 2, ..., 12 s, of which the last ten count.
-  CHECK(choice_after(12, {{100, 2}}, 0).save_seconds == Approx(7.5));
-  // While the first two were written a step took 4 s more each: part of the cost until eleven saves follow.
-  CHECK(choice_after(3, {{100, 2}}, 4).save_seconds == Approx((1 + 2 + 3) / 3.0 + 8 / 3.0));
-  CHECK(choice_after(11, {{100, 2}}, 4).save_seconds == Approx(6.5 + 0.4));
-  CHECK(choice_after(12, {{100, 2}}, 4).save_seconds == Approx(7.5));
-  // Of 150 steps the last hundred: fifty of each kind.
-  CHECK(choice_after(1, {{100, 1}, {50, 3}}, -1).step_seconds == Approx(2));
-}
-
-TEST_CASE("loss curve: validations outside of its steps, two at one place, and means of columns of several steps") {
+TEST_CASE("snapshot: run: loss curve: validations outside of its steps, two at one place, and means of columns of several steps") {
   LossCurve curve;
   for (int64_t step = 101; step <= 300; ++step) curve.add(step, step % 2 == 0 ? 3.0 : 1.0);  // means of even numbers of steps are 2
   for (const auto& [step, loss] : {std::pair<int64_t, double>{100, 99}, {101, 4}, {200, 2.5}, {200, 1}, {300, 1}, {301, 99}})

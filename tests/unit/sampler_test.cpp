@@ -95,7 +95,7 @@ TEST_CASE("the order depends on the seed and the position, not on the batch size
 }
 
 TEST_CASE("the shuffled order spreads over the data", "[sampler]") {
-  // Of the first tenth consumed, about a tenth comes from each tenth of the data: 1000 draws, each bin 100 +- 10 (one sigma); six sigma allowed.
+  // About a tenth of the first tenth consumed comes from each tenth of the data: 1000 draws, each bin 100 +- 10 (one sigma); six sigma allowed.
   const auto samples = consumed(plain(1, 10000, 8), 1000);
   for (int64_t bin = 0; bin < 10; ++bin) {
     const auto count = std::count_if(samples.begin(), samples.end(), [bin](int64_t sample) { return sample / 1000 == bin; });

@@ -206,4 +206,32 @@ TEST_CASE("save interval: in simulated runs auto loses at most a tenth more time
 }
 
 }  // namespace
+
+TEST_CASE("save interval: exactly the last ten saves and the last hundred steps count") {
+  const auto choice_after = [](int saves, const std::vector<std::pair<int, double>>& steps_between, double first_extra) {
+    SaveInterval interval({.mtbf = 1e6, .last_step = 1'000'000});
+    for (int i = 0; i < 3; ++i) interval.add_step(50);  // the first steps do not count
+    int64_t step = 3;
+    for (const auto& [count, seconds] : steps_between)
+      for (int i = 0; i < count; ++i, ++step) interval.add_step(seconds);
+    std::optional<SaveInterval::Choice> choice;
+    for (int save = 1; save <= saves; ++save) {
+      interval.saved(++step, save);
+      interval.written(save);
+      const double mean = steps_between.back().second;
+      interval.add_step(mean + (save <= 2 ? first_extra : 0));
+      choice = interval.take_choice();
+    }
+    return *choice;
+  };
+  // Stalls of 1, 2, ..., 12 s, of which the last ten count.
+  CHECK(choice_after(12, {{100, 2}}, 0).save_seconds == Approx(7.5));
+  // While the first two were written a step took 4 s more each: part of the cost until eleven saves follow.
+  CHECK(choice_after(3, {{100, 2}}, 4).save_seconds == Approx((1 + 2 + 3) / 3.0 + 8 / 3.0));
+  CHECK(choice_after(11, {{100, 2}}, 4).save_seconds == Approx(6.5 + 0.4));
+  CHECK(choice_after(12, {{100, 2}}, 4).save_seconds == Approx(7.5));
+  // The last hundred of 150 steps count: fifty of each kind.
+  CHECK(choice_after(1, {{100, 1}, {50, 3}}, -1).step_seconds == Approx(2));
+}
+
 }  // namespace trireme

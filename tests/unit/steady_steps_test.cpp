@@ -32,3 +32,13 @@ TEST_CASE("steady steps: no median of a step that consists of fixed costs") {
   for (int i = 0; i < 100; ++i) steps.add(0.011);
   CHECK(steps.median() == 0.011);
 }
+
+TEST_CASE("steady steps: the median is that of the newest 1,000") {
+  SteadySteps steps;
+  for (int i = 0; i < 5; ++i) steps.add(9);
+  for (int i = 0; i < 1000; ++i) steps.add(0.5);
+  for (int i = 0; i < 499; ++i) steps.add(0.75);
+  CHECK(steps.median() == 0.5);
+  steps.add(0.75);
+  CHECK(steps.median() == 0.75);  // 500 of each, of which the upper one counts
+}

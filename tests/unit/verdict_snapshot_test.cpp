@@ -154,6 +154,9 @@ TEST_CASE("snapshot: verdicts about ranks that have ended") {
     job.rank(6).died_after += 0.5;  // a consequence
     job.pass(0.2);
     all.add("ten ranks die, a whole host among them", job);
+    TwelveRanks two_hosts = job;
+    two_hosts.end(7, Life::kDead);
+    all.add("two hosts die, and three ranks of the third one", two_hosts);
     job.rank(3).life = Life::kAlive;
     all.add("eight die at the same time, and one later", job);
     job.rank(6).died_after -= 0.5;
@@ -242,7 +245,25 @@ TEST_CASE("snapshot: verdicts about ranks that are silent, hang or wait") {
     job.wait(10, TwelveRanks::kTensor);
     job.wait(11, TwelveRanks::kTensor);
     job.pass(25);
-    all.add("all wait, two of them for their devices", job);
+    all.add("all wait, two of them for their devices and three in collectives that all of their ranks have entered", job);
+  }
+  {
+    TwelveRanks job;
+    for (const int r : {1, 10}) job.wait_for_device(r);
+    wait_all(job, TwelveRanks::kWorld, {1, 10});
+    job.pass(25);
+    all.add("the devices of two ranks on two hosts do not answer", job);
+    job.end(10, Life::kLeft);
+    job.rank(10).last.wait.reset();
+    job.pass(25);
+    all.add("one of them has exited normally, and only that is certain", job);
+  }
+  {
+    TwelveRanks job;
+    for (const int r : {0, 1, 2, 3, 6, 7, 8, 9}) job.wait(r, TwelveRanks::kTensor);
+    for (const int r : {4, 5, 10, 11}) job.wait(r, TwelveRanks::kWorld);
+    job.pass(25);
+    all.add("eight may be stuck in collectives of the same name and number of four groups", job);
   }
   {
     TwelveRanks job;
@@ -294,8 +315,8 @@ TEST_CASE("snapshot: verdicts about ranks that are silent, hang or wait") {
 TEST_CASE("snapshot: where the stacks of accused ranks are") {
   std::vector<RankState> ranks(9);
   for (const size_t r : {1, 4, 5, 8}) ranks[r].stacks = concat("runs/a/logs/rank-000", r, ".log");
-  CHECK(place_of_stacks(ranks, {0, 8, 5, 4, 2}) == "; stacks of their threads: runs/a/logs/rank-0008.log and the logs of 2 more");
-  CHECK(place_of_stacks(ranks, {1, 4, 5, 8}) == "; stacks of their threads: runs/a/logs/rank-0001.log and the logs of 3 more");
+  CHECK(place_of_stacks(ranks, {0, 8, 5, 4, 2}) == "; stacks of their threads: runs/a/logs/rank-0008.log and the logs of 2 more ranks");
+  CHECK(place_of_stacks(ranks, {1, 4, 5, 8}) == "; stacks of their threads: runs/a/logs/rank-0001.log and the logs of 3 more ranks");
 }
 
 }  // namespace trireme::test

@@ -160,7 +160,7 @@ TEST_CASE("verdict: ranks that die simultaneously are all named, a complete host
   for (const size_t r : {0, 1}) lost.wait(r, 0);
   lost.pass(0.2);
   CHECK(lost.text() ==
-        "host n2 (ranks 2, 3) has died; rank 2 was in step 12; ranks 0, 1 wait for it in all_reduce 41 of group world, which it never finished");
+        "host n2 (ranks 2, 3) has died; rank 2 was in step 12; ranks 0, 1 wait for rank 2 in all_reduce 41 of group world, which it never finished");
   CHECK(judge(lost.ranks, lost.now, {})->deaths.empty());  // no single rank is the cause
 }
 
@@ -351,8 +351,8 @@ TEST_CASE("verdict: if a rank hangs inside an operation that all have entered, a
   job.pass(11);
   CHECK(job.text().find(
             "rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have made no progress for 11 s, waiting in all_reduce 118 of group "
-            "tensor, which all ranks have entered; rank 2 was in step 12") == 0);
-  CHECK(job.text().find("ranks 0, 1 wait for it in all_reduce 41 of group world, which it never entered") != std::string::npos);
+            "tensor (entered by ranks 2, 3); rank 2 was in step 12") == 0);
+  CHECK(job.text().find("ranks 0, 1 wait for rank 2 in all_reduce 41 of group world, which it never entered") != std::string::npos);
 
   Job wanted;  // other ranks wait for only one of the two
   wanted.wait(0, 1);
@@ -472,7 +472,7 @@ TEST_CASE("verdict: at most eight of many dead ranks are named, the others are c
   REQUIRE(verdict);
   INFO(verdict->text);
   CHECK(verdict->text.find("rank 0 (host n1, process 1000), rank 1 (host n2, process 1001), ") == 0);
-  CHECK(verdict->text.find(", rank 7 (host n2, process 1007) and 3 more have died; rank 0 was in step 12") != std::string::npos);
+  CHECK(verdict->text.find(", rank 7 (host n2, process 1007) and 3 more ranks have died; rank 0 was in step 12") != std::string::npos);
   CHECK(verdict->text.find("rank 8 ") == std::string::npos);
 }
 
@@ -619,5 +619,5 @@ TEST_CASE("verdict: the stacks of accused ranks are where those that have answer
   CHECK(place_of_stacks(ranks, {2}) == "; stacks of its threads: logs/rank-0002.log");
   CHECK(place_of_stacks(ranks, {1, 2, 4}) == "; stacks of their threads: logs/rank-0002.log");
   ranks[4].stacks = "logs/rank-0004.log";
-  CHECK(place_of_stacks(ranks, {1, 2, 4}) == "; stacks of their threads: logs/rank-0002.log and the logs of 1 more");
+  CHECK(place_of_stacks(ranks, {1, 2, 4}) == "; stacks of their threads: logs/rank-0002.log and the logs of 1 more rank");
 }

@@ -9,8 +9,8 @@
 #include <sstream>
 #include <vector>
 
-#include "parallel/comm/list_ranks.h"
 #include "trainer/files/digest.h"
+#include "trainer/files/list_ranks.h"
 #include "trainer/files/printable.h"
 #include "trainer/loop/environment.h"
 

@@ -42,7 +42,7 @@ std::string utc_of(int64_t nanoseconds) {
   return utc_text(WallClock::time_point(std::chrono::duration_cast<WallClock::duration>(std::chrono::nanoseconds(nanoseconds))));
 }
 
-/// "0.3 s", "12 s", "5 min", "3 h", "2 d".
+/// "0.3 s", "12 s", "20 min", "30 h", "12 d". From 10 s on there are two digits at least.
 std::string duration_text(double seconds) {
   if (seconds < 9.95) return concat(std::round(std::max(seconds, 0.0) * 10) / 10, " s");
   if (seconds < 600) return concat(std::lround(seconds), " s");
@@ -134,7 +134,7 @@ std::string instead(const Inspection& inspection, const std::vector<RankState>& 
   const InspectedRank& missing = inspection.ranks[static_cast<size_t>(rank)];
   const RankState& state = missing.state;
   if (state.life == Life::kAbsent)
-    return concat("rank ", rank, " is missing, and where it is is not known: ", missing.problem.empty() ? missing.process : missing.problem);
+    return concat("rank ", rank, missing.problem.empty() ? " has not started" : " is missing, and where it is cannot be known: ", missing.problem);
   std::string text = concat("rank ", rank, " (host ", state.host, ", process ", state.pid, ")");
   if (missing.process != "alive") text += concat(", ", missing.process, ",");
   text += entered ? " has entered it and not left it" : " never entered it";
@@ -152,7 +152,7 @@ std::vector<RankState> states_of(const Inspection& inspection) {
   return states;
 }
 
-/// Of an operation that all its ranks have entered: those that can no longer leave it.
+/// The ranks that can no longer leave an operation that all its ranks have entered; none of another operation.
 std::vector<int> stuck_in(const Inspection& inspection, const Blockage& blockage) {
   std::vector<int> stuck;
   for (const int member : blockage.members) {
@@ -182,7 +182,7 @@ std::string blockages_text(const Inspection& inspection) {
   return text;
 }
 
-/// Of the ranks that the verdict names as dead: those of which no operation says that ranks wait for them.
+/// The ranks that the verdict names as dead and for which no rank waits in an operation.
 std::vector<int> unawaited_deaths(const Inspection& inspection, const std::vector<Blockage>& all) {
   std::vector<int> deaths;
   for (const int rank : inspection.verdict ? inspection.verdict->ranks : std::vector<int>{}) {
@@ -350,8 +350,8 @@ Inspection inspected(const std::vector<RankState>& ranks, double now) {
       case Life::kAbsent: rank.process = "not started"; break;
       case Life::kAlive: rank.process = now - state.heard > 2 ? "silent" : "alive"; break;
       case Life::kDead: rank.process = "dead"; break;
-      case Life::kLeft:
-      case Life::kFailed: rank.process = "ended"; break;
+      case Life::kLeft: rank.process = "ended"; break;
+      case Life::kFailed: rank.process = "failed"; break;
     }
     rank.still = now - state.moved;
   }
@@ -396,10 +396,11 @@ ordered_json inspection_json(const Inspection& inspection) {
   for (size_t r = 0; r < inspection.ranks.size(); ++r) json["ranks"].push_back(rank_json(inspection.ranks[r], r));
   const std::vector<RankState> states = states_of(inspection);
   const std::vector<Blockage> all = blockages(states);
-  for (const int rank : unawaited_deaths(inspection, all))
+  for (const int rank : unawaited_deaths(inspection, all)) {
+    ordered_json& operations = json["ranks"][static_cast<size_t>(rank)]["never_entered"] = ordered_json::array();
     for (const NextOperation& next : next_operations(states, rank))
-      json["ranks"][static_cast<size_t>(rank)]["never_entered"].push_back(
-          {{"group", next.group}, {"number", next.number}, {"others", next.others}, {"begun", next.begun}});
+      operations.push_back({{"group", next.group}, {"number", next.number}, {"others", next.others}, {"begun", next.begun}});
+  }
   for (const Blockage& blockage : all)
     json["operations"].push_back({{"operation", blockage.operation.text},
                                   {"verb", blockage.operation.verb},

@@ -12,8 +12,10 @@
 namespace trireme {
 
 struct InspectedRank {
-  RankState state;                      ///< host, pid and last are set
-  std::string process;                  ///< "alive", "stopped", "dead", "ended" (it has said how), "unknown" (not on this host), "no black box"
+  RankState state;  ///< host, pid and last are set
+  /// From a black box: "alive", "stopped", "dead", "ended" (it has said how), "unknown" (not on this host); or "no black box". From a report:
+  /// "alive", "silent", "dead", "ended", "failed"; or "not started".
+  std::string process;
   double still = 0;                     ///< seconds since it last made progress, up to Inspection::as_of
   std::optional<BlackBoxContents> box;  ///< nullopt: from a report, or there is none
   std::string problem;                  ///< why its black box cannot be read

@@ -84,7 +84,7 @@ struct FailureHistory {
   int64_t failures = 0;
   double seconds = 0;
 };
-/// Of jobs that began to train. One that ended without saying so failed; the last one may be running and does not count as failed unless it exited.
+/// Counts the failures of jobs that began to train. One that ended without saying so failed; the last one may be running and does not count as failed unless it exited.
 FailureHistory failures_of(std::span<const JobRecord> jobs);
 
 }  // namespace trireme

@@ -9,12 +9,12 @@
 #include "kernels/ops/transfer.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/files/digest.h"
+#include "trainer/files/list_ranks.h"
 
 namespace trireme {
 namespace {
 
 constexpr size_t kLines = 8;
-constexpr size_t kRanks = 16;  ///< maximum number of ranks listed per value
 
 /// A tensor of this rank that other ranks must have an identical copy of.
 struct Replica {
@@ -124,11 +124,15 @@ void compare(Communicator& group, const std::vector<Replica>& replicas, std::set
     if (values[2 * i] != -values[2 * i + 1]) differing.insert(shared[i]->name);
 }
 
-std::string in_words(const std::vector<size_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kRanks); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  if (ranks.size() > kRanks) text += concat(" and ", ranks.size() - kRanks, " more");
-  return text + (ranks.size() == 1 ? " holds " : " hold ");
+/// "ranks 0, 1 hold copy 1; rank 2 holds copy 2": the ranks of each value, the largest group first. The digests would say no more to a reader.
+std::string who_holds(const std::map<std::string, std::vector<int>>& ranks_of) {
+  std::vector<std::vector<int>> copies;
+  for (const auto& [value, ranks] : ranks_of) copies.push_back(ranks);
+  std::ranges::sort(copies, [](const auto& a, const auto& b) { return a.size() == b.size() ? a < b : a.size() > b.size(); });
+  std::string text;
+  for (size_t i = 0; i < copies.size(); ++i)
+    text += concat(i == 0 ? "" : "; ", list_ranks(copies[i]), copies[i].size() == 1 ? " holds" : " hold", " copy ", i + 1);
+  return text;
 }
 
 /// The first kLines + 1 names that differ on any rank; the same result on all ranks.
@@ -163,20 +167,19 @@ std::string replica_differences(Trainer& trainer) {
     const auto found = std::ranges::find(mine.all(), name, &Replica::name);
     held += (found == mine.all().end() ? "-" : concat(std::hex, found->digest)) + "\n";
   }
-  std::map<std::string, std::map<std::string, std::vector<size_t>>> ranks_of;  // ranks by name and value
+  std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;  // ranks by name and value
   const std::vector<std::string> all = all_gather_strings(mesh.world, held);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::istringstream lines(all[rank]);
     std::string value;
     for (auto name = names.begin(); std::getline(lines, value); ++name)
-      if (value != "-") ranks_of[*name][value].push_back(rank);
+      if (value != "-") ranks_of[*name][value].push_back(static_cast<int>(rank));
   }
   std::string text;
   size_t lines = 0;
   for (const auto& [name, values] : ranks_of) {
     if (lines++ == kLines) return text + "; and more";
-    text += (lines == 1 ? "" : "\n") + name + ":";
-    for (const auto& [value, ranks] : values) text += (value == values.begin()->first ? " " : "; ") + in_words(ranks) + value;
+    text += concat(lines == 1 ? "" : "\n", name, ": ", who_holds(values));
   }
   return text;
 }

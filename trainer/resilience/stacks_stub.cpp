@@ -1,4 +1,4 @@
-// Of a build without libdw.
+// For a build without libdw.
 #include "kernels/core/check.h"
 #include "trainer/resilience/stacks.h"
 

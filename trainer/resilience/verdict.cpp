@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/resilience/waits.h"
 
 namespace trireme {
@@ -28,21 +30,40 @@ std::string who(const Ranks& ranks, int rank) {
   return concat("rank ", rank, " (host ", at(ranks, rank).host, ", process ", at(ranks, rank).pid, ")");
 }
 
-/// True if these are all ranks of one host, more than one, and there are other hosts.
-bool is_host(const Ranks& ranks, const std::vector<int>& culprits) {
-  const std::string& host = at(ranks, culprits.front()).host;
-  return culprits.size() > 1 && culprits.size() < ranks.size() &&
-         culprits == ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
+std::vector<int> of_same_host(const Ranks& ranks, int rank) {
+  return ranks_where(ranks, [&](const RankState& other) { return other.host == at(ranks, rank).host; });
 }
 
-/// Lists the ranks with hosts and processes, or names the host if is_host().
+/// The culprits in parts, each of which is named as one: all ranks of a host, if it has more than one and there are other hosts, else single ranks.
+std::vector<std::vector<int>> parts_of(const Ranks& ranks, const std::vector<int>& culprits) {
+  std::vector<std::vector<int>> parts;
+  std::vector<bool> is_part(ranks.size());
+  for (const int culprit : culprits) {
+    if (is_part[static_cast<size_t>(culprit)]) continue;
+    std::vector<int> part = of_same_host(ranks, culprit);
+    if (part.size() == ranks.size() || !std::ranges::includes(culprits, part)) part = {culprit};
+    for (const int rank : part) is_part[static_cast<size_t>(rank)] = true;
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+/// True if they are all ranks of one host of several.
+bool is_host(const Ranks& ranks, const std::vector<int>& culprits) { return culprits.size() > 1 && parts_of(ranks, culprits).size() == 1; }
+
+/// "host n1 (ranks 0, 1), rank 5 (host n3, process 4205)".
 std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
-  if (is_host(ranks, culprits)) return concat("host ", at(ranks, culprits.front()).host, " (", list_ranks(culprits), ")");
   constexpr size_t kMost = 8;
+  const std::vector<std::vector<int>> parts = parts_of(ranks, culprits);
   std::string text;
-  for (size_t i = 0; i < std::min(culprits.size(), kMost); ++i) text += concat(i == 0 ? "" : ", ", who(ranks, culprits[i]));
-  if (culprits.size() > kMost) text += concat(" and ", culprits.size() - kMost, " more");
-  return text;
+  for (size_t i = 0; i < std::min(parts.size(), kMost); ++i) {
+    const int first = parts[i].front();
+    text += concat(i == 0 ? "" : ", ",
+                   parts[i].size() == 1 ? who(ranks, first) : concat("host ", at(ranks, first).host, " (", list_ranks(parts[i]), ")"));
+  }
+  size_t others = 0;
+  for (size_t i = kMost; i < parts.size(); ++i) others += parts[i].size();
+  return others == 0 ? text : concat(text, " and ", counted(others, "more rank"));
 }
 
 constexpr const char* kDied = " has died";
@@ -57,10 +78,12 @@ std::string last_words(const RankState& rank) {
   return rank.last.action.empty() ? step : concat(step, ", after: ", rank.last.action);
 }
 
-/// The operations in which others wait for `culprit`, with the action of the waiting ranks, because a rank that never entered has none.
-std::vector<BlockedOperation> operations_without(const Ranks& ranks, int culprit, Missed missed) {
+/// The operations in which ranks other than `culprits` wait for `culprit`, with the action of the waiting ranks, because a rank that never entered
+/// has none.
+std::vector<BlockedOperation> operations_without(const Ranks& ranks, int culprit, const std::vector<int>& culprits, Missed missed) {
   std::map<std::pair<std::string, std::string>, BlockedOperation> found;  // by operation and action
   for (const int waiter : waiters_on(ranks, culprit)) {
+    if (std::ranges::binary_search(culprits, waiter)) continue;
     const RankState& rank = at(ranks, waiter);
     const std::vector<int> missing = ranks_not_entered(ranks, waiter);
     const bool is_missing = std::find(missing.begin(), missing.end(), culprit) != missing.end();
@@ -75,7 +98,7 @@ std::vector<BlockedOperation> operations_without(const Ranks& ranks, int culprit
 }
 
 /// "; ranks 0, 1 wait for it in all_reduce 118 of group tensor (forward of micro-batch 2, blocks.3), which it never entered", for the first
-/// operations, and the ranks that wait in further ones. `whom`: "it" if the text has named the rank last, else "rank 2".
+/// operations, and the ranks that wait in further ones. `whom`: "it" if the text has named only one rank, else "rank 2".
 std::string who_waits(const std::vector<BlockedOperation>& operations, const std::string& whom, Missed missed) {
   constexpr size_t kMost = 3;
   std::string text;
@@ -144,9 +167,9 @@ Verdict blame(const Ranks& ranks, Kind kind, const std::vector<int>& culprits, c
   }
   verdict.text += last_words(at(ranks, first));
   for (const int culprit : culprits) {
-    const std::vector<BlockedOperation> operations = operations_without(ranks, culprit, missed);
+    const std::vector<BlockedOperation> operations = operations_without(ranks, culprit, culprits, missed);
     if (operations.empty()) continue;
-    verdict.text += who_waits(operations, culprit == first ? "it" : concat("rank ", culprit), missed);
+    verdict.text += who_waits(operations, culprits.size() == 1 ? "it" : concat("rank ", culprit), missed);
     verdict.operation = operations.front();
     break;
   }
@@ -174,11 +197,16 @@ std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double failed
   settled = first_failed < HUGE_VAL || first_dead < HUGE_VAL;
   if (first_dead < first_failed) {
     if (now - first_dead < kCollect) return std::nullopt;
-    std::vector<int> culprits = ranks_where(ranks, [&](const RankState& rank) { return rank.life == Life::kDead && rank.died_after <= first_death; });
-    const std::string& host = at(ranks, culprits.front()).host;
-    const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
-    const bool host_lost = std::all_of(of_host.begin(), of_host.end(), [&](int rank) { return at(ranks, rank).life == Life::kDead; });
-    if (host_lost && of_host.size() < ranks.size()) culprits = of_host;
+    const auto is_dead = [&](int rank) { return at(ranks, rank).life == Life::kDead; };
+    const std::vector<int> first =
+        ranks_where(ranks, [&](const RankState& rank) { return rank.life == Life::kDead && rank.died_after <= first_death; });
+    std::set<int> with_hosts(first.begin(), first.end());
+    for (const int rank : first) {
+      const std::vector<int> of_host = of_same_host(ranks, rank);
+      const bool host_lost = of_host.size() < ranks.size() && std::ranges::all_of(of_host, is_dead);
+      if (host_lost) with_hosts.insert(of_host.begin(), of_host.end());
+    }
+    const std::vector<int> culprits(with_hosts.begin(), with_hosts.end());
     Verdict verdict = blame(ranks, Kind::kDead, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
     if (!is_host(ranks, culprits))
       for (const int dead : ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kDead; }))
@@ -220,15 +248,27 @@ std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_
   return verdict;
 }
 
-/// ", waiting in the device". Of several ranks, each in a collective: ", waiting in all_gather 8 of group shard and all_reduce 118 of group
-/// tensor, which all of their ranks have entered".
+/// ", waiting in the device (ranks 3, 7), in all_gather 8 of group shard (entered by ranks 0, 2) and in all_reduce 118 of group tensor (entered by
+/// ranks 4, 5)": each operation in which one of the culprits waits.
 std::string where_stuck(const Ranks& ranks, const std::vector<int>& culprits) {
-  std::vector<std::string> operations;
+  constexpr size_t kMost = 3;
+  std::map<std::string, std::vector<int>> outside;  // of any group, as in the device
   for (const int culprit : culprits)
-    if (const std::string text = blocked_in(at(ranks, culprit)).text; std::ranges::count(operations, text) == 0) operations.push_back(text);
+    if (const BlockedOperation operation = blocked_in(at(ranks, culprit)); operation.group.empty()) outside[operation.text].push_back(culprit);
+  std::vector<std::string> places;
+  for (const auto& [what, waiting] : outside) places.push_back(culprits.size() == 1 ? what : concat(what, " (", list_ranks(waiting), ")"));
+  for (const Blockage& blockage : blockages(ranks)) {
+    const auto is_culprit = [&](int waiter) { return std::ranges::binary_search(culprits, waiter); };
+    if (std::ranges::none_of(blockage.operation.waiting, is_culprit)) continue;
+    const bool is_collective = blockage.operation.number > 0;
+    const std::string place = concat(blockage.operation.text, is_collective ? concat(" (entered by ", list_ranks(blockage.members), ")") : "");
+    if (std::ranges::count(places, place) == 0)
+      places.push_back(place);  // several ranks may wait for one message each, of the same number and sender
+  }
+  const size_t listed = std::min(places.size(), kMost);
   std::string text = ", waiting in ";
-  for (size_t i = 0; i < operations.size(); ++i) text += concat(i == 0 ? "" : i + 1 == operations.size() ? " and " : ", ", operations[i]);
-  return culprits.size() == 1 ? text : concat(text, ", which all ", operations.size() == 1 ? "" : "of their ", "ranks have entered");
+  for (size_t i = 0; i < listed; ++i) text += concat(i == 0 ? "" : i + 1 == places.size() ? " and in " : ", in ", places[i]);
+  return places.size() == listed ? text : concat(text, " and in ", counted(places.size() - listed, "more operation"));
 }
 
 /// No rank makes progress and all of them wait.
@@ -245,14 +285,14 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     for (const int missing : ranks_not_entered(ranks, waiter)) wanted[static_cast<size_t>(missing)] = true;
   for (size_t r = 0; r < ranks.size(); ++r)
     if (wanted[r] && ranks_not_entered(ranks, static_cast<int>(r)).empty()) culprits.push_back(static_cast<int>(r));
+  std::vector<int> left;
+  for (const int culprit : culprits)
+    if (at(ranks, culprit).life == Life::kLeft) left.push_back(culprit);
+  if (!left.empty()) return blame(ranks, Kind::kLeft, left, plural(ranks, left, " has exited normally", " have exited normally"), Missed::kEntered);
   if (!culprits.empty()) {
-    const RankState& first = at(ranks, culprits.front());
-    if (first.life == Life::kAlive) culprits = possibly_stuck(ranks, culprits.front());
-    const bool has_left = first.life == Life::kLeft;
-    const std::string how = has_left
-                                ? plural(ranks, culprits, " has exited normally", " have exited normally")
-                                : concat(plural(ranks, culprits, " has", " have"), " made no progress for ", since, where_stuck(ranks, culprits));
-    return blame(ranks, has_left ? Kind::kLeft : Kind::kHung, culprits, how, Missed::kEntered);
+    culprits = possibly_stuck(ranks, culprits);
+    return blame(ranks, Kind::kHung, culprits,
+                 concat(plural(ranks, culprits, " has", " have"), " made no progress for ", since, where_stuck(ranks, culprits)), Missed::kEntered);
   }
   constexpr size_t kMost = 8;
   Verdict verdict = accuse(ranks, Kind::kDeadlock, waiting);
@@ -263,7 +303,7 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     verdict.text += concat("; ", who(ranks, waiting[i]), last_words(rank), ", waits in ", blocked_in(rank).text,
                            missing.empty() ? ", which all ranks have entered" : concat(", which ", list_ranks(missing), " never entered"));
   }
-  if (waiting.size() > kMost) verdict.text += concat("; and ", waiting.size() - kMost, " more");
+  if (waiting.size() > kMost) verdict.text += concat("; and ", counted(waiting.size() - kMost, "more rank"));
   return verdict;
 }
 
@@ -287,7 +327,7 @@ std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence
   for (const int rank : still) {
     if (at(ranks, rank).last.wait) continue;
     idle.push_back(rank);
-    if (!operations_without(ranks, rank, Missed::kEntered).empty()) waited_for.push_back(rank);
+    if (!operations_without(ranks, rank, {}, Missed::kEntered).empty()) waited_for.push_back(rank);
   }
   if (!waited_for.empty()) idle = waited_for;
   if (!idle.empty())
@@ -326,7 +366,7 @@ std::string place_of_stacks(const std::vector<RankState>& ranks, const std::vect
     if (const std::string file = ranks[static_cast<size_t>(rank)].stacks.value_or(""); !file.empty()) files.push_back(file);
   if (files.empty()) return "";
   return concat("; stacks of ", accused.size() == 1 ? "its" : "their", " threads: ", files.front(),
-                files.size() == 1 ? "" : concat(" and the logs of ", files.size() - 1, " more"));
+                files.size() == 1 ? "" : concat(" and the logs of ", counted(files.size() - 1, "more rank")));
 }
 
 }  // namespace trireme

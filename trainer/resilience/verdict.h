@@ -45,8 +45,8 @@ struct Verdict {
   double since = 0;
   std::chrono::system_clock::time_point since_time = {};
   std::string text = {};  ///< all of this in one sentence: rank, host, last action, the operation it never entered, and the waiting ranks
-  /// If individual ranks have died: for each, the verdict that names it as the only cause. They may have died within milliseconds of each other; a
-  /// caller that knows which died first uses that verdict.
+  /// If ranks have died, and not just those of one host: for each, the verdict that names it as the only cause. They may have died within milliseconds
+  /// of each other; a caller that knows which died first uses that verdict.
   std::vector<Verdict> deaths = {};
 };
 
@@ -85,9 +85,9 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
 ///            After a rank has failed with an error there is no verdict, unless others keep running for failed_seconds;
 ///   absent   a rank has not joined after join_seconds;
 ///   silent   no report for silence_seconds;
-///   hung     the count did not grow for longer than the largest timeout of all ranks: blames a rank that is not waiting, else one that others
-///            wait for and that never entered their operation, else all that wait for each other. Not judged while a rank has no timeout, or is
-///            absent.
+///   hung     the count did not grow for longer than the largest timeout of all ranks: blames ranks that are not waiting, else (disagreement) those
+///            that called another operation, else (left) those that have exited and never entered an operation, else those that may be stuck while
+///            others wait for them, else (deadlock) all that wait for each other. Not judged while a rank has no timeout, or is absent.
 std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, const Limits& limits);
 
 /// "; stacks of its threads: runs/a/logs/rank-0003.log"; empty if none of the accused ranks has written any.

@@ -161,8 +161,7 @@ std::string disagreement(const std::vector<RankState>& ranks, std::vector<int>& 
   return "";
 }
 
-std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank) {
-  std::vector<int> found{rank};
+std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, std::vector<int> found) {
   for (size_t next = 0; next < found.size(); ++next) {
     const RankState& self = ranks[static_cast<size_t>(found[next])];
     const Group* const group = group_of(self);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/list_ranks.h"
+#include "trainer/files/list_ranks.h"
 #include "trainer/resilience/verdict.h"
 
 namespace trireme {
@@ -34,9 +34,9 @@ std::vector<NextOperation> next_operations(const std::vector<RankState>& ranks, 
 /// Ranks that wait in an operation in which `rank` participates.
 std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank);
 
-/// `rank`, which waits in an operation that all have entered, and the other ranks that may be the cause: such a collective does not end while one of
-/// its ranks is stuck, in it or in another operation.
-std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank);
+/// `found`, which wait in operations that all their ranks have entered or outside of a group, and the other ranks that may be the cause, ascending:
+/// such a collective does not end while one of its ranks is stuck, in it or in another operation.
+std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, std::vector<int> found);
 
 /// Describes ranks that called different operations at the same place of the same group, minority first: "operation 4 of group world is barrier on
 /// rank 1, all_reduce on ranks 0, 2"; `culprits` is the minority. Empty if there are none.

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 
@@ -47,10 +48,10 @@ std::string outliers_text(const std::vector<RankResult>& ranks) {
   std::string text;
   for (const RankResult& rank : ranks) {
     if (!rank.stands_out || ++count > kMost) continue;
-    text += concat(text.empty() ? ": rank " : ", rank ", rank.rank, " on ", rank.host, " with a loss of ", rank.loss.value_or(0), ", above ",
-                   rank.loss_limit);
+    text += concat(text.empty() ? ": rank " : ", rank ", rank.rank, " on ", rank.host, " with a loss of ", rank.loss.value_or(0), " (limit ",
+                   rank.loss_limit, ")");
   }
-  return count > kMost ? concat(text, " and ", count - kMost, " more") : text;
+  return count > kMost ? concat(text, " and ", counted(count - kMost, "more rank")) : text;
 }
 
 std::string highest_text(const std::vector<RankResult>& ranks) {

@@ -20,9 +20,10 @@ void RejectedSteps::add(int64_t step, const StepResult& result) {
 }
 
 std::string RejectedSteps::text() const {
+  if (count_ == 1 && last_ > 0) return concat("step ", last_, " was rejected", by_, ", because ", reason_);
   const std::string many = concat(counted(count_, "step was rejected", "steps in a row were rejected"), by_);
   if (last_ == 0) return many;  // all rejected before this start
-  return concat(many, count_ == 1 ? ", step " : ", the last of them step ", last_, ", because ", reason_);
+  return concat(many, ", the last of them step ", last_, ", because ", reason_);
 }
 
 }  // namespace trireme

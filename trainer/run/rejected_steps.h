@@ -24,8 +24,10 @@ class RejectedSteps {
   void add(int64_t step, const StepResult& result);
   int64_t count() const { return count_; }
   bool limit_reached() const { return limit_ > 0 && count_ >= limit_; }
-  /// Number, last step and reason: "20 steps in a row were rejected, the last of them step 21, because ...".
+  /// Number, last step and reason: "20 steps in a row were rejected, the last of them step 21, because ...", "step 21 was rejected, because ...".
   std::string text() const;
+  /// Why the last step was rejected: "the gradient is not finite"; empty if that was before the start.
+  const std::string& reason() const { return reason_; }
 
  private:
   int64_t limit_, count_;

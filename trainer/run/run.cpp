@@ -231,9 +231,10 @@ void Run::end_if_untrained() {
   throw AgreedError(
       ExitCode::kInternal,
       concat("nothing was trained: every step of this run up to step ", done_, " was rejected",
-             most_rejected().count() > 0 ? concat("; ", most_rejected().text())
-                                         : "; the gradients overflowed at every loss scale from training.loss_scale.initial on",
-             ". The weights are those from before these steps, and no checkpoint of step ", done_, " was saved. Look at the data, or lower ",
+             most_rejected().count() == 0       ? "; the gradients overflowed at every loss scale from training.loss_scale.initial on"
+             : most_rejected().reason().empty() ? ""
+                                                : ", because " + most_rejected().reason(),
+             ". The weights are those that the run began with, and no checkpoint of step ", done_, " was saved. Look at the data, or lower ",
              most_rejected().count() > 0 ? "training.optimizer.learning_rate" : "training.loss_scale.initial"),
       reports());
 }
@@ -427,7 +428,8 @@ ExitCode Run::end_training(bool stopped) {
     return ExitCode::kRequeue;
   }
   if (most_rejected().count() > 0)
-    reporter_.message(concat("warning: the run ends while ", most_rejected().text(), "; the weights are those from before these steps"));
+    reporter_.message(concat("warning: at the end of the run, ", most_rejected().text(), "; the weights are those from before ",
+                             most_rejected().count() == 1 ? "this step" : "these steps"));
   reporter_.message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
   return ExitCode::kOk;
 }
