@@ -60,7 +60,7 @@ rm -f "$root/share/openmpi"/*.{supp,spec} "$root/share/openmpi"/*-wrapper-data.t
 # ---- libraries: all but the C library's own, the driver's and CUDA's ----
 system='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|mvec))\.so'
 system+='|^lib(cuda|cudart|cublas|cublasLt|cudnn.*|nccl|nvrtc.*|nvidia.*|nvJitLink)\.so'
-# Of ldd's output: "name path" of each library that was found.
+# From ldd's output: "name path" of each library that was found.
 found_libraries() { awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u; }
 packed() { find "$root/bin" "$root/openmpi" "$root/pmix" -type f; }
 take_libraries() {

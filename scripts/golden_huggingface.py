@@ -37,7 +37,7 @@ def llama(vocab_size=VOCABULARY, **others):
 def models():
     """name: (class, configuration), arguments of save_pretrained"""
     plain = {"rope_type": "default", "rope_theta": 10000.0}
-    # Of head size 16 and theta 100 some frequencies are left alone, some interpolated and some divided.
+    # With head size 16 and theta 100 some frequencies are left alone, some interpolated and some divided.
     llama3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 32}
     linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}

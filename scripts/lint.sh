@@ -29,6 +29,10 @@ fi
 while read -r finding; do complain "$finding"; done < <(
   git grep -nIEi --untracked -f scripts/lint-words.txt -- kernels parallel trainer tests scripts docs configs '*.md' ':!scripts/lint-words.txt' ':!CHANGELOG.md' | cut -c1-180)
 
+# A comment is a sentence or a noun: one that begins with "Of" leaves its noun to the reader.
+while read -r finding; do complain "$finding: begins with \"Of\""; done < <(
+  git grep -nIE --untracked '(//+<?|#) Of ' -- kernels parallel trainer tests scripts | cut -c1-180)
+
 # The raw text of a standard exception ("stoi") must not reach a user: printable(error) words it.
 while read -r finding; do complain "$finding"; done < <(python3 - <<'PYTHON'
 import pathlib, re

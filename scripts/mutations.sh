@@ -79,7 +79,7 @@ first_failure() {
   echo "${1#test_}: ${test:-before its first test}$([[ $status -eq 124 ]] && echo ' (ran too long)')"
 }
 
-# Of the tree without a bug. What a results file says of another tree says nothing of this one.
+# A digest of the tree without a bug. What a results file says of another tree says nothing of this one.
 open_results() {
   local digest
   [[ $results != "$source"/* ]] || rm -f "$tree/${results#"$source"/}"

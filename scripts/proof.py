@@ -15,6 +15,7 @@ A claim is on the page once its command has succeeded on the release, over as ma
 """
 import argparse
 import datetime
+import fcntl
 import json
 import pathlib
 import re
@@ -202,11 +203,13 @@ def read():
 
 def keep(claim, result):
     """Without a result the claim is taken off the page. Reads the file anew, as another claim may have been kept while this one ran."""
-    record = read()
-    record["claims"].pop(claim.id, None)
-    if result:
-        record["claims"][claim.id] = result
-    write(record)
+    with open(RESULTS) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # two calls may run at a time
+        record = read()
+        record["claims"].pop(claim.id, None)
+        if result:
+            record["claims"][claim.id] = result
+        write(record)
 
 
 def main(arguments):

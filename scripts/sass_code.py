@@ -5,7 +5,7 @@ import re
 
 DYNAMIC = "trireme_dynamic_shared"  # kernels/cuda/device.cuh
 
-# Of a multiprocessor: CUDA C++ Programming Guide, "Compute Capabilities": 64 warps, 32 blocks, 64 K registers that warps take by 256 in each of four
+# Limits of a multiprocessor: CUDA C++ Programming Guide, "Compute Capabilities": 64 warps, 32 blocks, 64 K registers that warps take by 256 in each of four
 # quarters; shared memory in units of 128 bytes, of which CUDA takes 1 KB for itself in each block.
 SHARED = {"sm_80": 164 << 10, "sm_90": 228 << 10, "sm_100": 228 << 10}
 WARPS, BLOCKS, REGISTERS, REGISTER_UNIT, QUARTERS, SHARED_UNIT, SHARED_OF_BLOCK = 64, 32, 65536, 256, 4, 128, 1024

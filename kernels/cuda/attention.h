@@ -11,7 +11,7 @@ namespace trireme::cuda {
 
 /// Head sizes of the tensor-core kernels.
 constexpr bool flash_supports(int64_t head_size) { return head_size == 32 || head_size == 64 || head_size == 96 || head_size == 128; }
-/// Of these, head sizes that kernels/cuda/attention_hopper.h computes on GPUs of compute capability 9.0.
+/// The head sizes among them that kernels/cuda/attention_hopper.h computes on GPUs of compute capability 9.0.
 constexpr bool hopper_supports(int64_t head_size) { return head_size == 64 || head_size == 128; }
 
 // Workspace of the backward: 16 bytes, and for each kv head of each sequence that is processed at a time kv_head_bytes.

@@ -20,7 +20,7 @@ struct UpdateRules {
   /// is not bounded then; a worker waits while the update that its last gradient is part of is not complete.
   bool discards_late = false;
 };
-/// Of elastic averaging, with exchanges in place of gradients: no worker waits for another one, and each exchange is an update.
+/// The rules of elastic averaging, with exchanges in place of gradients: no worker waits for another one, and each exchange is an update.
 UpdateRules exchange_rules(int workers);
 
 /// Order of a worker to compute a gradient. `batch`: its place among the batches of the round, each of which is part of one update. `version`: number

@@ -69,7 +69,7 @@ double binomial_seconds(const Terms& x, CollectiveVerb verb) {
 }
 
 double tree_seconds(const Terms& x, int64_t pieces) {
-  // Of each piece after the first.
+  // For each piece after the first.
   const double rounds = x.n == 2 ? 2 : x.n <= 5 ? 4.5 : 5.5, sums = x.n <= 4 ? static_cast<double>(int64_t{1} << (x.n - 2)) : 4.2;
   const bool chain = x.n > 2 && std::has_single_bit(static_cast<uint64_t>(x.n - 1));  // the deepest level has one rank in each tree
   const auto first = static_cast<double>(4 * x.depth() - (chain ? 4 : 2)), first_sums = static_cast<double>(2 * x.depth() - 1);

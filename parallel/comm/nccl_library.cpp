@@ -6,7 +6,7 @@
 namespace trireme {
 namespace {
 
-/// Of a number of ncclGetVersion: 10000 major + 100 minor + patch since 2.9, before it 1000 major + 100 minor + patch.
+/// `version`: as ncclGetVersion gives it, 10000 major + 100 minor + patch since 2.9, before it 1000 major + 100 minor + patch.
 std::string version_text(int version) {
   const int major = version < 10000 ? version / 1000 : version / 10000, rest = version < 10000 ? version % 1000 : version % 10000;
   return concat(major, ".", rest / 100);

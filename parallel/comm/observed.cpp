@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// Of one communicator; operations in flight share it.
+/// What is observed of one communicator; operations in flight share it.
 struct ObservedGroup {
   std::string name;
   std::vector<int> ranks;

@@ -11,7 +11,7 @@ namespace trireme {
 /// Squared norms of the gradients of the single samples of a micro-batch. Layers add the squares of their parameters between the input gradient and the
 /// weight gradient, from the activations and gradients that the weight gradient will read. No sample's gradient of the whole model exists at any time.
 ///
-/// Of a product dw = dy^T x with T rows of a sample, |dw|^2 = sum over rows t, u of (x_t . x_u)(dy_t . dy_u). add_product() uses it where it takes fewer
+/// For a product dw = dy^T x with T rows of a sample, |dw|^2 = sum over rows t, u of (x_t . x_u)(dy_t . dy_u). add_product() uses it where it takes fewer
 /// operations than dw itself, T (D + F) < D F, in fp32 and fp64. Otherwise it computes dw of one sample at a time, in fp32.
 ///
 /// Memory: max(2 T^2, D F) elements; B elements for each element of a parameter whose gradient is partial over tensor ranks (norms under sequence

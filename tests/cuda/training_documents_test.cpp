@@ -30,7 +30,7 @@ Config config_of(ParityModel model, int64_t head_size, int64_t layers) {
   return config;
 }
 
-/// Of two documents in each sequence.
+/// A configuration with two documents in each sequence.
 Config small_config(ParityModel model, ParityLayout layout, const std::string& precision) {
   layout.layers = 3;
   Config config = parity_config(model, layout, precision);
@@ -83,7 +83,7 @@ int64_t launches(const Config& config, int64_t documents) {
 TEST_CASE("documents: a step has the same launches whatever documents its sequences contain") {
   for (const auto& [model, head_size] : {std::pair{ParityModel::kLlama, 32}, {ParityModel::kLlama, 24}, {ParityModel::kGpt2, 32}}) {
     INFO(name_of(model) << ", head size " << head_size);
-    // Of a layer, and outside of all layers.
+    // Launches of a layer, and outside of all layers.
     const auto parts = [&, model = model, head_size = head_size](int64_t documents) {
       const int64_t two = launches(config_of(model, head_size, 2), documents), one = launches(config_of(model, head_size, 1), documents);
       return std::pair(two - one, 2 * one - two);

@@ -20,7 +20,7 @@ class SharedOperand {
   SharedOperand(uint64_t descriptor, bool transposed, int extent);
   /// Null if the descriptor is a valid one of this mode, otherwise what is wrong, as in "has an operand PROBLEM".
   const char* problem() const;
-  /// Of row or column `mn`, step `k`. The swizzle exchanges chunks of 16 bytes: bits 4 to 6 of the address are xored with bits 7 to 9.
+  /// The address of row or column `mn`, step `k`. The swizzle exchanges chunks of 16 bytes: bits 4 to 6 of the address are xored with bits 7 to 9.
   uint32_t address(int mn, int k) const {
     const auto at = [](int i) { return static_cast<uint32_t>(i); };
     const uint32_t plain = transposed_ ? start_ + at(mn / 64) * leading_ + at(k / 8) * stride_ + at(k % 8) * 128 + at(mn % 64) * 2

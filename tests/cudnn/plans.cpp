@@ -40,7 +40,7 @@ std::string properties_of(const DescribedGpu& gpu) {
       R"("deviceName":")", gpu.name, R"("})");
 }
 
-/// Of configs/, of small models, and awkward ones: shared kv heads, windows, lengths and head sizes that are no multiples of tiles, odd lengths of slices.
+/// Shapes of configs/, of small models, and awkward ones: shared kv heads, windows, lengths and head sizes that are no multiples of tiles, odd lengths of slices.
 struct Case {
   AttentionShape shape;
   DType dtype;

@@ -158,7 +158,7 @@ TEST_CASE("rank links: each changed, replayed, reordered or cut frame of an encr
     between.pass(two);
     refused(between);
   }
-  {  // Of another connection between the same ranks.
+  {  // a frame of another connection between the same ranks
     const Between between, other;
     frames(between);
     between.pass(frames(other).first);

@@ -156,7 +156,7 @@ TEST_CASE("robust: gradients that are not finite, or absent, count as wrong ones
     return all;
   };
   constexpr double kInf = std::numeric_limits<double>::infinity();
-  // Of the other six, with f = 0 left: the mean of the six; Krum's nearest.
+  // The other six count, with f = 0 left: the mean of the six; Krum's nearest.
   for (const std::vector<double>& wrong : {std::vector<double>{kNotANumber, 0, 0}, {0, kInf, 0}, {0, 0, -kInf}, {0, 0, 1e160}}) {
     run_ranks(7, [&](Communicator& world) {
       for (const auto& [rule, values] : {KnownAnswer{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},

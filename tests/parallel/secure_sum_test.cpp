@@ -507,7 +507,7 @@ TEST_CASE("secure sum: a member answers each phase once, so that it never reveal
   for (size_t id = 0; id < 4; ++id) first.push_back(parties.members[id].confirm(parties.survivors));
   first.emplace_back();
   const Bytes revealed = parties.members[0].reveal(confirmations_message(parties.round, MemberSet::first(4), first));
-  // Of each member one share: 4 of self masks, 1 of a mask key.
+  // One share of each member: 4 of self masks, 1 of a mask key.
   CHECK(revealed.size() == kHeadBytes + 2 * kSetBytes + 5 * kKeyBytes + sizeof(Signature));
   CHECK(parties.members[0].has_revealed());
   const Bytes other = survivors_message(parties.round, MemberSet::first(5));

@@ -588,7 +588,7 @@ TEST_CASE("a layout of a search lacks the keys that have no effect with it") {
 }
 
 TEST_CASE("a larger device is one that can compute the configuration") {
-  // Of the built-in types, those with the least memory above 15 GB are A100s.
+  // The built-in types with the least memory above 15 GB are A100s.
   ClusterConfig cluster = h100(1);
   cluster.software.stack = "torchtitan";
   Config config = small_model(16);

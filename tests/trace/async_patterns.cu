@@ -22,7 +22,7 @@ __device__ void write_operands(const float* x, unsigned char* shared, bool by_co
   if (lack != Lack::kCopyWait) cp_async_wait<0>();
 }
 
-/// Of all threads of the block.
+/// A barrier of all threads of the block.
 __device__ void barrier(bool named) {
   if (named)
     barrier_sync(1, static_cast<int>(blockDim.x));

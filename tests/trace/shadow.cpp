@@ -9,7 +9,7 @@ bool same_warp(const Party& a, const Party& b) { return a.thread / 32 == b.threa
 
 }  // namespace
 
-/// Of two releasing threads only the later one counts, which can but report too much.
+/// Only the later one of two releasing threads counts, which can but report too much.
 void Seen::raise(const Seen& other) {
   if (other.thread == thread ? other.steps > steps : other.epoch >= epoch) {
     thread = other.thread;

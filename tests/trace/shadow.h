@@ -30,9 +30,9 @@ struct Party {
   bool atomic = false;
   bool pending = false;  ///< of a cp.async or a bulk operation that its thread has not waited for
   bool bulk = false;     ///< by a bulk operation
-  /// Of the access that is being recorded, by number of the other blocks.
+  /// What the access that is being recorded has seen, by number of the other blocks.
   const std::vector<Seen>* seen = nullptr;
-  /// Of the access that is being recorded, by warp of its block: what that warp did before this number of arrivals is behind it. Null: nothing.
+  /// For the access that is being recorded, by warp of its block: what that warp did before this number of arrivals is behind it. Null: nothing.
   const uint32_t* known = nullptr;
 
   /// Whether a named barrier orders what a thread of this block did before its warp arrived for the n-th time, from 0.

@@ -149,7 +149,7 @@ submit::Job job_of(const SubmitArguments& arguments, const submit::Cluster& clus
   for (const std::string& one : sets)
     if (one.starts_with("run.directory=") && arguments.array) directory = one.substr(std::string("run.directory=").size());
   job.run_directory = fs::absolute(directory).lexically_normal().string();
-  // Of an array, the directory above the run directories, which are made by the elements.
+  // For an array, the directory above the run directories, which are made by the elements.
   const size_t index = job.run_directory.find(kArrayIndex);
   fs::path logs = arguments.array ? fs::path(job.run_directory.substr(0, index)).parent_path() : fs::path(job.run_directory);
   job.log_directory = (logs / "slurm").string();

@@ -14,7 +14,7 @@ struct IdleKey {
   std::string why;    ///< "parallel.tensor is 1"
 };
 
-/// Of the keys that `loaded` gives, in file order. `resolved`: the same configuration by resolve(). With run.device auto, keys of one kind of device are
+/// Those of the keys that `loaded` gives, in file order. `resolved`: the same configuration by resolve(). With run.device auto, keys of one kind of device are
 /// left out, because the device is not known yet.
 std::vector<IdleKey> idle_keys(const LoadedConfig& loaded, const Config& resolved);
 

@@ -14,7 +14,7 @@ namespace trireme::doctor {
 /// ranks call it at the same time. `devices` is left empty where `gpus` is false. Never throws.
 RankFacts probe_host(const LaunchEnvironment& environment, const RankPlace& place, int rank, bool gpus);
 
-/// Of a file like /proc/meminfo: bytes that are free, or that the kernel can free; 0 if it cannot be read.
+/// Bytes that are free, or that the kernel can free, by a file like /proc/meminfo; 0 if it cannot be read.
 double available_memory(const std::filesystem::path& meminfo);
 /// The network interfaces of a directory like /sys/class/net that are up, without loopback.
 std::vector<NetworkInterface> interfaces_in(const std::filesystem::path& directory);

@@ -12,7 +12,7 @@
 namespace trireme::federation {
 namespace {
 
-/// Of the whole model: each rank knows only those of its stages. Collective.
+/// Shapes of all tensors of the model; a rank by itself knows only those of its stages. Collective.
 std::map<std::string, std::array<int64_t, 2>> shapes_of(Trainer& trainer) {
   std::set<std::string> own;
   for (const OwnedBox& owned : trainer.owned_boxes()) own.insert(concat(owned.spec->name, " ", owned.spec->shape[0], " ", owned.spec->shape[1]));

@@ -25,7 +25,7 @@ struct AttentionKernels {
   std::vector<Shape> shapes;  ///< since the start of the job, ordered by rank and first use; one that ranks compute differently appears twice
 };
 
-/// Of one GPU.
+/// The kernels that one GPU has used.
 AttentionKernels attention_kernels(cuda::Gpu& gpu);
 /// Empty if the configuration asks for no cuDNN attention. Collective; the result is the same on all ranks.
 AttentionKernels attention_kernels(Trainer& trainer, const Config& config);

@@ -27,7 +27,7 @@
 
 namespace trireme {
 
-/// Of a run with training.asynchronous.
+/// The rules of a run with training.asynchronous.
 UpdateRules update_rules(const Config& config);
 
 /// How gradients become updates, or weights are exchanged.
@@ -158,7 +158,7 @@ class ParameterServer {
   std::vector<Tensor> sum_;                         ///< by part: of the gradients of an update, if it has several
   Tensor sums_, norm_, scalars_;                    ///< [kStepSums], [1], [kStepScalars] f64
 
-  // Of the thread that applies gradients, or of the main thread between two rounds.
+  // For the thread that applies gradients; between two rounds for the main thread.
   std::optional<UpdateOrder> order_;
   std::function<double(int64_t)> rate_;
   AppliedUpdate update_;  ///< the current one

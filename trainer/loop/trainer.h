@@ -59,7 +59,7 @@ struct StepResult {
   bool overflow = false;
   std::string offender;     ///< rejected steps: the first parameter, by name, with a non-finite gradient
   bool over_limit = false;  ///< true if rejected by StepLimits, with a finite gradient
-  /// Of this rank, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
+  /// This rank's, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
   /// Valid tokens of the samples of this rank's data coordinate; with resilience.reroute of the samples that this rank computes.

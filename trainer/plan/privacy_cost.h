@@ -11,7 +11,7 @@ namespace trireme {
 struct PrivacyCost {
   double plain_step_seconds = 0;  ///< without it
   double step_seconds = 0;        ///< of a step with the expected number of sequences
-  /// Of a run without restarts; unset if the number of sequences is not known here. Infinite where nothing bounds epsilon.
+  /// Both assume no restarts; unset if the number of sequences is not known here. Infinite where nothing bounds epsilon.
   std::optional<double> noise, epsilon;
   int64_t noise_ranks = 0;  ///< privacy::Facts::noise_ranks
 };

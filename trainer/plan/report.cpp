@@ -155,7 +155,7 @@ std::string server_bytes_text(const Forecast& f, const char* unit) {
 
 ordered_json json_of(const std::optional<double>& known) { return known ? ordered_json(*known) : ordered_json(); }
 
-/// Of the weights that the islands of hogwild share.
+/// Bytes of the weights that the islands of hogwild share.
 double shared_bytes(const Config& config) {
   return static_cast<double>(parameter_count(config.model) * size_of(precision_of(config.training).master));
 }

@@ -38,7 +38,7 @@ const AlignmentRate& rate_of(int64_t alignment) {
   return found != kAlignmentRates.end() ? *found : kAlignmentRates.back();
 }
 
-/// Of forward, input gradient and weight gradient together, which have equal numbers of FLOPs.
+/// The rate of forward, input gradient and weight gradient together, which have equal numbers of FLOPs.
 std::string percent_of(int64_t alignment) {
   const AlignmentRate& rate = rate_of(alignment);
   return concat(static_cast<int64_t>(100 * 3 / (2 / rate.activation + 1 / rate.weight_gradient) + 0.5), " %");

@@ -21,7 +21,7 @@ std::string key_markup(const std::string& key) {
   return text;
 }
 
-/// Of all keys, or of those that differ between the runs.
+/// A table of all keys, or of those that differ between the runs.
 std::string config_table(std::span<const RunView> runs, bool differing) {
   std::vector<const RunRecord*> records;
   for (const RunView& view : runs) records.push_back(view.run);

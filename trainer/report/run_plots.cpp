@@ -288,7 +288,7 @@ std::optional<Plot> rank_plot(const RunView& view) {
   constexpr size_t kMostRanks = 2 * kMostBins;
   const std::vector<Bin> bins = bins_of(number.size(), kMostRanks);
   Curve curve{.name = "mean, minimum to maximum over the measurements", .x = middles_of(number, bins)};
-  // Of several ranks in one bin, the slowest mean counts: it must not disappear.
+  // If several ranks share a bin, the slowest mean counts: it must not disappear.
   curve.y = envelope_of(mean, bins).high;
   curve.low = envelope_of(low, bins).low;
   curve.high = envelope_of(high, bins).high;

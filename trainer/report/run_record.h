@@ -30,7 +30,7 @@ struct StepTable {
   std::vector<double> time;             ///< end of the step in seconds since 1970, UTC; NaN: not recorded
   std::vector<double> elapsed_seconds;  ///< sum of step_seconds up to and including the step: without evaluations, saves and pauses between jobs
   std::array<std::vector<double>, kFigureNames.size()> figures;
-  /// Of each step, the data ranks that security.aggregation suspected, with their distances; NaN: infinite.
+  /// The data ranks that security.aggregation suspected in each step, with their distances; NaN: infinite.
   std::vector<std::vector<std::pair<int, double>>> suspects;
 
   size_t size() const { return step.size(); }

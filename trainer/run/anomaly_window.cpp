@@ -16,7 +16,7 @@ constexpr double kNormalSpread = 1.4826;  ///< standard deviation of a normal di
 constexpr double kLossFloor = 0.05;       ///< of the spread of the logarithm: at the default z a factor of 1.35
 constexpr double kGradientFloor = 0.3;    ///< a factor of 6: norms of few tokens vary by two or three
 
-/// Of the values, all of them positive.
+/// The limit that follows from values, which are positive.
 double limit_of(std::vector<double> values, double z, double floor) {
   std::vector<double>& logarithms = values;
   for (double& value : logarithms) value = std::log(value);

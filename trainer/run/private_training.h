@@ -35,7 +35,7 @@ class PrivateTraining {
   const privacy::Mechanism& mechanism() const { return history_.back().mechanism; }
   /// The last step that the budget allows; without a budget, the largest integer.
   int64_t last_step() const { return last_step_; }
-  /// Of all jobs, after step `step` of this one.
+  /// The loss of privacy of all jobs, after step `step` of this one.
   privacy::Epsilon epsilon(int64_t step) const;
 
   /// The history after step `step` of this job.

@@ -101,7 +101,7 @@ class Run {
   void end_if_diverged();
   void end_if_untrained();
   void share_island_reports();
-  /// Of the island that has rejected most steps in a row.
+  /// Those of the island that has rejected most steps in a row.
   const RejectedSteps& most_rejected() const { return most_rejected_ ? *most_rejected_ : rejected_; }
   std::string checkpoint_before_rejections() const;
   /// Those that the device applies to the next step.
@@ -205,7 +205,7 @@ class Run {
   std::unique_ptr<PrivateTraining> privacy_;        ///< with security.privacy, and after it
   std::string samples_digest_, weights_digest_;     ///< with it: PrivacyStart::data and initial_weights; empty until they are computed
   int64_t announced_ = 0;                           ///< with it: the last step in privacy.json
-  // Of a member of a federation:
+  // Only in a member of a federation:
   std::unique_ptr<federation::Identity> identity_;  ///< rank 0
   std::unique_ptr<federation::Member> member_;      ///< rank 0
   std::unique_ptr<federation::FlatModel> model_;

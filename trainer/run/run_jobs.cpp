@@ -117,7 +117,7 @@ bool Run::saves_anyway(int64_t step) const {
   return rounds().is_due(step, keys.keep_every.value_or(0)) || (keys.keep_best > 0 && evaluates_at(step));
 }
 
-/// Of all jobs of the run, from what jobs.jsonl and metrics.jsonl have of them. It is not worth ending a job.
+/// Reports the goodput of all jobs of the run, from what jobs.jsonl and metrics.jsonl have of them. It is not worth ending a job.
 void Run::report_goodput() {
   if (!reports()) return;
   try {

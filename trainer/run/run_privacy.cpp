@@ -23,7 +23,7 @@ privacy::History history_of(const fs::path& run_directory) {
   return privacy::history_in(read_text(path, int64_t{1} << 26), path.string());
 }
 
-/// Of everything that steps read: tokens, targets and documents of all samples.
+/// Covers everything that steps read: tokens, targets and documents of all samples.
 std::string digest_of_samples(const Dataset& data, int64_t sequence) {
   std::vector<int32_t> values(static_cast<size_t>(2 * sequence));
   std::vector<int64_t> lengths;
@@ -37,7 +37,7 @@ std::string digest_of_samples(const Dataset& data, int64_t sequence) {
   return crypto::hex(hash.finish());
 }
 
-/// Of the files of a checkpoint or of a Hugging Face folder.
+/// Covers the files of a checkpoint or of a Hugging Face folder.
 std::string digest_of_files(const fs::path& directory) {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory))

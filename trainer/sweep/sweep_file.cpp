@@ -117,7 +117,7 @@ std::string plain_stem(const std::string& path) {
   return stem.empty() ? "sweep" : stem;
 }
 
-/// Of a path below the working directory: as given by `from`, the directory of the file that names it.
+/// A path that `file` names relative to its own directory, relative to the working directory.
 std::string relative_to_file(const std::string& path, const std::string& file) {
   namespace fs = std::filesystem;
   return fs::path(path).is_absolute() ? path : (fs::path(file).parent_path() / path).lexically_normal().string();
