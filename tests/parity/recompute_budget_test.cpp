@@ -1,5 +1,6 @@
 // The recompute policy of training.recompute=budget: it fits, it is the cheapest that does, and training stays bit-identical.
 #include <algorithm>
+#include <array>
 
 #include "parallel/comm/null.h"
 #include "tests/support/catch.h"
@@ -126,7 +127,8 @@ TEST_CASE("a budget below full recomputation is refused with the rank that needs
     if (total_peak(config, rank, full) > most) place = rank;
     most = std::max(most, total_peak(config, rank, full));
   }
-  const std::string words = concat("pipeline rank ", place, " needs ", most, " bytes even with maximal recomputation of its ");
+  const std::string words = concat("pipeline rank ", place, " needs ", most, " bytes even with maximal recomputation of its ",
+                                   std::array{"2 blocks", "4 blocks", "1 block"}[static_cast<size_t>(place)], ";");
   check_throws<ConfigError>([&] { recompute_policy(with_budget(config, most - 1)); }, {words});
   recompute_policy(with_budget(config, most));
 }

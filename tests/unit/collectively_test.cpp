@@ -41,6 +41,7 @@ TEST_CASE("collectively: the first error of several ranks, and the ranks that fa
       check_same_everywhere(world, {{"the binary", rank == 5 || rank == 7 ? "b" : "a"}, {"the data", rank == 0 ? "x" : "y"}, {"the seed", "1"}});
     });
     message_of("results", [&] { check_same_result(world, "step 7", std::array{1.5, rank == 2 || rank == 9 ? 0.25 + rank : 0.25, 3.0}); });
+    message_of("halves", [&] { check_same_result(world, "step 8", std::array{rank < 6 ? 1.5 : 2.5}); });
   });
   CHECK(said.at("two") == "74 no space on rank 3 (on ranks 3, 4)");
   CHECK(said.at("ten") == "74 no space on rank 1 (on ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more)");
@@ -52,6 +53,9 @@ TEST_CASE("collectively: the first error of several ranks, and the ranks that fa
         "7, 8 and 3 more");
   CHECK(said.at("results").starts_with(concat("70 the ranks have different copies of the results of step 7: rank 2 on ", host_name(), ", rank 9 on ",
                                               host_name(), " may be at fault. ")));
+  // Neither half is the right one.
+  CHECK(said.at("halves").find(concat("rank 0 on ", host_name(), ", rank 1 on ")) != std::string::npos);
+  CHECK(said.at("halves").find(concat("rank 11 on ", host_name(), " may be at fault. ")) != std::string::npos);
 }
 
 TEST_CASE("environment: a layout has the degree of each of its axes") {

@@ -144,6 +144,8 @@ TEST_CASE("doctor: a line names the ranks and hosts that differ") {
   for (RankFacts& rank : many.ranks)
     if (rank.host != "g") rank.limits.open_files = 20;
   CHECK(contains(report_text(many, diagnose(many)), "[ranks 0-11 on a, b, c, d and 2 more]"));
+  many.ranks[10].limits.open_files = many.ranks[11].limits.open_files = many.ranks[12].limits.open_files;
+  CHECK(contains(report_text(many, diagnose(many)), "[ranks 0-9 on a, b, c, d and 1 more]"));
 }
 
 TEST_CASE("doctor: measured figures of many hosts form one line with the worst of them") {
@@ -322,6 +324,15 @@ TEST_CASE("doctor: GPUs that are missing, too few, too old or too small") {
           rank.local_size = 3;
           job.needs->ranks_per_gpu = 2;
         }) == Grade::kGood);
+  JobFacts crowded = job_on(1);
+  crowded.needs->gpu = true;
+  crowded.needs->ranks_per_gpu = 2;
+  for (RankFacts& rank : crowded.ranks) {
+    rank.devices.gpus = {gpu, gpu};
+    rank.devices.missing.clear();
+    rank.local_size = 5;
+  }
+  CHECK(contains(line_of(crowded, "gpus").remedy, "at most 4 ranks per host (srun --ntasks-per-node=4)"));
   CHECK(with([](JobFacts&, RankFacts& rank) { rank.memory.needed = 81e9; }) == Grade::kBad);
   CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.opening = "libcublasLt.so.13 was not found"; }) == Grade::kBad);
   CHECK(with([](JobFacts&, RankFacts& rank) { rank.devices.free = 0.5e9; }) == Grade::kBad);
@@ -360,6 +371,14 @@ TEST_CASE("doctor: limits of files, processes, locked and shared memory") {
   CHECK(shared(5 << 20, 2) == Grade::kWeak);
   CHECK(shared(40 << 20, 2) == Grade::kGood);
   CHECK(shared(40 << 20, 8) == Grade::kWeak);
+  for (const auto& [ranks, size] : {std::pair{200, "size=1g"}, {400, "size=2g"}}) {
+    JobFacts job = job_on(1);
+    for (RankFacts& rank : job.ranks) {
+      rank.limits.shared_free = 40 << 20;
+      rank.local_size = ranks;
+    }
+    CHECK(contains(line_of(job, "shared_memory").remedy, size));
+  }
   const auto locked = [](const std::string& second_host) {
     JobFacts job = job_on(2);
     for (RankFacts& rank : job.ranks) {

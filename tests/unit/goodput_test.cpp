@@ -340,6 +340,21 @@ TEST_CASE("goodput: the share that is expected of failures and saves", "[report]
   CHECK(json["checkpoint_interval"].is_null());
 }
 
+TEST_CASE("goodput: an interval between saves is shown as at least one step", "[report]") {
+  std::string lines = start(0, 5), jobs = job_start(0, 0, 0, 4, 5) + job_ready(10, 1);
+  double now = 10;
+  for (int64_t number = 1; number <= 20; ++number) {
+    lines += step(number, now += 60, 60);
+    if (number % 10 == 0) jobs += job_save(now += 0.002, 0.002);
+  }
+  jobs += job_line("end", now, R"(,"status":"done")");
+  const RunRecord run = run_of_lines(lines, jobs);
+  const std::optional<Goodput> found = goodput_of(run);
+  REQUIRE(found);
+  REQUIRE(forecast_of(run, *found)->best_interval < 30);
+  CHECK_THAT(goodput_report_text(run, *found), Catch::Matchers::Contains(" (1 step), "));
+}
+
 TEST_CASE("goodput: is not known without steps or without times", "[report]") {
   CHECK(!goodput_of_lines(start(0, 0)));
   CHECK(!goodput_of_lines(step(1, 1, 1)));

@@ -161,6 +161,8 @@ TEST_CASE("metrics: the history has the last step, the last evaluation, and the 
   writer.write(evaluation_of(3, 2.5));
   check(3, "step-00000002");
   CHECK(MetricsSink::history(path).evaluated == 3);
+  writer.write({"start", 3, {{"from_peers", true}}});  // from copies in memory, which are no checkpoint
+  check(3, "step-00000002");
   std::ofstream(path, std::ios::app) << R"({"event":"checkpoint","checkpoint":"step-000)";  // incomplete after a crash
   check(3, "step-00000002");
   // The save's own line was truncated, as it came after the next step, but the start event shows that the checkpoint existed.

@@ -244,6 +244,9 @@ TEST_CASE("submit: the signal comes early enough for a save, and never at the st
   CHECK_THAT(on_gpus(8).notes[0], Catch::Matchers::Contains("preempted with 30 s of notice"));
   CHECK(on_gpus(8, {.signal_seconds = 30}).notes.empty());
   CHECK_THAT(on_cpus(64).notes.at(0), Catch::Matchers::Contains("of the 4 nodes only 3 are in service"));
+  Cluster few{.partitions = partitions_in(kPartitions), .mpi = {"pmix"}, .max_array_size = 1001};
+  add_nodes(few.partitions, "cpu|1|16|64000|(null)|idle\ncpu|3|16|64000|(null)|down*\n");
+  CHECK_THAT(allocate(few, {.world = 32, .device = "cpu"}, {}).notes.at(0), Catch::Matchers::Contains("of the 4 nodes only 1 is in service"));
 }
 
 TEST_CASE("submit: memory of the ranks is reserved, and refused where a node has too little") {

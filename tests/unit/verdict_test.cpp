@@ -476,6 +476,20 @@ TEST_CASE("verdict: at most eight of many dead ranks are named, the others are c
   CHECK(verdict->text.find("rank 8 ") == std::string::npos);
 }
 
+TEST_CASE("verdict: of more than eight hosts that die the ranks of the others are counted") {
+  std::vector<RankState> ranks(24);  // twelve hosts, of which eleven are lost; the eleventh has one rank
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].life = r < 21 ? Life::kDead : Life::kAlive;
+    ranks[r].host = concat("n", r < 20 ? r / 2 : r == 20 ? 10 : 11);
+    ranks[r].ended = ranks[r].died_after = ranks[r].died_by = ranks[r].heard = ranks[r].moved = 100;
+  }
+  const auto verdict = judge(ranks, 100.2, {});
+  REQUIRE(verdict);
+  INFO(verdict->text);
+  CHECK(verdict->text.find("host n0 (ranks 0, 1), host n1 (ranks 2, 3), ") == 0);
+  CHECK(verdict->text.find(", host n7 (ranks 14, 15) and 5 more ranks have died") != std::string::npos);
+}
+
 TEST_CASE("verdict: a dead rank is reported with its host, its action and the operation that it never finished") {
   Job job(true);
   job.ranks[3].last.action = "backward of micro-batch 2, blocks.3";

@@ -224,7 +224,9 @@ Allocation allocate(const Cluster& cluster, const RunNeeds& needs, const Request
                              " ranks; allowed in partition ", partition.name, ": ", counted(most, "node"),
                              most < existing ? " a job (MaxNodes)" : ""));
   const int64_t up = nodes_like(partition, node, out.gpu_type, gpus, true);
-  if (out.nodes > up) out.notes.push_back(concat("of the ", counted(existing, "node"), " only ", up, " are in service now; the job waits for more"));
+  if (out.nodes > up)
+    out.notes.push_back(
+        concat("of the ", counted(existing, "node"), " only ", up, up == 1 ? " is" : " are", " in service now; the job waits for more"));
   if (partition.state != "UP") out.notes.push_back(concat("partition ", partition.name, " is ", partition.state, "; the job waits until it is UP"));
 
   choose_share(node, gpus, needs, request, out);
