@@ -30,18 +30,20 @@ std::string who(const Ranks& ranks, int rank) {
   return concat("rank ", rank, " (host ", at(ranks, rank).host, ", process ", at(ranks, rank).pid, ")");
 }
 
-std::vector<int> of_same_host(const Ranks& ranks, int rank) {
-  return ranks_where(ranks, [&](const RankState& other) { return other.host == at(ranks, rank).host; });
+/// All ranks of the host of `rank`; only `rank` if there is no other host: its name would say nothing then.
+std::vector<int> host_of(const Ranks& ranks, int rank) {
+  std::vector<int> members = ranks_where(ranks, [&](const RankState& other) { return other.host == at(ranks, rank).host; });
+  return members.size() < ranks.size() ? members : std::vector<int>{rank};
 }
 
-/// The culprits in parts, each of which is named as one: all ranks of a host, if it has more than one and there are other hosts, else single ranks.
+/// The culprits in parts, each of which is named as one: all of host_of(), or single ranks.
 std::vector<std::vector<int>> parts_of(const Ranks& ranks, const std::vector<int>& culprits) {
   std::vector<std::vector<int>> parts;
   std::vector<bool> is_part(ranks.size());
   for (const int culprit : culprits) {
     if (is_part[static_cast<size_t>(culprit)]) continue;
-    std::vector<int> part = of_same_host(ranks, culprit);
-    if (part.size() == ranks.size() || !std::ranges::includes(culprits, part)) part = {culprit};
+    std::vector<int> part = host_of(ranks, culprit);
+    if (!std::ranges::includes(culprits, part)) part = {culprit};
     for (const int rank : part) is_part[static_cast<size_t>(rank)] = true;
     parts.push_back(std::move(part));
   }
@@ -49,7 +51,7 @@ std::vector<std::vector<int>> parts_of(const Ranks& ranks, const std::vector<int
 }
 
 /// True if they are all ranks of one host of several.
-bool is_host(const Ranks& ranks, const std::vector<int>& culprits) { return culprits.size() > 1 && parts_of(ranks, culprits).size() == 1; }
+bool is_host(const Ranks& ranks, const std::vector<int>& culprits) { return culprits.size() > 1 && culprits == host_of(ranks, culprits.front()); }
 
 /// "host n1 (ranks 0, 1), rank 5 (host n3, process 4205)".
 std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
@@ -202,9 +204,8 @@ std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double failed
         ranks_where(ranks, [&](const RankState& rank) { return rank.life == Life::kDead && rank.died_after <= first_death; });
     std::set<int> with_hosts(first.begin(), first.end());
     for (const int rank : first) {
-      const std::vector<int> of_host = of_same_host(ranks, rank);
-      const bool host_lost = of_host.size() < ranks.size() && std::ranges::all_of(of_host, is_dead);
-      if (host_lost) with_hosts.insert(of_host.begin(), of_host.end());
+      const std::vector<int> host = host_of(ranks, rank);
+      if (std::ranges::all_of(host, is_dead)) with_hosts.insert(host.begin(), host.end());
     }
     const std::vector<int> culprits(with_hosts.begin(), with_hosts.end());
     Verdict verdict = blame(ranks, Kind::kDead, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
