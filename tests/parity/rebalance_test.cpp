@@ -13,6 +13,7 @@
 #include "tests/support/run_files.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/run/rebalancer.h"
 #include "trainer/run/run.h"
 
 namespace trireme::test {
@@ -211,6 +212,7 @@ TEST_CASE("rebalance: with one of four data ranks twice as slow, steps take the 
   CHECK(decisions[0]["micro_batches_before"] == json({6, 6, 6, 6}));
   CHECK(decisions[0]["micro_batches"] == json({7, 3, 7, 7}));  // 12 units of time become 7
   CHECK(decisions[0]["imbalance"].get<double>() == Approx(0.6).margin(0.15));
+  CHECK(decisions[0]["imbalance"] == excess_of_slowest(decisions[0]["compute_seconds"].get<std::vector<double>>()));
   CHECK(median(values_of(lines, "imbalance", 1, 20)) == Approx(0.6).margin(0.15));
   CHECK(median(values_of(lines, "imbalance", 21, kSteps)) < 0.2);
   // The fastest steps, as other programs on the same cores only make steps longer.

@@ -1,8 +1,11 @@
 // `bench comm --algorithm` on threads: rows, bandwidths and the model's error.
 #include "trainer/bench/algorithms.h"
 
+#include <chrono>
 #include <set>
+#include <thread>
 
+#include "parallel/comm/forwarding.h"
 #include "tests/support/catch.h"
 #include "trainer/bench/comm.h"
 
@@ -65,6 +68,38 @@ TEST_CASE("bench algorithms: the largest error of each model is named with its s
   const std::string text = bench::algorithms_text(rows);
   CHECK(text.find("largest error of the model of all_reduce by ring: -50 % at 4096") != std::string::npos);
   CHECK(text.find("largest error of the model of all_gather by ring: 75 % at 1024") != std::string::npos);
+}
+
+TEST_CASE("bench comm: of several rounds the fastest counts, whether others were slow before it or after it") {
+  /// All-reduces of the first round, or of all later ones, take five milliseconds longer. A round ends with exchanges.
+  class SlowRounds final : public ForwardingCommunicator {
+   public:
+    SlowRounds(Communicator& inner, bool first) : ForwardingCommunicator(inner), first_(first) {}
+    Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
+      if (has_exchanged_ != first_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return ForwardingCommunicator::all_reduce(ctx, buffer, op);
+    }
+    Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
+      has_exchanged_ = true;
+      return ForwardingCommunicator::exchange(ctx, messages);
+    }
+
+   private:
+    std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>&) override { return made; }
+    bool first_, has_exchanged_ = false;
+  };
+  for (const bool first : {true, false}) {
+    CAPTURE(first);
+    double seconds = 0;
+    bench::on_rank_threads(2, [&](Communicator& world) {
+      SlowRounds slow(world, first);
+      Arena arena(Device::kCpu);
+      Context ctx{Device::kCpu, &arena, 1};
+      const nlohmann::ordered_json rows = bench::bench_comm(ctx, slow, {1 << 10}, {.batch_seconds = 1e-4, .seconds = 1e-3}, 3);
+      if (world.rank() == 0) seconds = 1e-6 * rows[0]["microseconds"].get<double>();
+    });
+    CHECK((seconds > 0 && seconds < 0.005));
+  }
 }
 
 TEST_CASE("bench comm: each size has figures of its own") {

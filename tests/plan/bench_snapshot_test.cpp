@@ -326,6 +326,8 @@ TEST_CASE("snapshot: what measured reports say beside the times") {
       ordered_json result = bench::bench_step(ctx, world, resolve(loaded, 2), options);
       if (world.rank() != 0) return;
       const double seconds = result["step_seconds"]["median"], tokens = result["tokens_per_second"]["median"];
+      for (const auto& [rate, time] : {std::pair("low", "high"), {"high", "low"}})  // the lowest rate is that of the longest step
+        CHECK(result["tokens_per_second"][rate].get<double>() * result["step_seconds"][time].get<double>() == Approx(tokens * seconds));
       double shares = 0, of_phases = 0;
       std::string phases;
       for (const ordered_json& phase : result["phases"]) {

@@ -73,6 +73,59 @@ TEST_CASE("anomalies: exchanges that only one execution of a step has are differ
   CHECK_FALSE(compare(shorter, longer, 0).first_is_sent);
 }
 
+TEST_CASE("anomalies: exchanges are numbered by peer and direction, and by group even if two groups have one name") {
+  const std::string pipeline = "pipeline", tensor = "tensor";
+  const std::vector<int> four = {0, 1, 2, 3}, left = {0, 1}, right = {1, 2};
+  uint64_t digest = 0;
+  const auto message = [&](bool outgoing, int64_t number, int peer) {
+    return Exchange{&pipeline, &four, "exchange", outgoing, number, peer, ++digest};
+  };
+  const auto all_reduce = [&](const std::vector<int>& ranks, bool outgoing, int64_t number) {
+    return Exchange{&tensor, &ranks, "all_reduce", outgoing, number, -1, ++digest};
+  };
+  const std::vector<Exchange> first = {
+      message(true, 5, 2),   message(true, 9, 3),       message(true, 6, 2),         message(true, 10, 3),       message(false, 30, 2),
+      message(false, 31, 2), all_reduce(left, true, 7), all_reduce(right, true, 20), all_reduce(left, false, 8), all_reduce(right, false, 22)};
+  const std::vector<std::string> names = {"message 1 from rank 1 to rank 2",       "message 1 from rank 1 to rank 3",
+                                          "message 2 from rank 1 to rank 2",       "message 2 from rank 1 to rank 3",
+                                          "message 1 from rank 2 to rank 1",       "message 2 from rank 2 to rank 1",
+                                          "all_reduce 1 over tensor (ranks 0, 1)", "all_reduce 1 over tensor (ranks 1, 2)",
+                                          "all_reduce 2 over tensor (ranks 0, 1)", "all_reduce 3 over tensor (ranks 1, 2)"};
+  for (size_t changed = 0; changed < first.size(); ++changed) {
+    std::vector<Exchange> second = first;
+    second[changed].digest = 99;
+    const ExchangeDifference difference = compare(first, second, 1);
+    CHECK(difference.first == names[changed]);
+    CHECK(difference.first_is_sent == first[changed].outgoing);
+    CHECK(difference.sent == (first[changed].outgoing ? std::vector<std::string>{names[changed]} : std::vector<std::string>{}));
+    if (changed == 0) continue;
+    second[9].digest = second[3].digest = 98;
+    second[0].digest = 97;
+    CHECK(compare(first, second, 1).first == names[0]);
+    CHECK(compare(first, second, 1).sent.size() == (first[changed].outgoing && changed != 3 ? 3 : 2));
+  }
+}
+
+TEST_CASE("anomalies: the newest eight of a window have a limit of their own, and a rank with a wide spread one by its deviation") {
+  // The newest eight are 80, 70, ..., 10, whose upper median is 50; of the newest seven it would be 40, and of nine, with a 1, 40 as well.
+  std::vector<StepFigures> steps(120, {1, 1});
+  for (int i = 8; i > 0; --i) steps.push_back({1.0 + i, 10.0 * i});
+  const StepLimits limits = window_of({}, steps).limits();
+  CHECK(limits.grad_norm == Approx(50 * std::exp(6 * 0.3)));
+  CHECK(limits.loss == Approx(6 * std::exp(6 * 0.05)));
+
+  // Logarithms -4, -3, ..., 4, with the median 0 and a deviation of 2, so the limit is above the largest loss times exp(3 * 0.05).
+  RankWindow window({.policy = AnomalyPolicy::kRerun, .window = 9, .z = 3});
+  for (const int i : {4, -4, 0, 1, -1, 2, -2, 3, -3}) {
+    CHECK(window.add_to({}).rank_loss == kNoLimit);
+    StepResult result = step_of(2, 1);
+    result.local_loss = 5 * std::exp(i);
+    result.local_targets = 5;
+    window.add(result);
+  }
+  CHECK(window.add_to({}).rank_loss == Approx(std::exp(3 * 1.4826 * 2)));
+}
+
 TEST_CASE("anomalies: a limit lies z robust deviations of the logarithm above the median") {
   // Logarithms -4, -3, ..., 4 of the norm: median 0, absolute deviations 0, 1, 1, 2, 2, 3, 3, 4, 4 with the median 2.
   std::vector<StepFigures> steps;

@@ -380,6 +380,335 @@ TEST_CASE("compare: of a key that changed twice the first change counts, and of 
   CHECK_THAT(std::ranges::find(differing.parts, std::string("configuration"), &Part::name)->detail, Catch::Matchers::EndsWith("; and 2 more"));
 }
 
+namespace {
+
+std::string detail_of(const Comparison& all, const std::string& part) { return std::ranges::find(all.parts, part, &Part::name)->detail; }
+
+/// Both runs record an environment of these members, beside what every one has.
+std::string environment_with(const std::string& more) { return concat(R"({"version":"1-abc","host":{"cpu":"a CPU"})", more, "}"); }
+
+std::string change_line(int64_t step, const std::string& key, const std::string& from, const std::string& to) {
+  return concat(R"({"event":"change","step":)", step, R"(,"changes":{")", key, R"(":[)", from, ",", to, "]}}\n");
+}
+
+/// The default metrics with lines before those of step `step`.
+std::string metrics_with(int64_t step, const std::string& lines, const std::string& third_loss = "3.5") {
+  const std::string begin = concat(R"({"step":)", step, R"(,"loss")");
+  return edited(metrics_of(third_loss), begin, lines + begin);
+}
+
+/// A difference of one element of weight/a at step 4.
+TensorDifference tensor_difference(int64_t bits, const std::string& damage_in_a, const std::string& damage_in_b) {
+  return {
+      .step = 4, .tensor = "weight/a", .what = "", .elements = ElementDifference{{1, 2}, {0.5, 0.75}, 1, bits}, .damage = {damage_in_a, damage_in_b}};
+}
+
+}  // namespace
+
+TEST_CASE("compare: a key that is not set is not zero, lists are compared as lists, and a value that came back was another one") {
+  const Scratch scratch;
+  RunFiles zero;
+  zero.yaml = edited(kYaml, "learning_rate: 0.001", "learning_rate: 0.001\n    weight_decay: 0");
+  const RunRecord a = record(scratch, "a"), b = record(scratch, "b", zero);
+  CHECK(detail_of(compare(a, b, equal_checkpoints()), "configuration") == "training.optimizer.weight_decay not set -> 0");
+  CHECK(detail_of(compare(b, a, equal_checkpoints()), "configuration") == "training.optimizer.weight_decay 0 -> not set");
+  CHECK(detail_of(compare(a, a, equal_checkpoints()), "configuration").empty());
+
+  RunFiles longer;
+  longer.yaml = edited(kYaml, "train: [train]", "train: [train, more]");
+  longer.metrics = metrics_with(3, change_line(2, "data.train", R"(["train"])", R"(["train","more"])"));
+  CheckpointComparison unknown = equal_checkpoints();
+  unknown.training_data = {};
+  const Comparison lists = compare(a, record(scratch, "c", longer), unknown);
+  CHECK(detail_of(lists, "configuration") == "data.train [train] -> [train, more] since step 3, by --change");
+  CHECK(detail_of(lists, "data") == "paths: [train] -> [train, more]");
+  CHECK(detail_of(lists, "sample ids") == "from step 3: data.train");
+
+  RunFiles back;
+  back.metrics = metrics_with(2, change_line(1, "run.seed", "1234", "5"));
+  back.metrics = edited(back.metrics, R"({"step":3,)", change_line(2, "run.seed", "5", "1234") + R"({"step":3,)");
+  const Comparison returned = compare(a, record(scratch, "d", back), equal_checkpoints());
+  CHECK(result_of(returned, "configuration") == Result::kDifferent);
+  CHECK(detail_of(returned, "sample ids") == "from step 2: run.seed");
+}
+
+TEST_CASE("compare: of changes in both runs the first step counts at which their values differ") {
+  const Scratch scratch;
+  const auto changed = [&](const std::string& name, int64_t step, int64_t seed) {
+    RunFiles files;
+    files.yaml = edited(kYaml, "seed: 1234", concat("seed: ", seed));
+    files.metrics = metrics_with(step + 1, change_line(step, "run.seed", "1234", std::to_string(seed)));
+    return record(scratch, name, files);
+  };
+  const RunRecord early = changed("a", 1, 5), late = changed("b", 2, 5), other = changed("c", 2, 6), same = changed("d", 2, 5);
+  CHECK(detail_of(compare(early, late, equal_checkpoints()), "sample ids") == "from step 2: run.seed");
+  CHECK(detail_of(compare(late, early, equal_checkpoints()), "sample ids") == "from step 2: run.seed");
+  CHECK(detail_of(compare(late, other, equal_checkpoints()), "sample ids") == "from step 3: run.seed");
+  CHECK(compare(late, same, equal_checkpoints()).equal());
+}
+
+TEST_CASE("compare: each key that numbers samples changes the sample ids, and the path of the same tokens does not") {
+  const Scratch scratch;
+  const RunRecord plain = record(scratch, "plain");
+  int number = 0;
+  const auto samples = [&](const std::string& key, const std::string& from, const std::string& to, const CheckpointComparison& checkpoints) {
+    RunFiles files;
+    files.metrics = metrics_with(2, change_line(1, key, from, to));
+    return detail_of(compare(plain, record(scratch, concat("run", ++number), files), checkpoints), "sample ids");
+  };
+  CHECK(samples("run.seed", "1234", "5", equal_checkpoints()) == "from step 2: run.seed");
+  for (const std::string key :
+       {"data.weights", "data.document_mask", "data.packing", "data.packing_window", "training.sequence_length", "training.global_batch_size"})
+    CHECK(samples(key, "null", "\"x\"", equal_checkpoints()) == "from step 2: " + key);
+  CHECK(samples("training.dropout", "null", "0.5", equal_checkpoints()) == "a function of seed, step and data");
+  CHECK(samples("data.train", R"(["train"])", R"(["x"])", equal_checkpoints()) == "a function of seed, step and data");
+  CheckpointComparison unknown = equal_checkpoints();
+  unknown.training_data = {"17", ""};
+  CHECK(samples("data.train", R"(["train"])", R"(["x"])", unknown) == "from step 2: data.train");
+  const Comparison unidentified = compare(plain, plain, unknown);
+  CHECK(result_of(unidentified, "data") == Result::kUnknown);
+  CHECK(result_of(unidentified, "sample ids") == Result::kUnknown);
+  CHECK(detail_of(unidentified, "sample ids") == "the data are not identified");
+}
+
+TEST_CASE("compare: what of the environment is code, what is hardware, and what is neither") {
+  const Scratch scratch;
+  int number = 0;
+  const auto compared = [&](const std::string& more_a, const std::string& more_b) {
+    RunFiles a, b;
+    a.environment = environment_with(more_a);
+    b.environment = environment_with(more_b);
+    ++number;
+    return compare(record(scratch, concat("a", number), a), record(scratch, concat("b", number), b), equal_checkpoints());
+  };
+  struct Case {
+    std::string a, b, code, hardware;
+  };
+  const std::string gpu = R"(,"gpu":{"name":"G")";
+  for (const Case& one :
+       {Case{"", "", "1-abc", "a CPU"},
+        {R"(,"compiler":"g")", R"(,"compiler":"h")", "compiler: g -> h", "a CPU"},
+        {R"(,"libraries":{"x":"1","y":"1"})", R"(,"libraries":{"x":"1","y":"2"})", "libraries.y: 1 -> 2", "a CPU"},
+        {R"(,"compiler":"g","libraries":{"x":"1"})", R"(,"compiler":"h","libraries":{"z":"2"})",
+         "compiler: g -> h; libraries.x: 1 -> not set; libraries.z: not set -> 2", "a CPU"},
+        {gpu + R"(,"driver":1})", gpu + R"(,"driver":2})", "gpu.driver: 1 -> 2", "G"},
+        {gpu + R"(,"runtime":1})", gpu + R"(,"runtime":2})", "gpu.runtime: 1 -> 2", "G"},
+        {gpu + R"(,"memory":80,"count":1})", gpu + R"(,"memory":81,"count":2})", "1-abc", "gpu.count: 1 -> 2; gpu.memory: 80 -> 81"},
+        {R"(,"world_size":1,"layout":{"data":1})", R"(,"world_size":2,"layout":{"data":2})", "1-abc", "a CPU"}}) {
+    const Comparison all = compared(one.a, one.b);
+    CAPTURE(one.a, one.b);
+    CHECK(detail_of(all, "code") == one.code);
+    CHECK(detail_of(all, "hardware") == one.hardware);
+    CHECK(result_of(all, "code") == (one.code == "1-abc" ? Result::kEqual : Result::kDifferent));
+    CHECK(result_of(all, "hardware") == (one.hardware.size() < 6 ? Result::kEqual : Result::kDifferent));
+  }
+  RunFiles resumed;
+  resumed.metrics = metrics_with(3, R"({"event":"start","step":2,"version":"1-def"})"
+                                    "\n");
+  const RunRecord a = record(scratch, "a"), b = record(scratch, "b", resumed);
+  CHECK(detail_of(compare(a, b, equal_checkpoints()), "code") == "version: 1-abc -> 1-abc and 1-def");
+  CHECK(detail_of(compare(b, a, equal_checkpoints()), "code") == "version: 1-abc and 1-def -> 1-abc");
+  fs::remove(fs::path(scratch / "b/environment.json"));
+  for (const auto& [one, other] : {std::pair("a", "b"), {"b", "a"}}) {
+    const Comparison missing = compare(read_run(scratch / one), read_run(scratch / other), equal_checkpoints());
+    CHECK(result_of(missing, "hardware") == Result::kUnknown);
+    check_says(comparison_text(missing), "\nhardware           not recorded  environment.json is missing\n");
+  }
+}
+
+TEST_CASE("compare: only steps and evaluations that both runs have are compared, from whichever each begins") {
+  const Scratch scratch;
+  const std::string first = R"({"step":1,"loss":5.5,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.5})"
+                            "\n";
+  RunFiles later, far;
+  later.metrics = edited(metrics_of("3.0"), first, "");
+  far.metrics = R"({"step":7,"loss":1.5,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.5})"
+                "\n"
+                R"({"step":7,"validation_loss":4.25})"
+                "\n";
+  const RunRecord a = record(scratch, "a"), b = record(scratch, "b", later), c = record(scratch, "c", far);
+  for (const bool swapped : {false, true}) {
+    const Comparison all = swapped ? compare(b, a, equal_checkpoints()) : compare(a, b, equal_checkpoints());
+    REQUIRE(all.step);
+    CHECK(all.step->step == 3);
+    CHECK(all.step->values == (swapped ? std::array{3.0, 3.5} : std::array{3.5, 3.0}));
+    CHECK(detail_of(all, "losses") == (swapped ? "from step 3: 3 -> 3.5" : "from step 3: 3.5 -> 3"));
+    CHECK(detail_of(all, "gradient norms") == "2 steps");
+    CHECK(detail_of(all, "validation losses") == "1 evaluation");
+    const Comparison none = swapped ? compare(c, a, equal_checkpoints()) : compare(a, c, equal_checkpoints());
+    for (const char* part : {"losses", "gradient norms", "learning rates"}) {
+      CHECK(result_of(none, part) == Result::kUnknown);
+      CHECK(detail_of(none, part) == "no common step");
+    }
+    CHECK(detail_of(none, "validation losses") == "no common evaluation");
+    CHECK(detail_of(none, "steps") == (swapped ? "7 -> 3" : "3 -> 7"));
+  }
+  // Two sets with names, of which the second has another loss, and an order of its own.
+  RunFiles sets, others;
+  sets.metrics = edited(metrics_of(), R"("validation_loss":4.25)", R"("validation_loss":4.25,"validation":{"x":4.0,"y":4.5})");
+  others.metrics = edited(metrics_of(), R"("validation_loss":4.25)", R"("validation_loss":4.25,"validation":{"y":4.75,"x":4.0})");
+  const Comparison named = compare(record(scratch, "d", sets), record(scratch, "e", others), equal_checkpoints());
+  REQUIRE(named.step);
+  CHECK(named.step->figure == "validation_loss of y");
+  CHECK(named.step->values == std::array{4.5, 4.75});
+  CHECK(detail_of(named, "validation losses") == "from step 2: 4.5 -> 4.75");
+}
+
+TEST_CASE("compare: of many keys the first four are shown as a part, and three as a cause") {
+  const Scratch scratch;
+  const std::vector<std::string> lines = {"learning_rate: 0.002", "beta1: 0.8", "beta2: 0.9", "weight_decay: 0.2", "epsilon: 1.0e-6"};
+  std::string given;
+  for (size_t keys = 1; keys <= lines.size(); ++keys) {
+    given += (given.empty() ? "" : "\n    ") + lines[keys - 1];
+    RunFiles files;
+    files.yaml = edited(kYaml, "learning_rate: 0.001", given);
+    files.metrics = metrics_of("3.0");
+    const Comparison all = compare(record(scratch, "a"), record(scratch, concat("b", keys), files), equal_checkpoints());
+    const std::string detail = detail_of(all, "configuration");
+    CAPTURE(keys, detail, all.cause);
+    CHECK((detail.find(" more") != detail.npos) == (keys > 4));
+    CHECK((all.cause.find(" more") != all.cause.npos) == (keys > 3));
+    if (keys == 5) CHECK_THAT(detail, Catch::Matchers::EndsWith("training.optimizer.weight_decay not set -> 0.2; and 1 more"));
+    if (keys >= 4) CHECK_THAT(all.cause, Catch::Matchers::EndsWith(concat("training.optimizer.beta2 not set -> 0.9 and ", keys - 3, " more")));
+    CHECK(comparison_json(all)["keys"].size() == keys + 1);  // and run.directory, which does not count
+  }
+}
+
+TEST_CASE("compare: what is said of checkpoints, of the data that they identify, and of files that have changed") {
+  const Scratch scratch;
+  const RunRecord a = record(scratch, "a"), b = record(scratch, "b");
+  CheckpointComparison checkpoints = equal_checkpoints();
+  const auto compared = [&] { return compare(a, b, checkpoints); };
+  CHECK(detail_of(compared(), "checkpoints") == "every byte of step 2");
+  CHECK(detail_of(compared(), "data") == "17");
+  checkpoints.steps = {2, 4, 6};
+  CHECK(detail_of(compared(), "checkpoints") == "every byte of steps 2, 4, 6");
+  checkpoints.steps = {};
+  CHECK(detail_of(compared(), "checkpoints") == "no common checkpoint");
+  CHECK(result_of(compared(), "checkpoints") == Result::kUnknown);
+
+  checkpoints = equal_checkpoints();
+  checkpoints.tensors = {tensor_difference(1, "", "")};
+  CHECK(detail_of(compared(), "checkpoints") == "from step 4: weight/a");
+  check_says(comparison_text(compared()), "step 4: weight/a, element [1, 2]: 0.5 -> 0.75; 1 bit of 1 element differs\n");
+  check_says(compared().cause, "nothing that is recorded differs");
+  checkpoints.tensors.push_back(tensor_difference(2, "", ""));
+  CHECK(detail_of(compared(), "checkpoints") == "from step 4: weight/a and 1 more tensor");
+
+  // Files that do not match their manifests.
+  for (const auto& [in_a, in_b, bits, words, cause] :
+       {std::tuple("x", "", 1, "1 bit of 1 element differs; A does not match its manifest\n",
+                   "the file of run A has changed since it was saved: one flipped bit in weight/a of step 4"),
+        {"", "y", 2, "2 bits of 1 element differ; B does not match its manifest\n",
+         "the file of run B has changed since it was saved: damage in weight/a of step 4"},
+        {"x", "y", 3, "3 bits of 1 element differ; A does not match its manifest; B does not match its manifest\n",
+         "the file of run A and run B has changed since it was saved: damage in weight/a of step 4"}}) {
+    checkpoints = equal_checkpoints();
+    checkpoints.tensors = checkpoints.damaged = {tensor_difference(bits, in_a, in_b)};
+    const Comparison all = compared();
+    check_says(comparison_text(all), words);
+    CHECK(all.cause == cause);
+    for (const std::string damage : {in_a, in_b})
+      if (!damage.empty()) check_says(comparison_text(all), concat("damaged file               ", damage, "\n"));
+    CHECK(comparison_json(all)["first_tensor"]["damage"] == nlohmann::ordered_json{in_a, in_b});
+    // A second tensor whose files are whole has been trained apart.
+    checkpoints.tensors.push_back(tensor_difference(1, "", ""));
+    check_says(compared().cause, "nothing that is recorded differs");
+  }
+
+  checkpoints = equal_checkpoints();
+  checkpoints.unreadable = {"b/step-4: is damaged", "b/step-6: is damaged"};
+  CHECK(detail_of(compared(), "checkpoints") == "b/step-4: is damaged");
+  CHECK(compared().cause == "a checkpoint that cannot be read: b/step-4: is damaged; the results that both runs have are equal");
+
+  // The tokens are the same numbers, but of another tokenizer.
+  RunFiles trained;
+  trained.metrics = metrics_of("3.0");
+  const RunRecord other = record(scratch, "c", trained);
+  checkpoints = equal_checkpoints();
+  checkpoints.tokenizer = {"t1", "t2"};
+  CHECK(detail_of(compared(), "data") == "tokenizer: t1 -> t2");
+  CHECK(compared().cause == "another tokenizer; the results that both runs have are equal");
+  CHECK(compare(a, other, checkpoints).cause == "another tokenizer");
+  checkpoints.training_data = {};
+  checkpoints.tokenizer = {};
+  CHECK(compare(a, other, checkpoints).cause == "the data, which are not recorded, or a fault of memory or hardware");
+
+  // The path of a tokenizer counts where the tokenizers are not known to be the same.
+  RunFiles elsewhere;
+  elsewhere.yaml = edited(kYaml, "train: [train]", "train: [train]\n  tokenizer: elsewhere");
+  const RunRecord moved = record(scratch, "d", elsewhere);
+  CHECK(compare(a, moved, equal_checkpoints()).equal());
+  CHECK(detail_of(compare(a, moved, equal_checkpoints()), "configuration") == "except for names, directories and paths of equal data");
+  for (const std::array<std::string, 2>& digests : {std::array<std::string, 2>{}, {"t1", "t2"}}) {
+    checkpoints = equal_checkpoints();
+    checkpoints.tokenizer = digests;
+    CHECK(result_of(compare(a, moved, checkpoints), "configuration") == Result::kDifferent);
+  }
+
+  // A run that has trained less, with another key.
+  RunFiles shorter;
+  shorter.yaml = edited(kYaml, "every: 2", "every: 3");
+  shorter.metrics = metrics_of().substr(0, metrics_of().find(R"({"step":3)"));
+  CHECK(compare(a, record(scratch, "e", shorter), equal_checkpoints()).cause ==
+        "one run has trained further than the other (steps 3 -> 2), and changed keys: checkpoint.every 2 -> 3");
+}
+
+TEST_CASE("compare: checkpoints of one run only, tensors of one run only, and other shapes and types are told apart") {
+  const Scratch scratch;
+  const std::vector<float> four{1, 2, 3, 4};
+  const std::vector<double> of_a{1.5, 2, 3}, of_b{1.5, 2.5, -3};
+  const std::vector<int32_t> large{1, 1 << 30}, other{1, (1 << 30) + 3};
+  const std::vector<uint8_t> bytes{7};
+  for (const std::string run : {"a", "b"}) {
+    const bool is_a = run == "a";
+    Checkpointer checkpointer({.directory = scratch / (run + "/checkpoints"), .session = "s1", .keep = 0, .asynchronous = false});
+    for (const int64_t step : is_a ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{4, 6, 8}) {
+      CheckpointDescription about;
+      about.step = step;
+      about.model = about.layout = nlohmann::json::object();
+      about.training_data = concat("d", step);
+      about.tokenizer.digest = concat("t", step);
+      std::vector<StateTensor> tensors;
+      tensors.push_back({"weight/a", DType::kF32, {2, 2}, 2, {{0, 0}, {2, 2}}, four.data()});
+      tensors.push_back({"weight/b", DType::kF64, {1, 3}, 2, {{0, 0}, {1, 3}}, (is_a ? of_a : of_b).data()});
+      tensors.push_back({"weight/c", DType::kI32, {2, 1}, 1, {{0, 0}, {2, 1}}, (is_a ? large : other).data()});
+      if (is_a)
+        tensors.push_back({"weight/only", DType::kU8, {1, 1}, 1, {{0, 0}, {1, 1}}, bytes.data()});
+      else
+        tensors.push_back({"exp_avg/only", DType::kU8, {1, 1}, 1, {{0, 0}, {1, 1}}, bytes.data()});
+      const std::array<int64_t, 2> shape = is_a ? std::array<int64_t, 2>{2, 2} : std::array<int64_t, 2>{4, 1};
+      tensors.push_back({"weight/shape", DType::kF32, shape, is_a ? 2 : 1, {{0, 0}, shape}, four.data()});
+      checkpointer.save(about, tensors);
+      REQUIRE(checkpointer.finish().value().error.value_or("") == "");
+    }
+  }
+  int64_t reported = 0;
+  const CheckpointComparison found = compare_checkpoints({scratch / "a", scratch / "b"}, [&](int64_t count) { reported += count; });
+  CHECK(found.steps == std::vector<int64_t>{4});
+  CHECK(found.only == std::array<std::vector<int64_t>, 2>{std::vector<int64_t>{2}, {6, 8}});
+  CHECK(found.training_data == std::array<std::string, 2>{"d4", "d8"});  // of the newest
+  CHECK(found.tokenizer == std::array<std::string, 2>{"t4", "t8"});
+  std::vector<std::string> words;
+  for (const TensorDifference& one : found.tensors) words.push_back(one.tensor + ": " + one.what);
+  CHECK(words == std::vector<std::string>{"weight/b: ", "weight/c: ", "weight/only: only in the first run",
+                                          "weight/shape: F32 [2, 2] in the first run, F32 [4] in the second",
+                                          "exp_avg/only: only in the second run"});
+  REQUIRE((found.tensors.size() == 5 && found.tensors[0].elements && found.tensors[1].elements));
+  const ElementDifference& doubles = *found.tensors[0].elements;
+  CHECK((doubles.first == std::array<int64_t, 2>{0, 1} && doubles.values == std::array{2.0, 2.5}));
+  CHECK((doubles.elements == 2 && doubles.bits == 1 + 1));  // 2.5 has one bit more than 2, and -3 has a sign
+  const ElementDifference& integers = *found.tensors[1].elements;
+  CHECK((integers.first == std::array<int64_t, 2>{1, 0} && integers.values == std::array{0x1p30, 0x1p30 + 3}));
+  CHECK((integers.elements == 1 && integers.bits == 2));
+  CHECK(reported == 2 * (4 * 4 + 3 * 8 + 2 * 4 + 4 * 4));  // all that both have
+  int64_t size = 0;
+  for (const std::string run : {"a", "b"})
+    for (const auto& file : fs::directory_iterator(scratch / (run + "/checkpoints/step-00000004")))
+      if (file.path().extension() == ".safetensors") size += static_cast<int64_t>(file.file_size());
+  CHECK(bytes_to_compare({scratch / "a", scratch / "b"}) == size);
+}
+
 TEST_CASE("compare: tensors that differ are in the order of the model, weights first and blocks by number") {
   const Scratch scratch;
   const std::vector<std::string> names = {"weight/embedding.weight",      "weight/blocks.9.norm.weight",   "weight/blocks.10.norm.weight",

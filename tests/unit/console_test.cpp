@@ -195,6 +195,157 @@ TEST_CASE("console: the curve of losses at the end of a run on a terminal") {
   CHECK(text.starts_with("loss of steps 1 to 1000000 (*)\n"));
 }
 
+TEST_CASE("console: what a narrow terminal loses first, field after field, and what it shows at the width where all fit") {
+  const test::TimeZone zone(kEasternTime);
+  Event event = step_at(3, kEvening);
+  event.fields["loss_scale"] = 65536;
+  event.fields["mfu"] = 0.42;
+  std::vector<std::string> kept{"23:59:30", "step 3/9", "loss", "grad_norm", "lr", "tokens/s", "scale", "mfu", "left", "["}, lost;
+  const auto lose = [&](size_t columns) {
+    const std::string line = printed(9, {}, {event}, [=] { return columns; });
+    std::erase_if(kept, [&](const std::string& word) {
+      const bool is_lost = line.find(word) == line.npos;
+      if (is_lost) lost.push_back(word);
+      return is_lost;
+    });
+  };
+  // Time, step, loss, norm, rate, tokens, scale, MFU, rest and the shortest bar, with two spaces between two; the last column stays free.
+  constexpr size_t kAll = 8 + 8 + 11 + 15 + 8 + 11 + 11 + 9 + 7 + 10 + 9 * 2;
+  lose(kAll + 1);
+  CHECK(lost.empty());
+  lose(kAll);
+  CHECK(lost == std::vector<std::string>{"scale"});
+  for (size_t columns = kAll - 1; columns > 8; --columns) lose(columns);
+  CHECK(lost == std::vector<std::string>{"scale", "lr", "23:59:30", "mfu", "grad_norm", "tokens/s", "[", "left", "loss"});
+}
+
+TEST_CASE("console: rates and durations on both sides of each unit") {
+  const auto rate = [](double tokens) {
+    Event event = step_at(1, {});
+    event.fields["tokens_per_second"] = tokens;
+    const std::string line = printed(9, 1, {event});
+    const size_t begin = line.find("lr 0.001  ") + 10;
+    return line.substr(begin, line.find(" tokens/s") - begin);
+  };
+  const std::vector<std::pair<double, std::string>> rates{{0, "0"},       {9999, "9999"},     {10'000, "10.0k"}, {999'949, "999.9k"},
+                                                          {1e6, "1.00M"}, {2.5e9, "2500.00M"}};
+  for (const auto& [tokens, text] : rates) CHECK(rate(tokens) == text);
+  const std::vector<std::pair<double, std::string>> durations{{-1, "0s"},      {59.4, "59s"},      {60, "1m00s"},     {3599, "59m59s"},
+                                                              {3600, "1h00m"}, {86'399, "23h59m"}, {86'400, "1d00h"}, {172'799, "1d23h"}};
+  for (const auto& [length, text] : durations) CHECK(format_duration(length) == text);
+}
+
+TEST_CASE("console: pauses between drawings and between lines, just below their limits and at them") {
+  const auto marks = [](char mark, const std::vector<milliseconds>& times) {
+    std::vector<Event> events;
+    for (const milliseconds time : times) events.push_back(step_at(std::ssize(events) + 1, kEvening + time));
+    const std::string text = printed(600'000, {}, events, [] { return size_t{120}; });
+    return std::count(text.begin(), text.end(), mark);
+  };
+  using Times = std::vector<milliseconds>;
+  CHECK(marks('\r', Times{milliseconds(0), milliseconds(99), milliseconds(198)}) == 2);  // the third 198 ms after the first
+  CHECK(marks('\r', Times{milliseconds(0), milliseconds(100), milliseconds(200)}) == 3);
+  CHECK(marks('\n', Times{seconds(0), milliseconds(9999)}) == 1);  // a line at the end
+  CHECK(marks('\n', Times{seconds(0), seconds(10)}) == 2);
+  CHECK(marks('\n', Times{seconds(0), seconds(10), milliseconds(19'999)}) == 2);  // counted from the line that was kept
+  CHECK(marks('\n', Times{seconds(0), seconds(10), seconds(20)}) == 3);
+
+  const auto lines = [](const std::vector<Event>& events) {  // of a log of every thousandth step, or one a minute
+    const std::string text = printed(600'000, {}, events);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const Event first = step_at(1, kEvening), minute_later = step_at(2, kEvening + minutes(1));
+  const Event evaluation{.kind = "evaluation", .step = 1, .fields = {{"validation_loss", 2.5}}, .time = kEvening + seconds(30)};
+  CHECK(lines({first, step_at(2, kEvening + milliseconds(59'999))}) == 1);
+  CHECK(lines({first, minute_later}) == 2);
+  CHECK(lines({first, evaluation, minute_later}) == 2);  // half a minute after the line of the evaluation
+  CHECK(lines({first, evaluation, step_at(2, kEvening + seconds(90))}) == 3);
+}
+
+TEST_CASE("console: an evaluation is shown from ten seconds on in a log, and each 0.2 seconds on a terminal") {
+  const auto shown = [](const TerminalWidth& width, const std::vector<std::pair<int64_t, double>>& batches) {
+    char* text = nullptr;
+    size_t size = 0;
+    std::FILE* const out = ::open_memstream(&text, &size);
+    {
+      ConsoleSink console(100, {}, width, out, out);
+      for (const auto& [done, passed] : batches) console.evaluating(7, done, 50, passed);
+    }
+    std::fclose(out);
+    std::string result(text, size);
+    std::free(text);
+    return result;
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    int64_t found = 0;
+    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  CHECK(shown({}, {{0, 0}, {1, 9.99}}).empty());
+  CHECK(shown({}, {{0, 0}, {1, 10}, {2, 20}}).ends_with("step 7/100    evaluation batch 1 of 50  in 10s  left 8m10s\n"));  // 49 of 10 s
+  const std::string two = shown({}, {{0, 0}, {2, 12}, {0, 0}, {1, 5}, {2, 11}});
+  CHECK(count(two, "evaluation batch 2 of 50") == 2);
+  CHECK(count(two, "in 12s  left 4m48s") == 1);  // 24 times as long
+  CHECK(count(two, "in 11s  left 4m24s") == 1);
+  const std::string terminal = shown([] { return size_t{120}; }, {{0, 0}, {1, 0.19}, {2, 0.2}, {3, 0.39}, {4, 0.4}});
+  CHECK(count(terminal, "\r") == 2);
+  CHECK(count(terminal, "evaluation batch 2 of 50  in 0s  left 5s") == 1);
+  CHECK(count(terminal, "evaluation batch 4 of 50  in 0s  left 5s") == 1);
+}
+
+TEST_CASE("console: the curve at the end fills a terminal but for its last column, up to 100 columns, and needs 40") {
+  const auto longest_line = [](const TerminalWidth& width) {
+    char* text = nullptr;
+    size_t size = 0;
+    std::FILE* const out = ::open_memstream(&text, &size);
+    {
+      ConsoleSink console(40, 100, width, out, out);
+      for (int64_t step = 1; step <= 40; ++step) console.write(step_at(step, {}));
+      console.finish();
+    }
+    std::fclose(out);
+    const std::string all(text, size);
+    std::free(text);
+    std::istringstream lines(all.substr(std::min(all.find("loss of steps 1 to 40 (*)\n"), all.size())));
+    size_t longest = 0;
+    for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+    return longest;
+  };
+  for (const auto& [columns, expected] : {std::pair<size_t, size_t>{40, 0}, {41, 40}, {60, 59}, {101, 100}, {102, 100}, {250, 100}}) {
+    CAPTURE(columns);
+    CHECK(longest_line([width = columns] { return width; }) == expected);
+  }
+  CHECK(longest_line({}) == 0);  // a log
+}
+
+TEST_CASE("console: a curve begins with ten steps, ends with the last, and leaves out what is no number or comes before the first") {
+  LossCurve curve;
+  for (int64_t step = 11; step <= 19; ++step) curve.add(step, 2);
+  curve.add(5, 99);
+  curve.add(20, std::numeric_limits<double>::infinity());
+  CHECK(curve.text(40).empty());
+  curve.add(20, 1);
+  for (const double loss : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) curve.add_validation(15, loss);
+  const auto drawing = [](const std::string& title, const std::vector<std::string>& rows, const std::string& margin, const std::string& ends) {
+    std::string text = title + "\n";
+    for (const std::string& row : rows) text += row + "\n";
+    return text + margin + "+" + std::string(39 - margin.size(), '-') + "\n" + margin + " " + ends + "\n";
+  };
+  std::vector<std::string> rows(10, "  |");
+  rows[0] = "2 |*" + std::string("   *   *   *   *   *   *   *   *");  // a step is 36 / 9 columns
+  rows[9] = "1 |" + std::string(36, ' ') + "*";
+  CHECK(curve.text(40) == drawing("loss of steps 11 to 20 (*)", rows, "  ", "11" + std::string(37 - 4, ' ') + "20"));
+
+  LossCurve constant;  // in the middle, with one label
+  for (int64_t step = 5; step < 15; ++step) constant.add(step, 1.5);
+  constant.add_validation(14, 1.5);
+  rows.assign(10, "    |");
+  rows[0] = "1.5 |";
+  rows[5] += std::string(35, ' ');
+  for (size_t step = 0; step < 10; ++step) rows[5][5 + step * 34 / 9] = step < 9 ? '*' : 'o';
+  CHECK(constant.text(40) == drawing("loss of steps 5 to 14 (*), of validation (o)", rows, "    ", "5" + std::string(35 - 3, ' ') + "14"));
+}
+
 TEST_CASE("metrics: each line has the time in UTC") {
   const std::string path = "/tmp/trireme-clock-" + std::to_string(::getpid());
   {

@@ -145,7 +145,12 @@ TEST_CASE("federation: rosters name their errors, and their order of lines is of
   const Roster second = parse_roster(line("a", 2) + line("coordinator", 0) + line("b", 1), "r");
   CHECK(first.digest == second.digest);
   CHECK(first.name_of(0) == "a");
+  CHECK(first.name_of(1) == "b");
   CHECK(first.name_of(kCoordinator) == "coordinator");
+  CHECK((first.key_of(0) == parties.keys[2].public_key() && first.key_of(1) == parties.keys[1].public_key()));
+  CHECK(first.key_of(kCoordinator) == parties.keys[0].public_key());
+  CHECK(first.member_keys() == std::vector{first.key_of(0), first.key_of(1)});
+  CHECK(parse_roster(line("coordinator", 0) + line(std::string(64, 'x'), 1), "r").name_of(0) == std::string(64, 'x'));
   CHECK(parse_roster(line("coordinator", 0) + line("a", 1) + line("b", 2), "r").digest != first.digest);  // keys exchanged
   for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
            {line("a", 0), "r: no line for the name coordinator"},
@@ -155,6 +160,8 @@ TEST_CASE("federation: rosters name their errors, and their order of lines is of
            {line("coordinator", 0) + "a ed25519-secret:" + std::string(64, 'a'), "r, line 2: the key of a is not a line as"},
            {line("coordinator", 0) + "a ed25519-public:" + std::string(63, 'a'), "r, line 2: the key of a is not a line as"},
            {line("coordinator", 0) + line("a b", 1), "r, line 2: expected a name and a public key"},
+           {line("coordinator", 0) + line("a", 1) + line(std::string(65, 'x'), 2), "r, line 3: expected a name and a public key"},
+           {"\n# x\n" + line("coordinator", 0) + line("a", 1) + line("b", 1), "r, line 5: the key of b is there twice"},
            {line("coordinator", 0) + line("a/b", 1), "r, line 2: expected a name and a public key"}})
     CHECK_THROWS_WITH(parse_roster(text, "r"), Contains(error));
 }
@@ -238,6 +245,27 @@ TEST_CASE("federation: a member that closes its connection between rounds has le
   all.coordinator.end(0, std::vector<std::byte>(100));
 }
 
+TEST_CASE("federation: the end waits for members that have not got the weights, and no longer", "[federation]") {
+  const Parties parties(4);
+  FederationConfig config = config_of_members(4, false);
+  config.wait_seconds = 100;
+  Federated all(parties, config);
+  for (const int member : {0, 1}) all.add(parties, config, member);
+  while (all.coordinator.present().size() < 2) all.coordinator.admit();
+  std::thread late([&] {
+    for (const int member : {2, 3}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      all.add(parties, config, member);
+    }
+  });
+  const auto begin = Clock::now();
+  all.coordinator.end(0, std::vector<std::byte>(100));
+  late.join();
+  CHECK(Clock::now() - begin < std::chrono::seconds(50));
+  CHECK_THAT(all.said, Contains("final weights not yet sent to 2 members"));
+  CHECK_THAT(all.said, Contains("member m2 has joined") && Contains("member m3 has joined"));
+}
+
 TEST_CASE("federation: whoever is not in the roster, or has another one, or other terms, is refused") {
   const Parties parties(2), others(2);
   const FederationConfig config = config_of_members(2, true);
@@ -263,6 +291,11 @@ TEST_CASE("federation: whoever is not in the roster, or has another one, or othe
   CHECK_THAT(outcome_of(impostor, "{}"), Contains("refuses this member"));
   CHECK_THAT(outcome_of(parties.member(1), R"({"model.layers":"3"})"),
              Contains("has another configuration:\n  model.layers: 3 here, 2 at the coordinator"));
+  CHECK_THAT(
+      outcome_of(parties.member(1), R"({"model.heads":"4","model.layers":"3","training.steps":"7"})"),
+      Contains("has another configuration:\n  model.heads: 4 here, not set at the coordinator\n  model.layers: 3 here, 2 at the coordinator\n  "
+               "training.steps: 7 here, not set at the coordinator\nall members need the same"));
+  CHECK_THAT(outcome_of(parties.member(1), "{}"), Contains("has another configuration:\n  model.layers: not set here, 2 at the coordinator\nall"));
 }
 
 TEST_CASE("federation: an update with elements left out, sent twice or beyond the model is refused") {
@@ -307,7 +340,7 @@ TEST_CASE("federation: a member that takes longer than round_seconds has left th
   const std::optional<MeanUpdate> update = all.train(1, kElements);
   REQUIRE(update);
   check_mean(*update, {0, 2}, {1, 1, 1});
-  CHECK_THAT(all.said, Contains("member m1 has left: it has not answered for 1 seconds"));
+  CHECK_THAT(all.said, Contains("member m1 has left: it has not answered for 1 second"));
 }
 
 namespace {
@@ -408,6 +441,188 @@ TEST_CASE("federation: a member says nothing but figures, and refuses a coordina
   };
   CHECK(name(1, 0, a) == name(1, 0, a));
   for (const auto& other : {name(2, 0, a), name(1, 1, a), name(1, 0, b)}) CHECK(other != name(1, 0, a));  // signatures of one are void in the other
+}
+
+namespace {
+
+/// A member that a test controls: it gives the greeting `greets`, says `loss` of all weights, and refuses to train but in round `trains`.
+class HandMadeMember {
+ public:
+  HandMadeMember(const Identity& identity, int port, Message greets, std::string loss = "", int64_t trains = 0) {
+    thread_ = std::thread([this, &identity, port, greets = std::move(greets), loss = std::move(loss), trains] {
+      try {
+        const Link link = connect_to_coordinator(concat("127.0.0.1:", port), identity, Clock::now() + std::chrono::seconds(20));
+        receive(link);  // kConfiguration
+        send(link, greets);
+        while (const std::optional<Message> question = receive(link)) answer(link, *question, loss, trains);
+      } catch (const Error&) {  // the coordinator has closed the connection
+      }
+    });
+  }
+  ~HandMadeMember() { thread_.join(); }
+  HandMadeMember(const HandMadeMember&) = delete;
+  HandMadeMember& operator=(const HandMadeMember&) = delete;
+
+  std::vector<RoundTerms> rounds() {
+    const std::lock_guard lock(mutex_);
+    return rounds_;
+  }
+
+ private:
+  void answer(const Link& link, const Message& question, const std::string& loss, int64_t trains) {
+    if (question.kind == Kind::kWeights) {
+      std::vector<std::byte> weights(parse_body(question.body, "x")["bytes"].get<size_t>());
+      link.receive(weights);
+      return send(link, {Kind::kAnswer, loss});
+    }
+    if (question.kind != Kind::kTrain) return send(link, {Kind::kAnswer, "{}"});
+    const RoundTerms terms = parse_round(question.body, "x");
+    {
+      const std::lock_guard lock(mutex_);
+      rounds_.push_back(terms);
+    }
+    send(link, terms.round == trains ? Message{Kind::kAnswer, R"({"steps":2})"} : Message{Kind::kRefusal, "not now"});
+  }
+
+  std::mutex mutex_;
+  std::vector<RoundTerms> rounds_;
+  std::thread thread_;
+};
+
+Message greeting_of(int64_t sequences) { return {Kind::kAnswer, concat(R"({"sequences":)", sequences, "}")}; }
+
+}  // namespace
+
+TEST_CASE("federation: losses and numbers of sequences are those of their members, and every attempt at a round has its own number") {
+  const Parties parties(5);
+  FederationConfig config = config_of_members(5, false);
+  config.minimum = 3;
+  config.weighting = MemberWeight::kSamples;
+  std::vector<Identity> identities;
+  for (int member = 0; member < 5; ++member) identities.push_back(parties.member(member));
+  std::vector<std::unique_ptr<HandMadeMember>> members;  // end after the coordinator
+  Federated all(parties, config);
+  const std::vector<std::pair<int64_t, std::string>> said{{10, R"({"loss":1.25,"tokens":5})"},
+                                                          {20, R"({"loss":null,"tokens":5})"},
+                                                          {30, R"({"loss":0.5,"tokens":0})"},
+                                                          {40, R"({"loss":-0.5,"tokens":5})"},
+                                                          {1000, R"({"loss":0,"tokens":1})"}};
+  for (size_t member = 0; member < said.size(); ++member)
+    members.push_back(std::make_unique<HandMadeMember>(identities[member], all.coordinator.port(), greeting_of(said[member].first),
+                                                       said[member].second, member == 4 ? 2 : 0));
+  while (all.coordinator.present().size() < 5) all.coordinator.admit();
+  const std::map<int, double> losses = all.coordinator.evaluate(0, std::vector<std::byte>(100));
+  CHECK(losses.at(0) == 1.25);
+  CHECK(std::isnan(losses.at(1)));
+  CHECK(!losses.contains(2));  // it has no held-out data
+  CHECK(!losses.contains(3));
+  CHECK(losses.at(4) == 0);
+  CHECK(all.coordinator.present() == std::vector{0, 1, 2, 4});
+  CHECK_THAT(all.said, Contains("member m3 has left: member m3 reports a held-out loss below zero"));
+
+  for (const int64_t round : {1, 1, 2, 1}) CHECK(!all.coordinator.train(round, kElements));
+  CHECK_THAT(all.said, Contains("member m2 refuses: not now") && Contains("round 1 is repeated: 0 members finished it, and it needs 3") &&
+                           Contains("round 2 is repeated: 1 member finished it, and it needs 3"));
+  for (const size_t member : {0, 1, 2, 4}) {
+    std::vector<std::array<int64_t, 3>> asked;
+    for (const RoundTerms& terms : members[member]->rounds()) asked.push_back({terms.round, terms.attempt, terms.whole_weight});
+    // The weight is that of 10 + 20 + 30 sequences, as the last member has more than these together, and m3 has left.
+    CHECK(asked == std::vector<std::array<int64_t, 3>>{{1, 0, 60}, {1, 1, 60}, {2, 0, 60}, {1, 2, 60}});
+  }
+  CHECK(members[3]->rounds().empty());
+}
+
+TEST_CASE("federation: members that refuse the terms or have no number of sequences do not join, and one that connects again replaces itself") {
+  const Parties parties(5);
+  const FederationConfig config = config_of_members(5, true);
+  std::vector<Identity> identities;
+  for (int member = 0; member < 5; ++member) identities.push_back(parties.member(member));
+  std::vector<std::unique_ptr<HandMadeMember>> members;
+  Federated all(parties, config);
+  const auto join = [&](size_t member, Message greets) {
+    members.push_back(std::make_unique<HandMadeMember>(identities[member], all.coordinator.port(), std::move(greets)));
+  };
+  const auto wait_for = [&](const std::string& text) {
+    const auto end = Clock::now() + std::chrono::seconds(20);
+    while (all.said.find(text) == all.said.npos && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      all.coordinator.admit();
+    }
+    CHECK_THAT(all.said, Contains(text));
+  };
+  join(0, {Kind::kRefusal, "it trains another model"});
+  join(1, greeting_of(0));
+  join(2, greeting_of(kMostSequences + 1));
+  join(3, greeting_of(kMostSequences));
+  join(4, greeting_of(1));
+  for (const char* text : {"member m0 refuses: it trains another model\n", "member m1 has left: ", "member m2 has left: ", "member m3 has joined\n",
+                           "member m4 has joined\n"})
+    wait_for(text);
+  CHECK(all.coordinator.present() == std::vector{3, 4});
+  all.said.clear();
+  join(3, greeting_of(5));
+  wait_for("member m3 has left: it has connected again\nmember m3 has joined\n");
+  CHECK(all.coordinator.present() == std::vector{3, 4});
+}
+
+TEST_CASE("federation: a coordinator says for how many members it waits, and that too few updates are no result") {
+  const Parties parties(5);
+  std::string said;
+  {
+    const Identity own = parties.coordinator();
+    Coordinator coordinator(own,
+                            {config_of_members(5, true), {}, "{}", [&] { return !said.empty(); }, [&](const std::string& line) { said += line; }});
+    CHECK(!coordinator.gather());
+    CHECK(said == concat("waiting for members at port ", coordinator.port(), ": 0 of 5 are connected, and a round needs 4"));
+  }
+  FederationConfig config = config_of_members(3, false);
+  config.minimum = 2;
+  const Parties three(3);
+  Federated all(three, config);
+  for (int member = 0; member < 3; ++member) all.add(three, config, member, member == 1 ? Kind::kAnswer : Kind::kMask);
+  REQUIRE(all.coordinator.gather());
+  while (all.coordinator.present().size() < 3) all.coordinator.admit();
+  CHECK(!all.train(1, kElements));
+  CHECK(all.coordinator.has_revealed());
+  CHECK_THAT(all.said, Contains("the round ends without a result: 1 update arrived, and it needs 2"));
+}
+
+TEST_CASE("federation: terms of a round are read as they were written, within their limits, and name each attempt") {
+  RoundTerms terms{{}, 3, 4, 5};
+  terms.run[1] = 9;
+  const RoundTerms read = parse_round(body_of(terms), "x");
+  CHECK((read.run == terms.run && read.round == 3 && read.attempt == 4 && read.whole_weight == 5));
+  const crypto::RoundName name = name_of_round(terms, crypto::sha256("a"));
+  CHECK((name.number == 3 && name.attempt == 4));
+  constexpr uint32_t kLastAttempt = std::numeric_limits<uint32_t>::max();
+  for (const auto& [round, attempt, whole, valid] : {std::tuple(int64_t{1}, uint32_t{0}, int64_t{1}, true),
+                                                     {int64_t{0}, uint32_t{0}, int64_t{1}, false},
+                                                     {int64_t{1}, kLastAttempt, kMostSequences, true},
+                                                     {int64_t{1}, uint32_t{0}, int64_t{0}, false},
+                                                     {int64_t{1}, uint32_t{0}, kMostSequences + 1, false}}) {
+    const std::string body = body_of({{}, round, attempt, whole});
+    CAPTURE(body);
+    if (valid) CHECK(parse_round(body, "x").attempt == attempt);
+    if (!valid) CHECK_THROWS_WITH(parse_round(body, "member m1"), Contains("a message of member m1"));
+  }
+}
+
+TEST_CASE("federation: addresses that are none, and ports that are taken or closed, are said") {
+  const Parties parties(1);
+  const Identity own = parties.coordinator(), member = parties.member(0);
+  CHECK_THROWS_WITH(MemberListener("localhost", 0, own), Contains("security.federation.address=localhost: is no IPv4 address; allowed such as"));
+  int port = 0;
+  {
+    const MemberListener first("127.0.0.1", 0, own);
+    port = first.port();
+    CHECK_THROWS_WITH(MemberListener("127.0.0.1", port, own),
+                      Contains(concat("security.federation.port: cannot listen at 127.0.0.1, port ", port, ": Address already in use")));
+  }
+  const auto soon = Clock::now() + std::chrono::seconds(5);
+  CHECK_THROWS_WITH(connect_to_coordinator(concat("127.0.0.1:", port), member, soon),
+                    Contains(concat("cannot connect to the coordinator at 127.0.0.1:", port, ": Connection refused")));
+  CHECK_THROWS_WITH(connect_to_coordinator("without-a-port", member, soon),
+                    Contains("cannot connect to the coordinator at without-a-port: no such host"));
 }
 
 TEST_CASE("federation: a round whose sum may be known is not repeated") {

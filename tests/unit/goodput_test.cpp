@@ -184,6 +184,218 @@ TEST_CASE("goodput: every cause of a run with a launcher, a kill, a hang, a requ
   CHECK(found->down_seconds == Approx(1 + 3 + 1 + 3 + 2));  // detections, restart, start-up with load of jobs 2 and 3
 }
 
+TEST_CASE("goodput: each of several requeues is a wait for nodes, and a start by hand is not one", "[report]") {
+  // Requeued after 10 and after 20 s; then started by hand in the same allocation after 5 s, and as another job of Slurm after 7 s.
+  std::string lines, jobs;
+  int64_t number = 0;
+  double now = 0;
+  for (const auto& [pause, slurm] : std::initializer_list<std::pair<double, const char*>>{{0, R"("7","slurm_restarts":0)"},
+                                                                                          {10, R"("7","slurm_restarts":1)"},
+                                                                                          {20, R"("7","slurm_restarts":2)"},
+                                                                                          {5, R"("7","slurm_restarts":2)"},
+                                                                                          {7, R"("8","slurm_restarts":3)"}}) {
+    const double begin = now += pause;
+    jobs += job_start(number, begin, begin, begin + 1, begin + 2, concat(R"(,"slurm_job":)", slurm)) + job_ready(begin + 3, 0);
+    lines += start(number, begin + 2) + step(number + 1, begin + 5, 2);
+    jobs += job_line("end", begin + 5, R"(,"status":"stopped")") + job_exit(begin, begin, now = begin + 6);
+    ++number;
+  }
+  const std::optional<Goodput> found = goodput_of_lines(lines, jobs);
+  REQUIRE(found);
+  CHECK(lost_in(*found).at("waiting for nodes") == Approx(10 + 20));
+  CHECK(lost_in(*found).at("not running") == Approx(5 + 7));
+  CHECK(sum_of(*found) == Approx(5 * 6 + 42));
+}
+
+TEST_CASE("goodput: of an older run every save, every stretch of lost steps and every step that was made again counts", "[report]") {
+  // Steps of 2 s. Step 2 has two saves, step 4 has one; the first job is known until 19, the second until 35.
+  const std::string first =
+      start(0, 0) + step(1, 4, 2) + step(2, 6, 2) + saved(2, 8, 0.5) + saved(2, 8.5, 1) + step(3, 12, 2) + step(4, 14, 2) + saved(4, 17, 2);
+  const std::optional<Goodput> found =
+      goodput_of_lines(first + start(4, 30, discarding(1, 19)) + step(5, 33, 2) + start(5, 40, discarding(2, 35)) + step(6, 44, 2));
+  REQUIRE(found);
+  CHECK(found->jobs == 3);
+  CHECK(found->saves == 2);  // steps that were saved
+  CHECK(found->replayed_steps == 1 + 2);
+  const auto lost = lost_in(*found);
+  CHECK(lost.at("start-up") == Approx(2 + 1 + 2));
+  CHECK(lost.at("saves") == Approx(0.5 + 1 + 2));
+  CHECK(lost.at("replayed steps") == Approx(19 - 14 - 2 + 35 - 33));
+  CHECK(lost.at("not running") == Approx(11 + 5));
+  CHECK(lost.at("other") == Approx(4 - 1.5));
+  CHECK(lost.at("compute") == Approx(6 * 2));
+  CHECK(sum_of(*found) == Approx(44));
+}
+
+TEST_CASE("goodput: jobs with and without a record belong to one run, whatever clock their launcher has", "[report]") {
+  // The first job is older than jobs.jsonl and saves for 0.5 s; the save of the second one is in both files, and counts once.
+  const std::string lines = start(0, 0) + step(1, 3, 1) + step(2, 4, 1) + saved(2, 5, 0.5) + step(3, 6, 1) + start(3, 22) + step(4, 25, 1) +
+                            saved(4, 26, 0.75) + step(5, 27, 1);
+  const std::optional<Goodput> found = goodput_of_lines(lines, job_start(3, 18, 20, 21, 22) + job_ready(24, 0.5) + job_save(25.75, 0.75));
+  REQUIRE(found);
+  CHECK(found->jobs == 2);
+  CHECK(found->saves == 1 + 1);
+  const auto lost = lost_in(*found);
+  CHECK(lost.at("saves") == Approx(0.5 + 0.75));
+  CHECK(lost.at("start-up") == Approx(2 + 3.5));
+  CHECK(lost.at("load") == Approx(0.5));
+  CHECK(lost.at("not running") == Approx(14));
+  CHECK(lost.at("other") == Approx(0.5 + 0.25));
+  CHECK(sum_of(*found) == Approx(27));
+  // The clock of the launcher is 5 s ahead of that of rank 0, whose start event is that of the same job.
+  const std::optional<Goodput> ahead = goodput_of_lines(start(0, 4) + step(1, 10, 1) + step(2, 11, 1), job_start(0, 8, 8, 3, 4) + job_ready(9, 0));
+  REQUIRE(ahead);
+  CHECK(ahead->jobs == 1);
+  CHECK(ahead->wall_seconds == Approx(11 - 8));
+  // A launcher that begins its first job after 3 s, as it has waited.
+  const std::optional<Goodput> late = goodput_of_lines(start(0, 5) + step(1, 7, 1), job_start(0, 0, 3, 4, 5) + job_ready(6, 0));
+  REQUIRE(late);
+  CHECK(late->wall_seconds == Approx(7));
+  CHECK(lost_in(*late).at("start-up") == Approx(6));
+}
+
+TEST_CASE("goodput: jobs whose end nobody saw end with their last evaluation, event or save, and the last one may still be starting", "[report]") {
+  const auto begun = [](int64_t after, double started, double joined) {
+    return job_line("start", started, concat(R"(,"step":)", after, joined < 0 ? "" : concat(R"(,"joined":")", at(joined), '"')));
+  };
+  const auto note = [](int64_t after, double seconds) { return concat(R"({"event":"note","step":)", after, time_at(seconds)); };
+  const std::string lines = step(1, 4, 1) + evaluated(1, 6) + step(2, 13, 1) + note(2, 15) + step(3, 23, 1) + note(3, 37);
+  const std::string jobs = begun(0, 2, 1) + job_ready(3, 0) + begun(1, 11, 10) + job_ready(12, 0) + begun(2, 21, -1) + job_ready(22, 0) +
+                           job_save(26, 0.5) + begun(3, 31, 30);
+  const std::optional<Goodput> found = goodput_of_lines(lines, jobs);
+  REQUIRE(found);
+  const auto lost = lost_in(*found);
+  CHECK(lost.at("start-up") == Approx(2 + 2 + 1 + 7));
+  CHECK(lost.at("evaluation") == Approx(2));
+  CHECK(lost.at("replayed steps") == Approx(2 + 2.5));
+  CHECK(lost.at("saves") == Approx(0.5));
+  CHECK(lost.at("not running") == Approx((10 - 6) + (21 - 15) + (30 - 26)));
+  CHECK(lost.at("compute") == Approx(3));
+  CHECK(found->failures.failures == 3);
+  CHECK(sum_of(*found) == Approx(37 - 1));
+}
+
+TEST_CASE("goodput: failures that were seen, that a job told itself, and before its first step", "[report]") {
+  // Job 1 loads for its whole start; a save from 6 to 9, a failure at 8, the end of all ranks at 10. Job 2 evaluates step 2 again, until 17, and
+  // fails with a message at 20. Job 3 dies in its start. Job 4 ends as planned.
+  const std::string lines =
+      start(0, 2) + step(1, 4, 1) + step(2, 5, 1) + start(2, 13) + evaluated(2, 17) + step(3, 18, 1) + start(3, 27) + step(4, 29, 1);
+  const std::string jobs = job_start(0, 0, 0, 1, 2) + job_ready(3, 99) + job_save(9, 3) + job_exit(0, 0, 10, 8) + job_start(2, 0, 11, 12, 13) +
+                           job_ready(14, 0.5) + job_line("end", 20, R"(,"status":"failed")") + job_exit(0, 11, 20.5) + job_exit(0, 22, 24) +
+                           job_start(3, 0, 25, 26, 27) + job_ready(28, 0) + job_line("end", 29.5, R"(,"status":"done")") + job_exit(0, 25, 30);
+  const std::optional<Goodput> found = goodput_of_lines(lines, jobs);
+  REQUIRE(found);
+  const auto lost = lost_in(*found);
+  CHECK(lost.at("load") == Approx(3 + 0.5));
+  CHECK(lost.at("start-up") == Approx(1.5 + 2 + 2));
+  CHECK(lost.at("saves") == Approx(3));
+  CHECK(lost.at("replayed steps") == Approx((6 - 5) + (20 - 18)));
+  CHECK(lost.at("detection") == Approx((10 - 9) + 0.5));
+  CHECK(lost.at("restart") == Approx(2 + (22 - 20.5) + 2));
+  CHECK(lost.at("evaluation") == Approx(17 - 14));
+  CHECK(lost.at("other") == Approx(1));
+  CHECK(sum_of(*found) == Approx(30));
+  CHECK(found->jobs == 4);
+  CHECK(found->failures.failures == 2);
+  CHECK(found->failures.seconds == Approx((8 - 3) + (20 - 14) + (29.5 - 28)));
+  CHECK(found->down_seconds == Approx((10 - 8) + (14 - 10) + 0.5 + (22 - 20.5) + (24 - 22) + (28 - 24)));
+}
+
+TEST_CASE("goodput: a restart is one of the same launcher, and each of its waits is a wait for nodes", "[report]") {
+  for (const auto& [launcher, cause, seconds, start_up] : {std::tuple(0.005, "restart", 7 - 3, 2 - 0.5), {0.02, "not running", 6 - 3, 3 - 0.5}}) {
+    const std::string jobs = job_start(0, 0, 0, 1, 1) + job_ready(2, 0) + job_exit(0, 0, 4, 3.5) + job_line("wait", 6, R"(,"seconds":1)") +
+                             job_line("wait", 9, R"(,"seconds":2)") + job_start(1, launcher, 10, 11, 12) +
+                             job_line("wait", 12.5, R"(,"seconds":0.5)") + job_ready(13, 0);
+    const std::optional<Goodput> found = goodput_of_lines(start(0, 1) + step(1, 3, 1) + start(1, 12) + step(2, 14, 1), jobs);
+    CAPTURE(launcher);
+    REQUIRE(found);
+    const auto lost = lost_in(*found);
+    CHECK(lost.at(cause) == Approx(seconds));
+    CHECK(lost.at("restart") + lost.at("not running") == Approx(seconds));
+    CHECK(lost.at("waiting for nodes") == Approx(1 + 2 + 0.5));
+    CHECK(lost.at("start-up") == Approx(2 + start_up));
+    CHECK(lost.at("replayed steps") == Approx(0.5));
+    CHECK(lost.at("detection") == Approx(0.5));
+    CHECK(sum_of(*found) == Approx(14));
+  }
+}
+
+TEST_CASE("goodput: causes of a percent are named, the largest first, and bars join those of one color", "[report]") {
+  Goodput goodput;
+  goodput.wall_seconds = 100;
+  goodput.seconds = {50, 10, 5, 1, 0.99, 0, 0, 0, 0, 0, 0, 15, 15, 3.01};
+  CHECK(goodput_text(goodput) == "65.0 % of 100 s; lost: waiting for nodes 15.0 %, not running 15.0 %, other 3.0 %, slow steps 1.0 %");
+  for (size_t i = 0; i < goodput.seconds.size(); ++i) goodput.seconds[i] = static_cast<double>(i + 1);
+  const std::vector<std::pair<std::string, double>> groups{
+      {"useful", 1 + 2 + 3}, {"slow steps", 4},     {"start-up and load", 5 + 6},       {"saves", 7},
+      {"evaluation", 8},     {"replayed steps", 9}, {"detection and restart", 10 + 11}, {"not running", 12 + 13},
+      {"other", 14}};
+  for (const bool has_slow : {true, false}) {
+    if (!has_slow) goodput.seconds[static_cast<size_t>(TimeCause::kSlowSteps)] = 0;
+    const Bars bars = goodput_bars(goodput);
+    REQUIRE(bars.rows.size() == 1);
+    const std::vector<Segment>& segments = bars.rows[0].bars.at(0).segments;
+    REQUIRE(bars.key.size() == (has_slow ? 9 : 8));
+    REQUIRE(segments.size() == bars.key.size());
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const size_t group = !has_slow && i > 0 ? i + 1 : i;  // each keeps its color
+      CHECK(bars.key[i] == std::pair(group, groups[group].first));
+      CHECK(segments[i].color == group);
+      CHECK(segments[i].value == Approx(groups[group].second));
+    }
+  }
+}
+
+TEST_CASE("goodput: slow steps are training too, and a mean time between failures that is given counts until there is one", "[report]") {
+  // Eight steps of 1 s, of which the fourth takes 5 s; saves of 1 and 3 s.
+  std::string lines = start(0, 0), jobs = job_start(0, 0, 0, 0, 0) + job_ready(2, 0);
+  double now = 2;
+  for (int64_t number = 1; number <= 8; ++number) {
+    const double duration = number == 4 ? 5 : 1, save = number == 4 ? 1 : 3;
+    lines += step(number, now += duration, duration);
+    if (number % 4 == 0) jobs += job_save(now += save, save);
+  }
+  jobs += job_line("end", now, R"(,"status":"done")");
+  const RunRecord run = run_of_lines(lines, jobs, "resilience: {mean_time_between_failures: 5000}\n");
+  const std::optional<Goodput> found = goodput_of(run);
+  REQUIRE(found);
+  const std::optional<GoodputForecast> forecast = forecast_of(run, *found);
+  REQUIRE(forecast);
+  CHECK(std::string(forecast->mtbf_from) == "given");
+  CHECK(forecast->failures.mtbf == 5000);
+  CHECK(forecast->failures.stall == Approx((1 + 3) / 2.0));
+  CHECK(forecast->interval == Approx((8 + 4) / 2.0));
+  CHECK(forecast->measured == Approx(12.0 / (12 + 4)));
+  const std::string text = goodput_report_text(run, *found);
+  CHECK_THAT(text, Catch::Matchers::Contains(": 44.4 % goodput: 8 steps x 1 s (median) of 18 s; 1 job, 0 failures, 2 saves, 0 steps made again\n"));
+  CHECK_THAT(text, Catch::Matchers::Contains("measured 75.0 %, expected ") &&
+                       Catch::Matchers::Contains("a save of 2 s after every 6 s (4 steps) of training, a failure every 83.3 min (given)"));
+  for (const std::string cause : {"exposed communication", "data"})
+    CHECK_THAT(text, Catch::Matchers::Contains(concat("\n", cause, std::string(24 - cause.size() + 11, ' '), "-", std::string(11, ' '), "-\n")));
+  CHECK_THAT(text, Catch::Matchers::Contains(concat("\ncompute", std::string(17 + 7, ' '), "8.000", std::string(5, ' '), "44.44 %\n")));
+  CHECK_THAT(text, Catch::Matchers::Contains(concat("\nslow steps", std::string(14 + 7, ' '), "4.000", std::string(5, ' '), "22.22 %\n")));
+  const nlohmann::ordered_json json = goodput_report_json(run, *found);
+  for (const char* part : {"seconds", "shares"})
+    for (const char* cause : {"exposed communication", "data"}) CHECK(json[part][cause].is_null());
+  CHECK(json["shares"]["slow steps"].get<double>() == Approx(4.0 / 18));
+  CHECK(json["forecast"]["mean_time_between_failures_from"] == "given");
+  // Without one it is a day and the 16 s of training.
+  for (const char* config : {"", "resilience: {mean_time_between_failures: auto}\n"}) {
+    const RunRecord open = run_of_lines(lines, jobs, config);
+    CHECK(std::string(forecast_of(open, *found)->mtbf_from) == "assumed");
+    CHECK(forecast_of(open, *found)->failures.mtbf == Approx(86400 + 16));
+  }
+  // Nothing is expected of saves without one.
+  const RunRecord single = run_of_lines(start(0, 0) + step(1, 3, 1));
+  const std::optional<Goodput> without = goodput_of(single);
+  REQUIRE(without);
+  CHECK(!forecast_of(single, *without));
+  const std::string short_text = goodput_report_text(single, *without);
+  CHECK_THAT(short_text, Catch::Matchers::Contains("1 step x 1 s (median) of 3 s; 1 job, 0 failures, 0 saves, 0 steps made again"));
+  CHECK_THAT(short_text, !Catch::Matchers::Contains("training, of training"));
+  CHECK(goodput_report_json(single, *without)["forecast"].is_null());
+}
+
 TEST_CASE("goodput: jobs that never started, that were rolled back, and spans of waiting", "[report]") {
   // The first job dies before its ranks meet (exit record alone). The second makes steps 1 to 4 and ends as planned. The third is resumed by hand from step
   // 2, so that steps 3 and 4 are lost; its launcher waited 2 s for hosts.
@@ -255,6 +467,15 @@ TEST_CASE("goodput: what the ranks waited and read divides the steps", "[report]
   CHECK(gpu->is_divided);
   CHECK(lost_in(*gpu).at("exposed communication") == Approx(2 * 0.25));
   CHECK(lost_in(*gpu).at("data") == Approx(2 * 0.1));
+  // Several traced steps count together, and parts that overlap are no more than the whole: 3 s of communication and 3.5 s of reading in 5 s.
+  const std::string more = R"({"event":"exposed","step":2,"step_seconds":3,"zero_gather":1.5,"data_wait":3)";
+  const std::optional<Goodput> both =
+      goodput_of_lines(start(0, 0) + step(1, 2, 1) + step(2, 3, 1) + R"({"event":"exposed","step":1,"step_seconds":2,"tensor":1.5,"data_wait":0.5)" +
+                       time_at(3) + more + time_at(3));
+  REQUIRE(both);
+  CHECK(lost_in(*both).at("exposed communication") == Approx(2 * 3.0 / 5));
+  CHECK(lost_in(*both).at("data") == Approx(2 * (1 - 3.0 / 5)));
+  CHECK(lost_in(*both).at("compute") == Approx(0).margin(1e-9));
 }
 
 TEST_CASE("goodput: accounted time is the wall time, and nothing is negative, whatever the records say", "[report]") {
@@ -326,6 +547,9 @@ TEST_CASE("goodput: the share that is expected of failures and saves", "[report]
   CHECK(std::string(forecast->mtbf_from) == "measured");
   // Where training continues during a save, what is lost of it too, on average 3 s.
   for (const char* const seconds : {"1", "6", "2"}) lines += concat(R"({"event":"checkpoint","bytes":1,"write_seconds":)", seconds, time_at(now));
+  const RunRecord given = run_of_lines(lines, jobs, "resilience: {mean_time_between_failures: 7}\n");
+  CHECK(forecast_of(given, *goodput_of(given))->failures.mtbf == Approx(125));
+  CHECK(std::string(forecast_of(given, *goodput_of(given))->mtbf_from) == "measured");
   for (const auto& [asynchronous, downtime] : {std::pair("true", 13.0), std::pair("false", 10.0)}) {
     const RunRecord saving = run_of_lines(lines, jobs, concat("checkpoint: {asynchronous: ", asynchronous, "}\n"));
     CHECK(forecast_of(saving, *goodput_of(saving))->failures.downtime == Approx(downtime));
@@ -338,6 +562,26 @@ TEST_CASE("goodput: the share that is expected of failures and saves", "[report]
   CHECK(json["seconds"]["saves"].get<double>() == Approx(20));
   CHECK(json["forecast"]["mean_time_between_failures"].get<double>() == Approx(125));
   CHECK(json["checkpoint_interval"].is_null());
+}
+
+TEST_CASE("goodput: before any failure its down time is assumed to be that of an average start, with the load of the state", "[report]") {
+  // Two planned jobs of 10 s. Each loads, for 1.5 and 2.5 s, within the 7 and 5 s before its first step begins.
+  std::string lines, jobs;
+  for (const auto& [begin, ready, load] : {std::tuple(0.0, 7.0, 1.5), {100.0, 105.0, 2.5}}) {
+    const int64_t number = begin > 0 ? 1 : 0;
+    jobs += job_start(number, begin, begin, begin + 1, begin + 2) + job_ready(ready, load);
+    lines += start(number, begin + 2) + step(number + 1, ready + 1, 1);
+    jobs += job_save(ready + 2, 1) + job_line("end", begin + 9, R"(,"status":"stopped")") + job_exit(begin, begin, begin + 10);
+  }
+  const RunRecord run = run_of_lines(lines, jobs);
+  const std::optional<Goodput> found = goodput_of(run);
+  REQUIRE(found);
+  CHECK(lost_in(*found).at("start-up") == Approx(5.5 + 2.5));
+  CHECK(lost_in(*found).at("load") == Approx(1.5 + 2.5));
+  const std::optional<GoodputForecast> forecast = forecast_of(run, *found);
+  REQUIRE(forecast);
+  CHECK(std::string(forecast->mtbf_from) == "assumed");
+  CHECK(forecast->failures.downtime == Approx((7 + 5) / 2.0));
 }
 
 TEST_CASE("goodput: an interval between saves is shown as at least one step", "[report]") {
@@ -364,6 +608,12 @@ TEST_CASE("goodput: is not known without steps or without times", "[report]") {
   CHECK(!goodput_of_lines(R"({"event":"start","step":0})"
                           "\n" +
                           step(1, 1, 1)));
+  // Nor if only the second of two has none.
+  const std::string first = start(0, 0) + step(1, 1, 1);
+  CHECK(goodput_of_lines(first + start(1, 2) + step(2, 4, 1)));
+  CHECK(!goodput_of_lines(first + R"({"step":2,"loss":2.5,"step_seconds":1})" + "\n"));
+  CHECK(!goodput_of_lines(first + concat(R"({"step":2,"loss":2.5)", time_at(2))));
+  CHECK(!goodput_of_lines(first + R"({"event":"start","step":1})" + "\n" + step(2, 4, 1)));
 }
 
 TEST_CASE("goodput: what a resume removes from metrics.jsonl is counted first", "[metrics]") {

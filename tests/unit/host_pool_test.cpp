@@ -1,5 +1,7 @@
 // Which hosts a launcher uses for its next job.
 #include "trainer/job/host_pool.h"
+
+#include "kernels/core/check.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
@@ -44,6 +46,23 @@ TEST_CASE("host pool: lines that mpirun would refuse or misread are named by num
   CHECK_THAT(hydra("a:two\n"), Catch::Matchers::StartsWith("1: a:two: has no number of ranks"));
   CHECK(line_of_host("# c\na slots=2\n\nb\n", "b") == 4);
   CHECK(line_of_host("a\n", "b") == 0);
+}
+
+TEST_CASE("host pool: the first faulty option of the first faulty line is named whole, and the line of a host that others resemble", "[job]") {
+  const auto open_mpi = [](const std::string& text) { return problem_in_hosts(text, HostfileForm::kOpenMpi); };
+  constexpr const char* kAllowed = ": is not a number of ranks; allowed an integer from 1, or no slots for as many ranks as the host has cores";
+  CHECK(open_mpi("a slots=2\nb slots=3 max_slots=4 max-slots=4x user=me\nc slots=x\n") == concat("2: max-slots=4x", kAllowed));
+  CHECK(open_mpi("a slots=02\n") == concat("1: slots=02", kAllowed));
+  CHECK(open_mpi("a slots =2 user = me count= 7x\n") == concat("1: count=7x", kAllowed));
+  CHECK(open_mpi("a slots=2\nb user\n") == "2: user: has no value; allowed user=N");
+  CHECK(open_mpi("a user=7x slot=1 slots=x\n") == "1: slot=1: unknown option of a host; allowed slots=N");
+  CHECK(open_mpi("a slots=1\nb:c:d\nfe80::1\ne:3\n") == "4: e:3: is the form of MPICH; Open MPI's is e slots=3");
+  const auto hydra = [](const std::string& text) { return problem_in_hosts(text, HostfileForm::kHydra); };
+  CHECK(hydra("a:2\nb\nc:\n") == "3: c:: has no number of ranks behind the colon; allowed HOST:N");
+  CHECK(hydra("a:2\nb slots = 3\n") == "2: b slots = 3: is the form of Open MPI; MPICH's is b:N");
+  CHECK(hydra("a:2\r\n").starts_with("1: the line ends in a carriage return"));
+  CHECK(line_of_host("node10 slots=2\nnode1 slots=2\nnode1 slots=3\nnode:7\n", "node1") == 2);
+  CHECK(line_of_host("node10 slots=2\n\n#node\nnode:7\n", "node") == 4);
 }
 
 TEST_CASE("hosts file: names and slots in the forms of Open MPI and Hydra", "[launcher]") {
@@ -110,4 +129,39 @@ TEST_CASE("host pool: spare hosts take the place of excluded ones", "[launcher]"
   CHECK(names(pool.place({4})) == "4 b spare");
   HostPool empty(parse_hosts("a slots=0\nb slots=2\n"), 1);
   CHECK(names(empty.place({2})) == "2 b");
+}
+
+TEST_CASE("host pool: what keeps a placement from being kept, on any of its hosts, and why hosts are left out") {
+  const HostPool pool(three_hosts(), 2);
+  const Placement all = pool.place({8}).value(), two = pool.place({4}).value();
+  CHECK((pool.can_keep(all) && pool.can_keep(two)));
+  for (const char* other : {"a slots=2\nb slots=2\n", "a slots=2\nb slots=2\nd slots=4\n", "a slots=2\nb slots=2\nc slots=5\n"}) {
+    CAPTURE(other);
+    const HostPool changed(parse_hosts(other), 2);
+    CHECK_FALSE(changed.can_keep(all));
+    CHECK(changed.can_keep(two));
+  }
+  HostPool failing = pool;
+  failing.set_reachable("c", false);
+  CHECK_FALSE(failing.can_keep(all));
+  CHECK(failing.can_keep(two));
+  failing.set_reachable("c", true);
+  failing.strike({"c"});
+  CHECK(failing.can_keep(all));
+  failing.strike({"b", "c"});
+  CHECK_FALSE(failing.can_keep(all));
+  CHECK(failing.can_keep(two));
+
+  HostPool strict(parse_hosts("a slots=1\nb slots=1\nc slots=1\nd slots=1\ne slots=1\n"), 1);
+  strict.strike({"b", "e"});
+  strict.strike({"e"});
+  for (const char* lost : {"d", "e"}) strict.set_reachable(lost, false);
+  CHECK(names(strict.place({5, 4, 2})) == "2 a c");
+  CHECK(strict.reasons_against(*strict.place({2})) == std::vector<std::string>{"b (1 failure)", "d (not reachable)", "e (not reachable)"});
+  const std::vector<Host> hosts = strict.hosts(), lost = strict.unreachable_hosts();
+  CHECK(hosts.size() == 5);
+  REQUIRE(lost.size() == 2);
+  CHECK((lost[0] == hosts[3] && lost[1] == hosts[4]));
+  CHECK(names(strict.place({3})) == "3 a b c");  // the one with a failure is needed
+  CHECK(names(strict.place({4})) == "none");
 }

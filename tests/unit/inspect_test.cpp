@@ -221,6 +221,66 @@ TEST_CASE("inspect: many operations and many missing ranks are shortened in the 
   CHECK(inspection_json(inspection)["operations"].size() == 50);
 }
 
+TEST_CASE("inspect: eight missing ranks and sixteen operations are listed whole, and a rank is silent after more than two seconds") {
+  const auto with_missing = [](int missing) {  // rank 0 waits for the others
+    std::vector<int> all;
+    for (int r = 0; r <= missing; ++r) all.push_back(r);
+    std::vector<RankState> ranks(all.size());
+    for (RankState& rank : ranks) {
+      rank.life = RankState::Life::kAlive;
+      rank.last.groups = {{"world", all, 7, {}, {}}};
+    }
+    ranks[0].last.wait = {"all_gather", 0, ++ranks[0].last.groups[0].started, {}};
+    return inspection_text(inspected(ranks, 0));
+  };
+  const auto lines_with = [](const std::string& text, const std::string& part) {
+    int count = 0;
+    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  };
+  CHECK(lines_with(with_missing(8), " never entered it") == 8);
+  CHECK_FALSE(has(with_missing(8), " more "));
+  CHECK(lines_with(with_missing(9), " never entered it") == 8);
+  CHECK(has(with_missing(9), "  and 1 more rank\n"));
+
+  const auto with_pairs = [](int pairs) {  // of which the first waits for the second
+    std::vector<RankState> ranks(static_cast<size_t>(2 * pairs));
+    for (int r = 0; r < 2 * pairs; ++r) {
+      RankState& rank = ranks[static_cast<size_t>(r)];
+      rank.life = RankState::Life::kAlive;
+      rank.last.groups = {{"pair", {r / 2 * 2, r / 2 * 2 + 1}, 3, {}, {}}};
+      if (r % 2 == 0) rank.last.wait = {"all_reduce", 0, ++rank.last.groups[0].started, {}};
+    }
+    return inspection_text(inspected(ranks, 0));
+  };
+  CHECK(lines_with(with_pairs(16), " waits\n") == 16);
+  CHECK_FALSE(has(with_pairs(16), " more "));
+  CHECK(lines_with(with_pairs(17), " waits\n") == 16);
+  CHECK(has(with_pairs(17), "and 1 more operation (--json lists them)\n"));
+
+  const auto with_deaths = [](int deaths) {  // that no rank waits for
+    std::vector<RankState> ranks(static_cast<size_t>(deaths + 1));
+    for (RankState& rank : ranks) rank.life = RankState::Life::kDead;
+    ranks.back().life = RankState::Life::kAlive;
+    Inspection inspection = inspected(ranks, 0);
+    inspection.verdict = RecordedVerdict{{}, "all of a host have died"};
+    for (int r = 0; r < deaths; ++r) inspection.verdict->ranks.push_back(r);
+    return inspection_text(inspection);
+  };
+  CHECK(lines_with(with_deaths(8), " died before others waited for it: ") == 8);
+  CHECK_FALSE(has(with_deaths(8), " more "));
+  CHECK(lines_with(with_deaths(9), " died before others waited for it: ") == 8);
+  CHECK(has(with_deaths(9), "and 1 more rank (--json lists them)\n"));
+
+  Job job;
+  for (int r = 0; r < 8; ++r) job.at(r).heard = 100;
+  job.at(3).heard = 98;
+  job.at(5).heard = job.at(6).heard = 97.875;
+  job.at(6).life = RankState::Life::kDead;
+  const Inspection inspection = inspected(job.ranks, 100);
+  for (size_t r = 0; r < 8; ++r) CHECK(inspection.ranks[r].process == (r == 5 ? "silent" : r == 6 ? "dead" : "alive"));
+}
+
 TEST_CASE("inspect: a live run, with a stopped rank, then dead") {
   const Scratch scratch;
   const fs::path run = scratch / "run";

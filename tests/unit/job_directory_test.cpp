@@ -154,6 +154,29 @@ TEST_CASE("job directory: TMPDIR is used if shared memory is scarce or missing, 
           return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).starts_with("/dev/shm/trireme-mpi-") ? 0 : 1;
         }) == 0);
   CHECK(fs::is_empty(directory.path));
+  // The session takes 32 MiB, and the segments of each rank 5 MiB: the place of both, by the memory and the number of ranks.
+  struct Case {
+    const char* memory;
+    int ranks;
+    bool session, segments;  // in memory
+  };
+  for (const Case& each : {Case{"size=31m", 6, false, true}, Case{"size=31m", 7, false, false}, Case{"size=40m", 8, true, true},
+                           Case{"size=40m", 9, true, false}, Case{"size=33m", 1, true, true}}) {
+    CAPTURE(each.memory, each.ranks);
+    CHECK(with_memory(0, each.memory, place, [&] {
+            const JobDirectory made(read_launch_environment(), true, each.ranks);
+            const auto in = [&](const char* variable, bool memory) {
+              return value_of(variable).starts_with((memory ? "/dev/shm" : place) + "/trireme-mpi-");
+            };
+            if (!in(kSession, each.session) || !in(kPrteSession, each.session)) return 1;
+            if (!in(kSegments, each.segments)) return 2;
+            if (each.segments) return made.note().empty() ? 0 : 3;
+            const std::string note = concat("note: /dev/shm has ", std::string(each.memory).substr(5, 2), " MiB free, and the shared memory of ",
+                                            each.ranks, " ranks may take ", 5 * each.ranks, " MiB, so it is in ", place, ", which is slower; ");
+            return made.note().starts_with(note) ? 0 : 4;
+          }) == 0);
+  }
+  CHECK(fs::is_empty(directory.path));
   const std::string missing = place + "/missing";
   CHECK(with_memory(MS_RDONLY, "", missing, [&] {
           try {

@@ -68,6 +68,49 @@ TEST_CASE("job hosts: the host with most ranks decides how many files and cores 
   }
 }
 
+TEST_CASE("job hosts: where mpirun decides, the ranks of a host are those of all hosts, divided and rounded up", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  for (const auto& [ranks, most] : {std::pair(2, 1), {3, 1}, {4, 2}, {6, 2}, {7, 3}}) {
+    Cluster cluster("a\nb\nc\n");
+    JobHosts hosts = cluster.hosts({ranks}, 2);
+    const std::optional<JobHosts::World> world = hosts.next(stop);
+    REQUIRE(world);
+    CHECK(world->ranks == ranks);
+    CHECK(world->host_ranks == most);
+    CHECK(hosts.next(stop)->host_ranks == most);
+    LaunchEnvironment environment;
+    environment.allocated_nodes = 3;
+    JobHosts allocated(environment, {.worlds = {ranks}}, [](const std::string&) {});
+    const std::optional<JobHosts::World> in_slurm = allocated.next(stop);
+    REQUIRE(in_slurm);
+    CHECK(in_slurm->host_ranks == most);
+    CHECK_FALSE(in_slurm->hosts_file);
+    environment.allocated_nodes.reset();
+    JobHosts here(environment, {.worlds = {ranks}}, [](const std::string&) {});
+    CHECK(here.next(stop)->host_ranks == ranks);
+  }
+}
+
+TEST_CASE("job hosts: those of an allocation are written for mpirun, and its file is that of the user only if all hosts are used", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  const LaunchEnvironment environment;
+  for (const char* text : {"a slots=3\nb slots=2\n", "a\nb\n"}) {
+    JobHosts hosts(environment, {.allocation_hosts = [&] { return std::string(text); }, .worlds = {4}}, [](const std::string&) {});
+    const std::optional<JobHosts::World> world = hosts.next(stop);
+    REQUIRE((world && world->hosts_file));
+    CHECK(read_text(*world->hosts_file) == text);
+    CHECK(world->host_ranks == (std::string(text) == "a\nb\n" ? 2 : 3));
+  }
+  Cluster cluster("a slots=3\nb slots=2 # and more\nc slots=1\n");
+  JobHosts all = cluster.hosts({6}, 2), some = cluster.hosts({5}, 2), several = cluster.hosts({6, 5}, 2);
+  const std::string whole = all.next(stop)->hosts_file.value(), part = some.next(stop)->hosts_file.value();
+  CHECK(read_text(whole) == "a slots=3\nb slots=2 # and more\nc slots=1\n");  // the file itself
+  CHECK(read_text(part) == "a slots=3\nb slots=2\n");
+  const std::string copy = several.next(stop)->hosts_file.value();
+  CHECK(read_text(copy) == "a slots=3\nb slots=2\nc slots=1\n");
+  CHECK((copy != whole && copy != part));
+}
+
 Verdict verdict_on(Verdict::Kind kind, std::vector<int> ranks) { return {.kind = kind, .ranks = std::move(ranks)}; }
 
 /// Asks for two seconds.
@@ -113,6 +156,22 @@ TEST_CASE("job hosts: ranks of several hosts that fail together blame none, and 
   CHECK(next(hosts, stop) == "4 a b");
   CHECK(hosts.failed(verdict_on(Verdict::Kind::kDead, {0})));
   CHECK(next(hosts, stop) == "2 b");
+}
+
+TEST_CASE("job hosts: a reported failure is that of its host, and a rank that the job does not have is on no host", "[launcher]") {
+  const StopRequest stop(StopRequest::Second::kReport);
+  Cluster cluster("a slots=2\nb slots=2\nc slots=2\n");
+  JobHosts hosts = cluster.hosts({6, 4, 2}, 1);
+  CHECK_FALSE(hosts.failed(verdict_on(Verdict::Kind::kFailed, {0})));  // no job has run
+  CHECK(next(hosts, stop) == "6 a b c");
+  CHECK_FALSE(hosts.failed(std::nullopt, 6));
+  CHECK(next(hosts, stop) == "6 a b c");
+  CHECK_FALSE(hosts.failed(verdict_on(Verdict::Kind::kDeadlock, {5}), 3));  // the verdict counts, and blames no host
+  CHECK(next(hosts, stop) == "6 a b c");
+  CHECK(hosts.failed(verdict_on(Verdict::Kind::kFailed, {5, 4})));
+  CHECK(next(hosts, stop) == "4 a b");
+  CHECK(hosts.failed(std::nullopt, 3));
+  CHECK(next(hosts, stop) == "2 a");
 }
 
 TEST_CASE("job hosts: a host that cannot be reached is left out and asked again", "[launcher]") {

@@ -167,6 +167,11 @@ TEST_CASE("job record: failures and the time in which they occurred") {
   CHECK(failures_of(std::span(all).first(5)).failures == 2);  // the last one may be running
   CHECK(failures_of(std::span(all).first(5)).seconds == Approx(10 + 10 + 5 + 5));
   CHECK(failures_of({}).failures == 0);
+  // Two jobs that were killed with their launchers: what the next job has discarded tells how long each has trained.
+  const std::vector<JobRecord> unrecorded{
+      {.ready = 10}, {.ready = 100, .discarded_until = 30}, {.ready = 1000, .ended = 1010, .status = "done", .discarded_until = 900}};
+  CHECK(failures_of(unrecorded).failures == 2);
+  CHECK(failures_of(unrecorded).seconds == Approx(20 + 800 + 10));
 }
 
 TEST_CASE("job record: a new history sets the old file aside") {

@@ -20,12 +20,14 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/scoped_variable.h"
+#include "tests/support/scratch.h"
 #include "trainer/commands/restart_planner.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/job_directory.h"
 #include "trainer/job/launch_limits.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/mpirun_command.h"
+#include "trainer/job/mpirun_job.h"
 #include "trainer/job/mpirun_output.h"
 #include "trainer/job/output_relay.h"
 #include "trainer/job/process_state.h"
@@ -805,6 +807,17 @@ TEST_CASE("launcher: how each of several ranks has ended is known once all have"
   CHECK(exit_codes_of_zombies(ranks) == std::vector<int>{0, 7, 128 + SIGKILL});
   CHECK_FALSE(exit_codes_of_zombies({}));
   for (const pid_t rank : ranks) ::waitpid(rank, nullptr, 0);
+}
+
+TEST_CASE("launcher: an mpirun that hangs behind the end of its ranks is killed, and the first code that is not 0 is that of the job", "[launcher]") {
+  const Scratch scratch;
+  // The children outlive the shell, which becomes a program that does not wait for them.
+  scratch.write("mpirun", "for code in 0 0 65 70; do (sleep 0.3; exit $code) & done\nexec sleep 100\n");
+  const StopRequest stop;
+  OutputRelay relay(STDOUT_FILENO, OutputRelay::Kind::kLog);
+  MpirunJob job({"/bin/sh", scratch / "mpirun"}, stop, nullptr, relay, {.hang = std::chrono::seconds(1)});
+  CHECK(job.wait() == 65);
+  CHECK(::kill(job.mpirun(), 0) != 0);
 }
 
 TEST_CASE("launcher: too many ranks per host are refused without --oversubscribe", "[launcher]") {

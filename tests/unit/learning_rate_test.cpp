@@ -132,6 +132,26 @@ TEST_CASE("learning rate: a run of fewer than ten steps decays in its last step"
   }
 }
 
+TEST_CASE("learning rate: a decay of a tenth of the steps is rounded down, and never begins within the warmup", "[learning_rate]") {
+  ScheduleConfig schedule;
+  schedule.name = LearningRateSchedule::kWsd;
+  schedule.final_learning_rate = 0.1;
+  const auto rate = [&](int64_t step, int64_t steps) { return learning_rate(schedule, optimizer_with(1), 8, step, steps); };
+  CHECK(rate(18, 19) == 1);  // one step
+  CHECK(rate(19, 19) == Approx(0.1));
+  CHECK(rate(27, 29) == 1);  // two steps
+  CHECK(rate(28, 29) == Approx(0.55));
+  CHECK(rate(26, 30) == 1);  // three steps
+  CHECK(rate(27, 30) == 1);
+  CHECK(rate(28, 30) == Approx(0.7));
+  CHECK(rate(30, 30) == Approx(0.1));
+  schedule.warmup_steps = 28;  // of the three steps two are left
+  CHECK(rate(27, 30) == Approx(27 / 28.0));
+  CHECK(rate(28, 30) == 1);
+  CHECK(rate(29, 30) == Approx(0.55));
+  CHECK(rate(30, 30) == Approx(0.1));
+}
+
 TEST_CASE("learning rate: an exponential decay, and every decay with a batch that is not the reference batch", "[learning_rate]") {
   OptimizerConfig optimizer;
   optimizer.learning_rate = 0.5;

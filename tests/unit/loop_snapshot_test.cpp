@@ -1,14 +1,22 @@
 // Tables and traces of the training loop, whole, for several ranks and steps.
+#include <algorithm>
+#include <cmath>
 #include <mutex>
+#include <thread>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
+#include "tests/support/scratch.h"
 #include "tests/support/snapshot.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/attention_kernels.h"
+#include "trainer/loop/cgroup.h"
+#include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"
+#include "trainer/loop/plain_products.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/loop/trace.h"
 #include "trainer/resilience/replica_check.h"
 
@@ -57,6 +65,100 @@ TEST_CASE("snapshot: loop: what the two ways of accumulating gradients cost, eac
   const std::string sharded = accumulation_text(with_other_accumulation(config), chosen, other);
   CHECK(sharded.starts_with("parallel.gradient_accumulation: sharded stores up to 3.906 KiB of gradients"));
   CHECK(sharded.find("; full stores up to 1000 B of gradients") != sharded.npos);
+}
+
+TEST_CASE("loop: gradients may be accumulated in two ways from stage 2 and two micro-batches on") {
+  const auto is_a_choice = [](int64_t stage, int64_t batch, CompressionMethod method = CompressionMethod::kNone,
+                              CompressionScope scope = CompressionScope::kData) {
+    Config config;
+    config.parallel.data = 2;
+    config.parallel.zero_stage = stage;
+    config.training.micro_batch_size = 3;
+    config.training.global_batch_size = batch;
+    config.training.compression.method = method;
+    config.training.compression.scope = scope;
+    return accumulation_is_a_choice(config);
+  };
+  for (const int64_t stage : {0, 1}) CHECK_FALSE(is_a_choice(stage, 12));
+  for (const int64_t stage : {2, 3}) {
+    CHECK_FALSE(is_a_choice(stage, 6));  // one micro-batch of three sequences on each of two ranks
+    CHECK(is_a_choice(stage, 9));        // two on one of them
+    CHECK(is_a_choice(stage, 12));
+    CHECK_FALSE(is_a_choice(stage, 12, CompressionMethod::kInt8));
+    CHECK(is_a_choice(stage, 12, CompressionMethod::kInt8, CompressionScope::kReplicate));
+  }
+}
+
+TEST_CASE("loop: the lowest limit of memory of a control group and of those around it, in both versions") {
+  const Scratch files;
+  const auto limit = [&] { return memory_limit(files / "groups", files / "mount"); };
+  CHECK(std::isinf(limit()));  // no such files
+  files.write("groups", "0::/job/task/step\n");
+  CHECK(std::isinf(limit()));
+  files.write("mount/job/task/step/memory.max", "max\n");
+  files.write("mount/other/memory.max", "1\n");
+  CHECK(std::isinf(limit()));
+  files.write("mount/job/task/memory.max", "7000\n");
+  files.write("mount/job/memory.max", "9000\n");
+  CHECK(limit() == 7000);
+  files.write("mount/job/task/step/memory.max", "8000\n");
+  CHECK(limit() == 7000);
+  files.write("mount/job/memory.max", "6000\n");
+  CHECK(limit() == 6000);
+  files.write("mount/memory.max", "5000\n");
+  CHECK(limit() == 5000);
+  // In version 1 only the lines of the controller count, each with a tree of its own, and an unlimited one has a large number, or -1.
+  files.write("groups", "12:cpu,cpuacct:/a\n11:hugetlb,memory:/docker/1\n10:pids:/b\nnonsense\n");
+  for (const char* other : {"mount/memory/a/memory.limit_in_bytes", "mount/memory/b/memory.limit_in_bytes", "mount/cpu/a/memory.limit_in_bytes"})
+    files.write(other, "1\n");
+  files.write("mount/memory/docker/1/memory.limit_in_bytes", "9223372036854771712\n");
+  CHECK(limit() == 9223372036854771712.0);
+  files.write("mount/memory/docker/memory.limit_in_bytes", "3000\n");
+  CHECK(limit() == 3000);
+  files.write("mount/memory/memory.limit_in_bytes", "-1\n");
+  CHECK(limit() == 3000);
+  files.write("groups", "11:memory:/docker/1\n0::/job\n");  // both at once
+  CHECK(limit() == 3000);
+  files.write("mount/memory.max", "2000\n");
+  CHECK(limit() == 2000);
+}
+
+TEST_CASE("loop: files of GPUs are those with a number, and threads of a rank are its share of the cores") {
+  const Scratch files;
+  CHECK_FALSE(has_gpu_files(files / "none"));
+  for (const char* name : {"dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia-caps", "dev/nvidia", "dev/nvidia1x", "dev/xnvidia0"}) files.write(name, "");
+  CHECK_FALSE(has_gpu_files(files / "dev"));
+  files.write("dev/nvidia10", "");
+  CHECK(has_gpu_files(files / "dev"));
+  CHECK(threads_per_rank(1, 7) == 7);
+  CHECK(threads_per_rank(100, 7) == 7);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  CHECK(threads_per_rank(1, 0) == std::min(usable_cores(), cores));
+  CHECK(threads_per_rank(0, 0) == threads_per_rank(1, 0));
+  CHECK(threads_per_rank(2, 0) == std::max(1, std::min(usable_cores(), cores / 2)));
+  CHECK(threads_per_rank(cores + 1, 0) == 1);
+}
+
+TEST_CASE("loop: what a rank of each of three stages recomputes, and products that the plain kernel computes") {
+  Config config;
+  config.parallel.pipeline = 3;
+  config.parallel.layers_per_stage = std::vector<int64_t>{2, 1, 2, 3, 1, 2};
+  constexpr Recompute kNone = Recompute::kNone, kSelective = Recompute::kSelective, kFull = Recompute::kFull;
+  const std::vector<Recompute> policy{kFull, kFull, kSelective, kNone, kFull, kSelective, kSelective, kNone, kNone, kNone, kFull};
+  // Rank 0 has blocks 0, 1, 9 and 10, rank 1 blocks 2 and 8, rank 2 blocks 3 to 7.
+  CHECK(recompute_text(config, {0, 1, 2, 2, 1, 0}, policy) ==
+        "recompute: rank 0 keeps 1 of 4 blocks, 0 selective, 3 full\n"
+        "recompute: rank 1 keeps 1 of 2 blocks, 1 selective, 0 full\n"
+        "recompute: rank 2 keeps 2 of 5 blocks, 2 selective, 1 full");
+  config.parallel.pipeline = 1;
+  config.parallel.layers_per_stage = std::vector<int64_t>{1};
+  CHECK(recompute_text(config, {0}, {kSelective}) == "recompute: rank 0 keeps 0 of 1 block, 1 selective, 0 full");
+  constexpr const char* kText = " products of a training step over all ranks, slowly; sizes that are multiples of 8 elements avoid it";
+  CHECK(plain_products_warning(17, {"3 x 5 x 7, bf16"}) ==
+        concat("warning: cuBLASLt has no kernel for 1 shape of matrix products, so the plain kernel computes 17", kText, "\n  3 x 5 x 7, bf16"));
+  CHECK(plain_products_warning(4, {"3 x 5 x 7, bf16", "9 x 1 x 2, fp32"}) ==
+        concat("warning: cuBLASLt has no kernel for 2 shapes of matrix products, so the plain kernel computes 4", kText,
+               "\n  3 x 5 x 7, bf16\n  9 x 1 x 2, fp32"));
 }
 
 TEST_CASE("snapshot: loop: exposed time of three ranks, each cause with its own slowest one") {

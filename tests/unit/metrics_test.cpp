@@ -261,7 +261,10 @@ TEST_CASE("metrics: the splits of micro-batches after a step, which a resumed ru
   const fs::path path = directory.path / "metrics.jsonl";
   CHECK(MetricsSink::splits_after(path, 0).last_step == 0);
   MetricsSink writer(path);
-  const auto rebalance = [&](int64_t step, const std::vector<int>& split) { writer.write({"rebalance", step, {{"micro_batches", split}}}); };
+  const auto rebalance_of = [](MetricsSink& sink, int64_t step, const std::vector<int>& split) {
+    sink.write({"rebalance", step, {{"micro_batches", split}}});
+  };
+  const auto rebalance = [&](int64_t step, const std::vector<int>& split) { rebalance_of(writer, step, split); };
   const auto step = [&](int64_t number) {
     Event event = metrics_of(number);
     event.fields["imbalance"] = 0.5;
@@ -287,6 +290,9 @@ TEST_CASE("metrics: the splits of micro-batches after a step, which a resumed ru
   const LoggedSplits again = MetricsSink::splits_after(path, 20), earlier = MetricsSink::splits_after(path, 0);
   CHECK((again.last_step == 47 && again.after_step == later.after_step));
   CHECK((earlier.last_step == 47 && earlier.after_step == all.after_step));
+  // It reaches the step, and logs the decision in its place: the same step has two lines now.
+  rebalance_of(repeated, 40, {6, 4});
+  CHECK(MetricsSink::splits_after(path, 0).after_step == all.after_step);
   // A job in another layout repeats nothing.
   repeated.write({"rebalance_again", 20, {{"last_step", 20}, {"micro_batches", nlohmann::ordered_json::object()}}});
   CHECK((MetricsSink::splits_after(path, 20).last_step == 20 && MetricsSink::splits_after(path, 20).after_step.empty()));

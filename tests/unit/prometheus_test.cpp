@@ -133,6 +133,24 @@ TEST_CASE("metrics server: answers GET and HEAD of /metrics, and refuses everyth
   CHECK(asked == 3);
 }
 
+TEST_CASE("metrics server: whole answers to requests that it refuses, and the longest that it reads", "[metrics]") {
+  const MetricsServer server("127.0.0.1", 0, [] { return std::string("a 1\n"); });
+  const auto refusal = [](const std::string& status, const std::string& more = "") {
+    return concat("HTTP/1.1 ", status, "\r\nContent-Type: text/plain\r\nContent-Length: ", status.size() + 1, "\r\nConnection: close\r\n", more,
+                  "\r\n", status, "\n");
+  };
+  for (const char* method : {"POST", "PUT", "DELETE", "get"})
+    CHECK(exchange(server.port(), concat(method, " /metrics HTTP/1.1\r\n\r\n")) == refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n"));
+  for (const char* target : {"/", "/metrics2", "/metric", "/?/metrics"})
+    CHECK(exchange(server.port(), concat("GET ", target, " HTTP/1.1\r\n\r\n")) == refusal("404 Not Found"));
+  CHECK(exchange(server.port(), "GET  /metrics HTTP/1.1\n\n") == refusal("400 Bad Request"));  // an empty target, and no version behind it
+  const std::string begin = "GET /metrics HTTP/1.1\r\nA: ";
+  const std::string longest = begin + std::string(8191 - begin.size() - 4, 'a') + "\r\n\r\n";
+  CHECK(longest.size() == 8191);
+  CHECK(status_of(exchange(server.port(), longest)) == "HTTP/1.1 200 OK");
+  CHECK(exchange(server.port(), begin + std::string(8192 - begin.size(), 'a')) == refusal("431 Request Header Fields Too Large"));
+}
+
 TEST_CASE("metrics server: a request in single bytes, and a large answer to a slow reader, arrive whole", "[metrics]") {
   const std::string large(8 << 20, 'x');
   const MetricsServer server("127.0.0.1", 0, [&] { return large; });

@@ -30,6 +30,7 @@ TEST_CASE("anomalies: at most four ranks that stand out are named, wherever they
   CHECK(outliers_text(results_of(8, {1, 6})) == ": rank 11 on b with a loss of 9 (limit 4.5), rank 16 on a with a loss of 9 (limit 4.5)");
   const std::string four = outliers_text(results_of(8, {2, 3, 4, 5}));
   CHECK(four.ends_with("rank 15 on b with a loss of 9 (limit 4.5)"));
+  CHECK(outliers_text(results_of(8, {2, 3, 4, 5, 7})) == four + " and 1 more rank");
   CHECK(outliers_text(results_of(8, {2, 3, 4, 5, 6, 7})) == four + " and 2 more ranks");
 }
 

@@ -101,6 +101,16 @@ TEST_CASE("rebalance: a gain of less than 5 % changes nothing") {
   CHECK(after_steps(rebalancer, {40, 40}, {1, 1.2}, 20));
 }
 
+TEST_CASE("rebalance: a gain just below and just above 5 %") {
+  Rebalancer rebalancer(config_of(2, 100));
+  // With 105 + 95 micro-batches of 0.01 and 0.011 s a step takes 1.05 instead of 1.1 s: 4.5 % less.
+  CHECK_FALSE(after_steps(rebalancer, {100, 100}, {1, 1.1}, 20));
+  // With 106 + 94 of 0.01 and 0.0112 s it takes 1.06 instead of 1.12 s: 5.4 % less.
+  const std::optional<Rebalancer::Decision> decision = after_steps(rebalancer, {100, 100}, {1, 1.12}, 20);
+  REQUIRE(decision);
+  CHECK(decision->split == MicroBatchSplit{106, 94});
+}
+
 TEST_CASE("rebalance: two slow ranks of different speed, each by its own median, and a second decision from a second window") {
   Config config;
   config.parallel.data = 5;

@@ -604,6 +604,385 @@ TEST_CASE("report: runs of equal names are told apart by their directories") {
   CHECK(read_run((scratch / "a") + "/").directory == scratch / "a");
 }
 
+namespace {
+
+/// A run of steps of 1 s that end from 1001 on, each with its number as its loss and 128 tokens.
+RunRecord run_in_memory(int64_t steps) {
+  RunRecord run;
+  run.directory = "runs/x";
+  for (int64_t number = 1; number <= steps; ++number) {
+    const auto value = static_cast<double>(number);
+    run.steps.step.push_back(number);
+    run.steps.time.push_back(1000 + value);
+    run.steps.elapsed_seconds.push_back(value);
+    const std::array<double, kFigureNames.size()> figures{value, 1, 0.001, 128 * value, 1, 128, 1, kNaN, kNaN};
+    for (size_t i = 0; i < figures.size(); ++i) run.steps.figures[i].push_back(figures[i]);
+    run.steps.suspects.emplace_back();
+  }
+  return run;
+}
+
+std::vector<double>& column_of(RunRecord& run, Figure figure) { return run.steps.figures[static_cast<size_t>(figure)]; }
+
+EventRecord event_of(const std::string& kind, int64_t step, double time = kNaN,
+                     const nlohmann::ordered_json& fields = nlohmann::ordered_json::object()) {
+  return {kind, step, time, fields};
+}
+
+Fact fact_of(const RunRecord& run, const std::string& name) {
+  const std::vector<Fact> facts = facts_of(RunView(run, "x"));
+  const auto found = std::ranges::find(facts, name, &Fact::name);
+  REQUIRE(found != facts.end());
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("report: the status of a run is the strongest word that its events allow") {
+  using Kinds = std::vector<std::string>;
+  for (const auto& [steps, wanted, kinds, status] :
+       std::vector<std::tuple<int64_t, int64_t, Kinds, std::string>>{{0, 0, {}, "no steps"},
+                                                                     {0, 6, {}, "no steps"},
+                                                                     {3, 0, {}, "unfinished"},
+                                                                     {5, 6, {}, "unfinished"},
+                                                                     {6, 6, {}, "finished"},
+                                                                     {7, 6, {}, "finished"},
+                                                                     {5, 6, {"early_stop"}, "stopped early"},
+                                                                     {6, 6, {"early_stop"}, "finished"},
+                                                                     {5, 6, {"early_stop", "anomaly_stop"}, "stopped at an anomaly"},
+                                                                     {6, 6, {"anomaly_stop"}, "stopped at an anomaly"},
+                                                                     {6, 6, {"diverged", "anomaly_stop", "early_stop"}, "diverged"}}) {
+    RunRecord run = run_in_memory(steps);
+    if (wanted > 0)
+      for (const int64_t first : {wanted - 1, wanted}) run.events.push_back(event_of("start", 0, kNaN, {{"steps", first}}));  // the last one counts
+    for (const std::string& kind : kinds) run.events.push_back(event_of(kind, steps));
+    CAPTURE(steps, wanted, kinds);
+    CHECK(fact_of(run, "status").text == status);
+    CHECK(fact_of(run, "steps").text == std::to_string(steps));
+    CHECK(fact_of(run, "steps").remark == (wanted > 0 ? "of 6" : ""));
+    CHECK(fact_of(run, "restarts").text == (wanted > 0 ? "1" : "0"));
+  }
+}
+
+TEST_CASE("report: the training loss is the mean of a hundredth of the steps, of ten at least and of a thousand at most") {
+  for (const auto& [steps, remark] : std::vector<std::pair<int64_t, std::string>>{{0, ""},
+                                                                                  {1, "of the last step"},
+                                                                                  {2, "mean of the last 2 steps"},
+                                                                                  {10, "mean of the last 10 steps"},
+                                                                                  {11, "mean of the last 10 steps"},
+                                                                                  {1099, "mean of the last 10 steps"},
+                                                                                  {1100, "mean of the last 11 steps"},
+                                                                                  {99'999, "mean of the last 999 steps"},
+                                                                                  {100'000, "mean of the last 1,000 steps"},
+                                                                                  {100'100, "mean of the last 1,000 steps"}})
+    CHECK(fact_of(run_in_memory(steps), "training loss").remark == remark);
+  CHECK(fact_of(run_in_memory(0), "training loss").text == "–");
+  CHECK(fact_of(run_in_memory(2), "training loss").text == "1.5");
+  CHECK(fact_of(run_in_memory(11), "training loss").text == "6.5");  // steps 2 to 11
+  CHECK(fact_of(run_in_memory(1100), "training loss").text == "1095");
+}
+
+TEST_CASE("report: the best evaluation, the wall clock and the peaks of memory are those of the right one of several") {
+  RunRecord run = run_in_memory(2);
+  CHECK(fact_of(run, "best validation loss").text == "–");
+  for (const auto& [step, loss] : {std::pair(5, kNaN), {10, 3.5}, {15'000, 3.25}, {20'000, 3.25}, {25'000, 9.0}})
+    run.evaluations.push_back({step, loss, {}, kNaN});
+  CHECK(fact_of(run, "best validation loss").text == "3.25");
+  CHECK(fact_of(run, "best validation loss").remark == "at step 15,000");
+
+  // Two steps of 1 s, and 2 s from the start on; steps that took more than all of the time are all of it; an event 8 s later.
+  CHECK(fact_of(run, "wall-clock time").text == "–");
+  CHECK(fact_of(run, "goodput").text == "–");
+  run.evaluations.clear();
+  run.events.push_back(event_of("start", 0, 1000));
+  CHECK(fact_of(run, "wall-clock time").text == "2 s");
+  for (double& seconds : run.steps.elapsed_seconds) seconds *= 2;
+  CHECK(fact_of(run, "wall-clock time").remark == "from the first start to the last event; 100.0 % of it in steps");
+  CHECK(fact_of(run, "training time").text == "4 s");
+  run.events.push_back(event_of("note", 2, 1010));
+  CHECK(fact_of(run, "wall-clock time").text == "10 s");
+  CHECK(fact_of(run, "wall-clock time").remark == "from the first start to the last event; 40.0 % of it in steps");
+  run.events.front().time = 1010;
+  CHECK(fact_of(run, "wall-clock time").remark == "from the first start to the last event");  // of no time there are no shares
+
+  const auto peaks = [](const std::vector<int>& values) {
+    nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+    for (const int value : values) ranks.push_back({{"peak", value}});
+    return ranks;
+  };
+  const auto titles = [&](const std::vector<int>& forecast, const std::vector<int>& measured) {
+    RunRecord one = run_in_memory(1);
+    one.events.push_back(event_of("memory", 1, kNaN, {{"forecast", peaks(forecast)}, {"measured", peaks(measured)}}));
+    std::vector<std::string> all;
+    for (const Bars& bars : memory_bars(one)) all.push_back(bars.title);
+    return all;
+  };
+  CHECK(titles({1}, {2}) == std::vector<std::string>{"Peak memory"});
+  CHECK(titles({1, 1}, {2}) == std::vector<std::string>{"Peak memory of pipeline rank 0"});
+  CHECK(titles({1, 1, 1}, {9, 8, 7}).size() == 3);
+  CHECK(titles({9, 1, 1, 1, 1}, {5, 9, 4, 7, 8}) ==
+        std::vector<std::string>{"Peak memory of pipeline rank 1", "Peak memory of pipeline rank 3", "Peak memory of pipeline rank 4"});
+}
+
+TEST_CASE("report: causes of traced steps have one color in all of them, and of more than nine the first nine are drawn") {
+  RunRecord run = run_in_memory(2);
+  nlohmann::ordered_json fields{{"step_seconds", 99}, {"a_b_c", 1.0}, {"zero", 0}, {"text", "x"}};
+  for (int cause = 1; cause <= 9; ++cause) fields[concat("c", cause)] = cause;
+  run.events = {event_of("exposed", 1, kNaN, fields), event_of("exposed", 2, kNaN, {{"c9", 4}, {"c8", 2.5}, {"a_b_c", 3}})};
+  const Bars bars = cause_bars(run).value();
+  REQUIRE(bars.key.size() == 9);
+  CHECK(bars.key[0] == std::pair(size_t{0}, std::string("a b c")));
+  CHECK(bars.key[8] == std::pair(size_t{8}, std::string("c8")));
+  REQUIRE(bars.rows.size() == 2);
+  CHECK(bars.rows[0].bars[0].segments.size() == 9);
+  const std::vector<Segment>& second = bars.rows[1].bars[0].segments;
+  REQUIRE(second.size() == 2);
+  CHECK((second[0].color == 8 && second[0].value == 2.5));
+  CHECK((second[1].color == 0 && second[1].value == 3));
+}
+
+TEST_CASE("report: a suspected rank has distances and steps without one side by side, and ranks of equal counts their order") {
+  RunRecord run = run_in_memory(3);
+  run.steps.suspects = {{{4, 2.5}, {2, kNaN}}, {{4, kNaN}, {2, 1.5}}, {{9, 3.0}}};
+  CHECK(fact_of(run, "suspected data ranks").remark ==
+        "data rank 2 in 2 of 3 steps, up to 1.5 median distances away, without a finite gradient in 1; data rank 4 in 2 of 3 steps, up to 2.5 median "
+        "distances away, without a finite gradient in 1; data rank 9 in 1 of 3 steps, up to 3 median distances away");
+}
+
+TEST_CASE("report: bins, medians and means of the last values at their boundaries") {
+  const std::vector<double> values{10, 11, 12, 13, 14, 15};
+  CHECK(middles_of(values, std::vector<Bin>{{0, 3}, {3, 5}, {5, 6}}) == std::vector<double>{11, 13, 15});
+  CHECK(median_of(std::vector<double>{4, 1, 3, 2}) == 3);
+  CHECK(std::isnan(mean_of_last(values, 0)));
+  CHECK(mean_of_last(values, 3) == 14);
+  CHECK(mean_of_last(values, 99) == 12.5);
+
+  RankStepTimes times;
+  for (int64_t step = 1; step <= 240; ++step) times.add(step, std::vector<double>{1, 2, 4, 8});
+  CHECK(times.bins().size() == 240);
+  CHECK(times.ranks()[0].ratio == Approx(240 / 4.0));  // of two medians the larger one
+  CHECK(times.imbalance() == Approx((8 - 1) / 3.75));
+  times.add(241, std::vector<double>{1, 2, 4, 8});
+  REQUIRE(times.bins().size() == 121);
+  CHECK((times.bins()[0].first_step == 1 && times.bins()[0].last_step == 2 && times.bins()[119].last_step == 240));
+  CHECK((times.bins()[120].first_step == 241 && times.bins()[120].count[3] == 1 && times.bins()[119].count[3] == 2));
+  times.add(242, std::vector<double>{1, 2, 4, 8});
+  times.add(243, std::vector<double>{1, 2, 4, 8});
+  CHECK(times.bins().size() == 122);
+
+  RankStepTimes growing;  // ranks that join, and two that are equally slow
+  growing.add(1, std::vector<double>{1, 2});
+  growing.add(2, std::vector<double>{1, 1, 1, 5});
+  growing.add(3, std::vector<double>{2, 2});
+  REQUIRE(growing.ranks().size() == 4);
+  std::vector<std::vector<double>> figures;
+  for (const RankStepTimes::Rank& one : growing.ranks())
+    figures.push_back({static_cast<double>(one.count), one.seconds, one.low, one.high, static_cast<double>(one.slowest)});
+  CHECK(figures == std::vector<std::vector<double>>{{3, 4, 1, 2, 1}, {3, 5, 1, 2, 2}, {1, 1, 1, 1, 0}, {1, 5, 5, 5, 1}});
+}
+
+TEST_CASE("report: axes are logarithmic from a factor of three of losses and ten of norms on, and other figures begin at zero") {
+  const auto axis_of = [](Figure figure, double low, double high) {
+    RunRecord run = run_in_memory(2);
+    column_of(run, figure) = {high, low};
+    const std::vector<RunView> views{RunView(run, "x")};
+    return figure == Figure::kLoss ? loss_plot(views, ProgressAxis::kSteps)->y : figure_plot(views, figure, ProgressAxis::kSteps)->y;
+  };
+  CHECK(axis_of(Figure::kLoss, 2, 6).log);
+  CHECK_FALSE(axis_of(Figure::kLoss, 2, 5.99).log);
+  CHECK(axis_of(Figure::kLoss, 2, 6).label == "loss in nats per token");
+  CHECK(axis_of(Figure::kGradNorm, 1, 10).log);
+  CHECK_FALSE(axis_of(Figure::kGradNorm, 1, 9.99).log);
+  CHECK(axis_of(Figure::kGradNorm, 8, 9).low > 7);
+  CHECK(axis_of(Figure::kGradNorm, 8, 9).label == "before clipping");
+  for (const Figure figure : {Figure::kLearningRate, Figure::kMfu, Figure::kModelTflops}) {
+    const Axis axis = axis_of(figure, 0.1, 1000);
+    CHECK((axis.low == 0 && axis.high > 1000 && !axis.log && axis.label.empty()));
+    CHECK(axis_of(figure, 900, 1000).low == 0);
+  }
+}
+
+TEST_CASE("report: of several runs each has its own curves, restarts, forecasts and file names") {
+  std::vector<RunRecord> runs{run_in_memory(60), run_in_memory(60)};
+  const auto axis = ProgressAxis::kTokens;
+  // The second run has 200 tokens a step, which takes 4 s; the first 100 a second in steps of 1 s. Forecasts may differ in one figure only.
+  for (int64_t step = 1; step <= 60; ++step) {
+    const auto i = static_cast<size_t>(step - 1);
+    column_of(runs[0], Figure::kTokensPerSecond)[i] = 100;
+    column_of(runs[1], Figure::kTokensPerSecond)[i] = 50;
+    column_of(runs[1], Figure::kStepSeconds)[i] = 4;
+  }
+  column_of(runs[1], Figure::kLossScale)[3] = 8;
+  runs[1].ranks.add(1, std::vector<double>{1, 2});
+  const auto forecast = [](double middle, double low, double high) {
+    return nlohmann::ordered_json{{"forecast", {{"step_seconds", middle}, {"step_low", low}, {"step_high", high}}}};
+  };
+  runs[0].events = {event_of("start", 0, 1000, forecast(2, 1, 4)), event_of("start", 2, 1002, forecast(2, 0.5, 4))};
+  runs[1].events = {event_of("start", 0, 1000, forecast(4, 2, 8)), event_of("start", 1, 1001, forecast(4, 2, 16)),
+                    event_of("start", 3, 1003, forecast(4, 2, 16)), event_of("start", 4, 1004, forecast(0, 2, 16)),
+                    event_of("start", 5, 1005, {{"forecast", {{"step_seconds", 4}, {"step_low", 2}}}})};
+  const std::vector<RunView> views{RunView(runs[0], "a"), RunView(runs[1], "b")};
+  const Plot plot = throughput_plot(views, axis).value();
+  struct Expected {
+    std::string name;
+    size_t run;
+    double low, value, high, begin, end;
+  };
+  const double left = plot.x.low, right = plot.x.high;
+  const std::vector<Expected> bands{{"a, forecast", 0, 25, 50, 100, left, 2 * 128},
+                                    {"", 0, 25, 50, 200, 2 * 128, right},
+                                    {"b, forecast", 1, 25, 50, 100, left, 128},
+                                    {"", 1, 12.5, 50, 100, 128, right}};
+  REQUIRE(plot.bands.size() == bands.size());
+  for (size_t i = 0; i < bands.size(); ++i) {
+    const Band& band = plot.bands[i];
+    const Expected& expected = bands[i];
+    CAPTURE(i, band.low, band.value, band.high, band.begin, band.end);
+    CHECK((band.name == expected.name && band.run == expected.run && band.color == expected.run));
+    CHECK((band.low == expected.low && band.value == expected.value && band.high == expected.high));
+    CHECK((band.begin == expected.begin && band.end == expected.end));
+  }
+  CHECK((plot.y.low == 0 && plot.y.high == Approx(200 * 1.04)));
+  CHECK((plot.curves[0].name == "a" && plot.curves[1].name == "b"));
+  const Plot scale = figure_plot(views, Figure::kLossScale, axis).value();
+  REQUIRE(scale.curves.size() == 1);
+  CHECK((scale.curves[0].run == 1 && scale.curves[0].color == 1 && scale.curves[0].name == "b"));
+  CHECK((scale.x.label == "tokens" && figure_plot(views, Figure::kLossScale, ProgressAxis::kTime)->x.label == "training time"));
+  std::vector<std::string> names;
+  for (const NamedPlot& one : all_plots(views)) names.push_back(one.name);
+  CHECK(names == std::vector<std::string>{"loss-steps", "loss-tokens", "loss-time", "learning-rate", "gradient-norm", "throughput", "loss-scale",
+                                          "time-line-1", "time-line-2", "ranks-2"});
+  names.clear();
+  for (const NamedPlot& one : all_plots(std::span(views).last(1))) names.push_back(one.name);
+  CHECK((names[names.size() - 2] == "time-line" && names.back() == "ranks"));
+  CHECK(throughput_plot(std::span(views).last(1), axis)->bands[0].name == "forecast");
+
+  // Fifty restarts of a run can be told apart, more cannot.
+  for (RunRecord& run : runs) run.events.clear();
+  for (const auto& [run, count] : {std::pair(size_t{0}, 51), {size_t{1}, 50}})
+    for (int64_t step = 0; step <= count; ++step) runs[run].events.push_back(event_of("start", step));
+  const Plot restarts = loss_plot(views, ProgressAxis::kSteps).value();
+  REQUIRE(restarts.marks.size() == 50);
+  CHECK((restarts.marks.front().x == 1 && restarts.marks.back().x == 50 && restarts.marks.front().run == 1 && restarts.marks.back().run == 1));
+}
+
+TEST_CASE("report: curves of more points than pixels are binned with their ranges, without points whose place is unknown") {
+  RunRecord run = run_in_memory(402);
+  column_of(run, Figure::kTokens)[0] = kNaN;
+  const std::vector<RunView> views{RunView(run, "x")};
+  const Curve curve = loss_plot(views, ProgressAxis::kTokens)->curves.at(0);
+  REQUIRE(curve.x.size() == 200);  // of 201 bins
+  CHECK((curve.x[0] == 3 * 128 && curve.y[0] == 3.5));
+  REQUIRE((curve.low.size() == 200 && curve.high.size() == 200));
+  CHECK((curve.low[0] == 3 && curve.high[0] == 4 && curve.low[199] == 401 && curve.high[199] == 402));
+  const RunRecord fewer = run_in_memory(400);
+  CHECK(loss_plot(std::vector<RunView>{RunView(fewer, "x")}, ProgressAxis::kSteps)->curves[0].low.empty());
+  // Evaluations have dots up to a hundred, and bins from more than eight hundred on.
+  for (const auto& [evaluations, points, dots, binned] :
+       {std::tuple(100, 100, true, false), {101, 101, false, false}, {800, 800, false, false}, {801, 267, false, true}}) {
+    RunRecord evaluated = run_in_memory(801);
+    for (int64_t step = 1; step <= evaluations; ++step) evaluated.evaluations.push_back({step, static_cast<double>(step), {}, kNaN});
+    const Curve validation = loss_plot(std::vector<RunView>{RunView(evaluated, "x")}, ProgressAxis::kSteps)->curves.at(1);
+    CAPTURE(evaluations);
+    CHECK((std::ssize(validation.x) == points && validation.dots == dots && validation.low.empty() != binned && validation.dashed));
+    if (binned) CHECK((validation.x[1] == 5 && validation.y[1] == 5 && validation.low[1] == 4 && validation.high[1] == 6));
+  }
+  // A set that is evaluated from the second evaluation on has no point at the first one.
+  RunRecord later = run_in_memory(9);
+  later.evaluations = {{3, 7, {}, kNaN}, {6, 5, {{"code", 4}}, kNaN}, {9, 3, {{"code", 2}}, kNaN}};
+  const Plot losses = *loss_plot(std::vector<RunView>{RunView(later, "x")}, ProgressAxis::kSteps);
+  const auto code = std::ranges::find_if(losses.curves, [](const Curve& curve) { return curve.name.ends_with("validation: code"); });
+  REQUIRE(code != losses.curves.end());
+  for (size_t i = 0; i < code->y.size(); ++i) CHECK((std::isnan(code->y[i]) || code->y[i] == (code->x[i] == 6 ? 4 : 2)));
+  CHECK(std::ranges::count_if(code->y, [](double loss) { return std::isfinite(loss); }) == 2);
+  // Two ranks are in a bin: the slower mean is drawn, with the range of both.
+  for (const size_t ranks : {800, 801}) {
+    RunRecord many;
+    for (const double slow : {5.0, 3.0}) {
+      std::vector<double> seconds(ranks, 1.0);
+      seconds[2] = 0.5;
+      seconds[3] = slow;
+      many.ranks.add(slow > 4 ? 1 : 2, seconds);
+    }
+    const Curve busy = rank_plot(RunView(many, "x"))->curves.at(0);
+    REQUIRE(busy.x.size() == (ranks == 800 ? 800 : 401));
+    const size_t place = ranks == 800 ? 3 : 1;
+    CHECK((busy.x[place] == (ranks == 800 ? 3 : 2) && busy.y[place] == 4 && busy.high[place] == 5 && busy.low[place] == (ranks == 800 ? 3 : 0.5)));
+    CHECK(busy.x.back() == static_cast<double>(ranks - 1));
+  }
+}
+
+TEST_CASE("report: rows, columns and shades of a heat map at their limits") {
+  const auto heat_of = [](const RankStepTimes& times) {
+    PlotNumbers numbers;
+    heat_map_html(times, numbers);
+    return json::parse(numbers.json())["plots"][0]["heat"];
+  };
+  for (const auto& [ranks, rows, in_row] : {std::tuple(128, 128, 1), {129, 65, 2}}) {
+    RankStepTimes times;
+    times.add(1, std::vector<double>(static_cast<size_t>(ranks), 1.0));
+    const json heat = heat_of(times);
+    CHECK((heat["rows"] == rows && heat["ranks_per_row"] == in_row && heat["ranks"] == ranks));
+  }
+  for (const auto& [steps, columns, last] : {std::tuple(120, 120, 120), {121, 61, 121}}) {
+    RankStepTimes times;
+    for (int64_t step = 1; step <= steps; ++step) times.add(step, std::vector<double>{1, 1});
+    const json heat = heat_of(times);
+    CHECK(heat["steps"].size() == static_cast<size_t>(columns));
+    CHECK(heat["steps"].back() == json{last, last});
+  }
+  // The outermost shades are the smallest of a few round spans that has the slowest rank.
+  for (const auto& [slower, percent] : {std::pair(0.039, 4),
+                                        {0.041, 8},
+                                        {0.079, 8},
+                                        {0.081, 20},
+                                        {0.199, 20},
+                                        {0.201, 40},
+                                        {0.399, 40},
+                                        {0.401, 80},
+                                        {0.799, 80},
+                                        {0.801, 160},
+                                        {1.59, 160},
+                                        {1.61, 400},
+                                        {9.0, 400}}) {
+    RankStepTimes times;
+    for (const int64_t step : {1, 2}) times.add(step, std::vector<double>{1, 1, 1 + slower});
+    PlotNumbers numbers;
+    const std::string html = heat_map_html(times, numbers);
+    CAPTURE(slower);
+    CHECK_THAT(html, Catch::Matchers::Contains(concat("<i class=\"band h8\"></i>+", percent, " %</li>")) &&
+                         Catch::Matchers::Contains(concat("<i class=\"band h0\"></i>−", percent, " %</li>")) &&
+                         Catch::Matchers::Contains("<i class=\"band h4\"></i>0</li>"));
+    if (percent == 4) CHECK(count(html, "<path class=\"h8\"") == 1);
+  }
+}
+
+TEST_CASE("report: the last hundred events are listed, and more are counted") {
+  const Scratch scratch;
+  for (const auto& [events, words] : std::vector<std::pair<int, std::string>>{{1, "1 event<"}, {100, "100 events<"}, {101, "the last 100 of 101<"}}) {
+    std::string metrics = step_line(1, 3) + R"({"event":"checkpoint","step":1})" + "\n" + R"({"event":"memory","step":1})" + "\n";
+    for (int i = 1; i <= events; ++i) metrics += concat(R"({"event":"note","step":1,"number":")", i, ".\"}\n");
+    const std::string page = page_of({read_run(write_run(scratch, "a", metrics))});
+    CHECK_THAT(page, Catch::Matchers::Contains("<summary>Events: " + words));
+    CHECK(count(page, "<th scope=\"row\">note</th>") == static_cast<size_t>(std::min(events, 100)));
+    CHECK(count(page, concat(";", events, ".&quot;")) == 1);
+    CHECK(count(page, ";1.&quot;") == (events <= 100 ? 1 : 0));
+  }
+}
+
+TEST_CASE("report: a value that only the last of three runs has other than its default is marked there") {
+  const Scratch scratch;
+  std::vector<RunRecord> runs;
+  for (const char* seed : {"1234", "1234", "7"})
+    runs.push_back(read_run(write_run(scratch, concat("run", runs.size()), "", replaced(kRunYaml, "1234", seed))));
+  const RunRecord* const three[] = {&runs[0], &runs[1], &runs[2]};
+  const std::vector<ConfigRow> rows = config_rows(three);
+  const ConfigRow& seeds = *std::ranges::find(rows, std::string("run.seed"), &ConfigRow::key);
+  CHECK_FALSE(seeds.same);
+  CHECK(seeds.differs == std::vector<bool>{false, false, true});
+  CHECK(seeds.values == std::vector<std::string>{"1234", "1234", "7"});
+}
+
 TEST_CASE("report: memory and causes are read from their events, also from ones of another shape") {
   const Scratch scratch;
   const std::string memory = R"({"event":"memory","step":2,"forecast":[{"parameters":100,"peak":150},{"parameters":300,"peak":350}],)"

@@ -190,6 +190,75 @@ TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal",
         "between\n");
 }
 
+TEST_CASE("reporter: an empty step of private training is no warning, parameter servers are no islands, and one step is one", "[metrics]") {
+  const auto of_empty_step = [](const Config& config) {
+    ReportedRun run{.config = config, .steps = 1};
+    run.environment = {{"version", "9.8.7"}, {"world_size", 2}, {"layout", {{"islands", 2}}}};
+    return reporter_output(std::move(run), [](Reporter& reporter, const std::string&) {
+      StepResult empty = result_of(0, 0);
+      empty.targets = 0;
+      reporter.step(1, empty, 0.5);
+      reporter.step(2, rejected("head.weight"), 0.5);
+    });
+  };
+  Config config;
+  config.training.steps = 1;
+  config.parallel.islands = 2;
+  config.training.local.steps = 1;
+  config = resolve(config);
+  const ReporterOutput islands = of_empty_step(config);
+  CHECK_THAT(islands.messages, Catch::Matchers::Contains("; 1 step of "));
+  CHECK_THAT(islands.metrics, Catch::Matchers::Contains(R"({"event":"no_target","step":1,"island":0})"));
+  CHECK_THAT(islands.messages, Catch::Matchers::Contains("\nisland 0: step 2 rejected on every rank: "));
+  config.training.asynchronous.mode = AsynchronousMode::kParameterServer;
+  const ReporterOutput servers = of_empty_step(config);
+  CHECK_THAT(servers.metrics, Catch::Matchers::Contains(R"({"event":"no_target","step":1})"));
+  CHECK_THAT(servers.messages, Catch::Matchers::Contains("\nwarning: step 1 has no loss"));
+  CHECK_THAT(servers.messages, Catch::Matchers::Contains("\nstep 2 rejected on every rank: "));
+  config.security.privacy.clip = 1;
+  const ReporterOutput hidden = of_empty_step(config);
+  CHECK(hidden.metrics.find("no_target") == std::string::npos);
+  CHECK(hidden.messages.find("has no loss") == std::string::npos);
+  CHECK_THAT(hidden.metrics, Catch::Matchers::Contains(R"({"step":1,"loss":null,)"));
+}
+
+TEST_CASE("reporter: events that two islands have kept are those of their own, and percentages of a forecast are rounded", "[metrics]") {
+  const ReporterOutput text = written(false, 9, [&](Reporter& reporter, const std::string&) {
+    Reporter second, third;
+    CHECK(second.take_island_events().empty());  // none are kept
+    second.step(1, rejected("lost"), 0.5);
+    second.keep_island_events();
+    third.keep_island_events();
+    CHECK(second.take_island_events().empty());
+    second.step(3, rejected("head.weight"), 0.5);
+    second.step(4, result_of(2, 1), 0.5);
+    second.step(5, rejected("embedding.weight", true), 0.5);  // an overflow is expected
+    third.step(6, rejected("norm.weight"), 0.5);
+    third.anomaly(7, result_of(9, 8), {.loss = 3.5, .grad_norm = 1.25}, "warn", {{"outliers", {2}}}, "");
+    reporter.report_island_events(2, third.take_island_events());
+    reporter.report_island_events(1, second.take_island_events());
+    CHECK(second.take_island_events().empty());
+    reporter.forecast(9, 1, 3, 2 << 20, 3 << 20);
+    reporter.forecast(9, 2, 3, 1.5 * (1 << 20), 1 << 20);
+  });
+  const std::string events = text.metrics.substr(text.metrics.find('\n') + 1);
+  CHECK_THAT(events,
+             Catch::Matchers::StartsWith(
+                 R"({"event":"rejected_step","step":6,"parameter":"norm.weight","island":2})"
+                 "\n"
+                 R"({"event":"anomaly","step":7,"action":"warn","measured":{"loss":9.0,"grad_norm":8.0},"limit":{"loss":3.5,"grad_norm":1.25},)"
+                 R"("outliers":[2],"island":2})"
+                 "\n"
+                 R"({"event":"rejected_step","step":3,"parameter":"head.weight","island":1})"
+                 "\n"
+                 R"({"event":"forecast",)"));
+  CHECK(text.messages.substr(text.messages.find('\n') + 1) ==
+        "island 2: step 6 rejected on every rank: the gradient of norm.weight is not finite; weights are unchanged\n"
+        "island 1: step 3 rejected on every rank: the gradient of head.weight is not finite; weights are unchanged\n"
+        "forecast vs measured: step time 1 s vs 3 s (33 %); peak memory of a rank at most 2 MiB vs 3 MiB (67 %)\n"
+        "forecast vs measured: step time 2 s vs 3 s (67 %); peak memory of a rank at most 1.5 MiB vs 1 MiB (150 %)\n");
+}
+
 TEST_CASE("reporter: a full disk is reported once, until there is space again", "[metrics]") {
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);

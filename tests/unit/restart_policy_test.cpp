@@ -24,6 +24,16 @@ TEST_CASE("restart policy: gives up when all restarts are used up") {
   CHECK(two.used() == 2);
 }
 
+TEST_CASE("restart policy: one restart is the only one, and a step that fails twice is the reason even if none is left") {
+  RestartPolicy one(1);
+  CHECK(one.after({5, 0}).delay == seconds(0));
+  CHECK(one.after({6, 0}).reason == "the only restart is used up");
+  CHECK(one.used() == 1);
+  RestartPolicy same(1);
+  CHECK(same.after({5, 3}).delay);
+  CHECK(same.after({5, 3}).reason == "step 5 has failed twice in a row, with no new checkpoint in between");
+}
+
 TEST_CASE("restart policy: gives up when a step fails twice in a row without a new checkpoint") {
   RestartPolicy policy(9);
   CHECK(policy.after({17, 10}).delay);

@@ -111,6 +111,36 @@ TEST_CASE("save interval: bounds") {
   CHECK(choice_of({.mtbf = 100, .last_step = 1000}, 0.02, std::nullopt) == 2);  // of a failed save only the stall is known
 }
 
+TEST_CASE("save interval: a resumed job saves early unless cost and speed are known, and looks at its speed after a hundred steady steps") {
+  for (const auto& [cost, speed] : {std::pair(0.0, 0.0), {2.0, 0.0}, {0.0, 1.0}}) {
+    SaveInterval unknown({.mtbf = 3600, .step = 500, .last_step = 100000, .save_seconds = cost, .step_seconds = speed});
+    CHECK_FALSE(unknown.take_choice());
+    CHECK_FALSE(unknown.due(509));
+    CHECK(unknown.due(510));
+  }
+  SaveInterval near_the_end({.mtbf = 3600, .step = 500, .last_step = 560, .save_seconds = 2, .step_seconds = 1});
+  CHECK(near_the_end.take_choice()->steps == 560 - 500);  // not 119
+  CHECK_FALSE(near_the_end.due(559));
+  CHECK(near_the_end.due(560));
+  for (const auto& [seconds, again] : {std::pair(1.25, false), {1.26, true}, {0.75, false}, {0.74, true}}) {
+    CAPTURE(seconds);
+    SaveInterval interval({.mtbf = 3600, .step = 500, .last_step = 100000, .save_seconds = 2, .step_seconds = 1});
+    CHECK(interval.take_choice()->steps == 119);
+    for (int i = 0; i < 3; ++i) interval.add_step(50);  // the first steps do not count
+    for (int i = 0; i < 99; ++i) interval.add_step(seconds);
+    CHECK_FALSE(interval.take_choice());
+    interval.add_step(seconds);
+    const std::optional<SaveInterval::Choice> choice = interval.take_choice();
+    CHECK(choice.has_value() == again);
+    if (!choice) continue;
+    CHECK(choice->step_seconds == Approx(seconds));
+    CHECK(choice->save_seconds == 2);
+    CHECK(choice->steps == std::llround(daly_interval(2, 3600) / choice->step_seconds));
+    CHECK_FALSE(interval.due(500 + choice->steps - 1));
+    CHECK(interval.due(500 + choice->steps));
+  }
+}
+
 TEST_CASE("save interval: the rate of failures is learned over all jobs, and a day is assumed before the first") {
   CHECK(learned_mtbf(600, 0) == 87000);
   CHECK(learned_mtbf(600, 1) == 600);

@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
+#include "trainer/loop/histograms.h"
 #include "trainer/run/sinks.h"
 
 using namespace trireme;
@@ -20,7 +21,7 @@ struct NotingSink final : EventSink {
     std::vector<int64_t> steps;
     std::string error;
     int64_t throws_at = -1;
-    int evaluating = 0;
+    int evaluating = 0, histograms = 0, finished = 0, synced = 0;
   };
   explicit NotingSink(Notes& notes) : notes_(notes) {}
   void write(const Event& event) override {
@@ -28,7 +29,10 @@ struct NotingSink final : EventSink {
     notes_.steps.push_back(*event.step);
   }
   void evaluating(int64_t, int64_t, int64_t, double) override { ++notes_.evaluating; }
+  void histograms(int64_t, const std::vector<Histogram>&) override { ++notes_.histograms; }
+  void finish() override { ++notes_.finished; }
   std::string write_error() const override { return notes_.error; }
+  void sync() const override { ++notes_.synced; }
 
  private:
   Notes& notes_;
@@ -83,6 +87,37 @@ TEST_CASE("sinks: two optional sinks that fail are reported each by itself, toge
                                       "warning: observe.second: cannot write b: no space; the run continues, and what could not be written is tried "
                                       "again"});
   CHECK(full.write_error() == "cannot write a: no space");
+}
+
+TEST_CASE("sinks: histograms, the end and a flush reach every sink that works, and the first required one with an error is named", "[metrics]") {
+  NotingSink::Notes failing, second, third, fourth;
+  failing.throws_at = 1;
+  Sinks sinks;
+  sinks.add("observe.first", false, std::make_unique<NotingSink>(failing));
+  sinks.add("metrics.jsonl", true, std::make_unique<NotingSink>(second));
+  sinks.add("terminal", true, std::make_unique<NotingSink>(third));
+  sinks.add("observe.fourth", false, std::make_unique<NotingSink>(fourth));
+  CHECK(sinks.write({"step", 1}).size() == 1);
+  for (const int64_t step : {1, 2}) sinks.histograms(step, {});
+  for (const int64_t done : {0, 1, 2}) sinks.evaluating(1, done, 3, 0.5);
+  sinks.finish();
+  sinks.sync();
+  CHECK((failing.histograms == 0 && failing.evaluating == 0 && failing.finished == 0));
+  for (const NotingSink::Notes* const notes : {&second, &third, &fourth}) {
+    CHECK(notes->histograms == 2);
+    CHECK(notes->evaluating == 3);
+    CHECK(notes->finished == 1);
+    CHECK(notes->synced == 1);
+  }
+  fourth.error = "cannot write d";
+  CHECK(sinks.write_error().empty());
+  third.error = "cannot write c";
+  CHECK(sinks.write_error() == "cannot write c");
+  CHECK(sinks.new_errors() == Messages{"cannot write c; its lines are buffered until there is space",
+                                       "warning: observe.fourth: cannot write d; the run continues, and what could not be written is tried again"});
+  second.error = "cannot write b";
+  CHECK(sinks.write_error() == "cannot write b");
+  CHECK(sinks.new_errors() == Messages{"cannot write b; its lines are buffered until there is space"});
 }
 
 TEST_CASE("sinks: an error of writing is reported once until it is over, and only that of a required sink ends a run", "[metrics]") {

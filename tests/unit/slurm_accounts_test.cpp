@@ -193,6 +193,85 @@ TEST_CASE("slurm jobs: each try has its own account, and none of another cluster
   CHECK(slurm_jobs(run, foreign)[1].state.empty());
 }
 
+TEST_CASE("slurm jobs: an end belongs to the last try of its own job, and tries are in the order of their begins", "[report]") {
+  const std::string begins = R"(, "event": "start", "nodes": "n1", "partition": "low", "tasks": )";
+  const std::string script = script_line("2", 0, "17:10:00", begins + "2") + script_line("9", 0, "17:11:00", begins + R"(3, "array": "8_4")") +
+                             script_line("2", 0, "17:12:00", begins + "4") +
+                             script_line("2", 0, "17:13:00", R"(, "event": "end", "code": 3, "seconds": 60, "next": "ends")") +
+                             script_line("9", 0, "17:13:30", R"(, "event": "end", "code": 4, "seconds": 150, "next": "requeued-by-slurm")") +
+                             script_line("5", 0, "17:14:00", R"(, "event": "end", "code": 5, "seconds": 1, "next": "ends")");
+  const RunRecord run = run_with(started_line("4", 0, "17:09:00") + started_line("2", 0, "17:10:01") + started_line("4", 1, "17:20:00"), script);
+  CHECK(slurm_job_ids(run) == std::vector<std::string>{"2", "9", "4"});
+  const std::vector<SlurmJob> jobs = slurm_jobs(run, {});
+  std::vector<std::string> order;
+  for (const SlurmJob& one : jobs) order.push_back(concat(one.job, " ", one.restart, " ", one.tasks, " ", one.exit_code, " ", one.next));
+  CHECK(order == std::vector<std::string>{"4 0 0  ", "2 0 2  ", "9 0 3 4 requeued-by-slurm", "2 0 4 3 ends", "4 1 0  "});
+  const auto cells = [&](const std::string& name) {
+    std::vector<std::string> texts;
+    for (const SlurmColumn& column : slurm_columns(jobs))
+      for (const SlurmJob& one : jobs)
+        if (name == column.name) texts.push_back(column.text(one));
+    return texts;
+  };
+  CHECK(cells("job") == std::vector<std::string>{"4", "2", "8_4 (9)", "2", "4"});
+  CHECK(cells("start") == std::vector<std::string>{"17:09:00", "17:10:00", "17:11:00", "17:12:00", "17:20:00"});
+  CHECK(cells("elapsed") == std::vector<std::string>{"–", "–", "2.5 min", "60 s", "–"});
+  CHECK(cells("then") == std::vector<std::string>{"no end recorded", "no end recorded", "requeued", "ended", "no end recorded"});
+  CHECK(cells("energy").empty());
+}
+
+TEST_CASE("slurm jobs: an account is that of a try if it covers its begin up to a minute, and of several the nearest", "[report]") {
+  const std::string script = script_line("2", 0, "17:30:00", R"(, "event": "start", "nodes": "n7", "partition": "short", "tasks": 1)");
+  const RunRecord run = run_with("", script);
+  const double begin = utc("17:30:00"), unknown = JobAccount::kUnknown;
+  const auto account = [&](const std::string& state, double started, double ended) {
+    return JobAccount{.job = "2", .state = state, .started = started, .ended = ended};
+  };
+  for (const auto& [started, ended, belongs] : {std::tuple(begin + 60, begin + 100, true),
+                                                {begin + 61, begin + 100, false},
+                                                {begin - 600, begin - 60, true},
+                                                {begin - 600, begin - 61, false},
+                                                {begin - 600, unknown, true},
+                                                {unknown, unknown, false}}) {
+    CAPTURE(started - begin, ended - begin);
+    CHECK(slurm_jobs(run, {account("X", started, ended)})[0].state == (belongs ? "X" : ""));
+  }
+  const double end = begin + 50;
+  const JobAccount far = account("FAR", begin - 300, end), near = account("NEAR", begin - 2, end), later = account("LATER", begin + 10, end);
+  for (const std::vector<JobAccount>& accounts : {std::vector{far, near, later}, {later, near, far}, {near, far, later}})
+    CHECK(slurm_jobs(run, accounts)[0].state == "NEAR");
+
+  // While it runs Slurm has an exit code that says nothing, and what an account does not know stays.
+  JobAccount running = account("RUNNING", begin - 10, unknown);
+  running.exit_code = "0:0";
+  running.submitted = begin - 50;
+  running.gpus = 4;
+  const SlurmJob job = slurm_jobs(run, {running})[0];
+  CHECK(job.exit_code.empty());
+  CHECK(std::isnan(job.elapsed));
+  CHECK(job.queued == 40);
+  CHECK((job.partition == "short" && job.nodes == "n7" && job.gpus == 4 && job.cpus == 0));
+  // The script knows partition and nodes better than the run, and Slurm's account better than both.
+  const RunRecord recorded =
+      run_with(started_line("2", 0, "17:30:04") + slurm_line("17:29:00", "17:30:00", "17:30:05"),
+               script + script_line("2", 0, "17:40:00", R"(, "event": "end", "code": 75, "seconds": 600, "next": "requeued")"));
+  const SlurmJob alone = slurm_jobs(recorded, {})[0];
+  CHECK((alone.partition == "short" && alone.nodes == "n7" && alone.cpus == 2 && alone.gpus == 8));
+  CHECK((alone.queued == 60 && alone.elapsed == 600 && alone.exit_code == "75"));
+  JobAccount ended = account("FAILED", begin, begin + 599);
+  ended.exit_code = "1:0";
+  const SlurmJob sparse = slurm_jobs(recorded, {ended})[0];
+  CHECK((sparse.partition == "short" && sparse.nodes == "n7" && sparse.cpus == 2 && sparse.gpus == 8 && sparse.queued == 60));
+  CHECK((sparse.elapsed == 599 && sparse.exit_code == "1:0"));
+  ended.partition = "long";
+  ended.nodes = "n8";
+  ended.cpus = 3;
+  ended.gpus = 5;
+  ended.submitted = begin - 7;
+  const SlurmJob full = slurm_jobs(recorded, {ended})[0];
+  CHECK((full.partition == "long" && full.nodes == "n8" && full.cpus == 3 && full.gpus == 5 && full.queued == 7));
+}
+
 TEST_CASE("slurm jobs: the page and the table show what is known, as text", "[report]") {
   RunRecord run = run_with(started_line("2", 0, "17:24:46") + slurm_line("17:24:00", "17:24:44", "17:24:46"));
   run.accounts.note = "no <b>accounting</b>";

@@ -182,6 +182,7 @@ TEST_CASE("submit: ranks, CPUs, memory and GPUs of a node, and whether the job t
   const Allocation shared = allocate(cluster(), {.world = 4, .device = "cuda", .ranks_per_gpu = 2}, {.partition = "gpu"});
   CHECK(shared.gpus_per_node == 2);
   CHECK(shared.cpus_per_rank == 6);
+  CHECK(allocate(cluster(), {.world = 3, .device = "cuda", .ranks_per_gpu = 2}, {.partition = "gpu"}).gpus_per_node == 2);
 
   // Most nodes of "mixed" have V100s; their memory is not configured.
   const Allocation v100 = on_gpus(4, {.partition = "mixed"});

@@ -395,13 +395,14 @@ TEST_CASE("sweep: cores are shared among the points that run at a time") {
 TEST_CASE("sweep: the script of an array lists the open points and quotes the path of the file") {
   sweep::SweepFile file = sweep_file("axes: {model.layers: [1, 2]}\nwhere: {place: slurm}");
   file.path = "my $(touch hacked) 'sweep'.yaml";
-  const std::vector<sweep::PointRun> runs = runs_of({1, 1, 1, 1, 1, 1, 1});
+  std::vector<sweep::PointRun> runs = runs_of({1, 1, 1, 1, 1, 1, 1});
+  for (const auto& [point, ranks] : {std::pair<size_t, int>{1, 4}, {2, 6}, {5, 3}}) runs[point].ranks = ranks;
   sweep::Results results{&file, {}};
   for (const sweep::PointRun& run : runs) results.rows.push_back({&run, {}, {}, 0});
   results.rows[3].standing.state = sweep::PointState::kDone;
   results.rows[4].standing.state = sweep::PointState::kFailed;
   const std::string script = sweep::array_script(results, 3, "/opt/bin/trireme");
-  CHECK_THAT(script, Contains("#SBATCH --array=0-2,5-6%3\n"));
+  CHECK_THAT(script, Contains("#SBATCH --array=0-2,5-6%3\n") && Contains("\n#SBATCH --cpus-per-task=6\n"));
   CHECK_THAT(script, Contains("'/opt/bin/trireme' sweep 'my $(touch hacked) '\\''sweep'\\''.yaml' --point \"$SLURM_ARRAY_TASK_ID\" &\n"));
   for (sweep::ResultRow& row : results.rows) row.standing.state = sweep::PointState::kDone;
   CHECK(sweep::array_script(results, 3, "/opt/bin/trireme").empty());

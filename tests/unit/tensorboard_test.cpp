@@ -1,5 +1,6 @@
 // TensorBoard's event files, byte by byte. The records were made by TensorBoard 2.21: its RecordWriter, and its Protocol Buffers serialised by the
 // library. scripts/observe/check_tensorboard.py compares a run's files with its metrics.jsonl through TensorBoard's own reader.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -108,6 +109,47 @@ TEST_CASE("tensorboard: a run's measurements are scalars with the names of metri
   CHECK(tf_record(records[6]) == scalars_record(kTime, 7, {{"exposed/step_seconds", 0.5F}, {"exposed/tensor", 0.25F}}));
 }
 
+TEST_CASE("tensorboard: samples have a tag by the number of their prompt, and hyper-parameters the type of their key", "[metrics]") {
+  const Scratch scratch;
+  Config config;
+  config.run.name = "demo";
+  config.observe.tensorboard = scratch / "board";
+  config.observe.samples.prompts = {"Once", "At last,", "Never"};
+  config.parallel.tensor = 3;
+  config.parallel.pipeline = 7;
+  config.training.optimizer.learning_rate = 0.375;
+  config.training.precision = "bf16";
+  config.data.document_mask = true;
+  config.model.tied_embeddings = false;
+  const auto time = WallClock::time_point(std::chrono::milliseconds(1750000000500));
+  {
+    const auto sink = make_tensorboard_sink({config, {}, 9, {}, nullptr, nullptr});
+    sink->write({"sample", 40, {{"prompt", "At last,"}, {"text", " a line\nand another"}}, "text", time});
+    sink->write({"sample", 41, {{"prompt", "Never"}, {"text", ""}}, "text", time});
+    sink->write({"sample", 42, {{"prompt", "Once"}, {"text", " upon"}}, "text", time});
+  }
+  const std::vector<std::string> records = event_records(slurp(scratch / "board/" + Scratch::names_in(scratch / "board").at(0)));
+  REQUIRE(records.size() == 7);
+  CHECK(tf_record(records[4]) == text_record(kTime, 40, "sample/2", "    At last, a line\n    and another\n"));
+  CHECK(tf_record(records[5]) == text_record(kTime, 41, "sample/3", "    Never\n"));
+  CHECK(tf_record(records[6]) == text_record(kTime, 42, "sample/1", "    Once upon\n"));
+  const auto has = [&](const std::string& key, const HyperParameter& parameter) {
+    // The name and the value, as in a record that has only them; behind it come the name of the run and the time.
+    const std::string only = hyper_parameters_record(0, {parameter}, "demo");
+    const size_t begin = only.find(key), end = only.find("demo");
+    REQUIRE((begin != only.npos && end != only.npos));
+    return records[3].find(only.substr(begin, end - 2 - begin)) != std::string::npos;
+  };
+  CHECK(has("parallel.tensor", {"parallel.tensor", 3.0}));
+  CHECK(has("parallel.pipeline", {"parallel.pipeline", 7.0}));
+  CHECK_FALSE(has("parallel.pipeline", {"parallel.pipeline", 3.0}));
+  CHECK(has("training.optimizer.learning_rate", {"training.optimizer.learning_rate", 0.375}));
+  CHECK(has("training.precision", {"training.precision", std::string("bf16")}));
+  CHECK(has("data.document_mask", {"data.document_mask", true}));
+  CHECK(has("model.tied_embeddings", {"model.tied_embeddings", false}));
+  CHECK(records[3].find("demo") != std::string::npos);
+}
+
 TEST_CASE("tensorboard: histograms have the limits of their bins, from the first to the last that has values", "[metrics]") {
   const Scratch scratch;
   Config config;
@@ -158,6 +200,13 @@ TEST_CASE("tensorboard: each start of a run makes a file that sorts last and dro
   scratch.write("tensorboard/events.out.tfevents.9000000000.elsewhere", "");  // a clock that is ahead
   start(5);
   CHECK(newest().starts_with("events.out.tfevents.9000000001."));
+  for (const char* name : {"events.out.tfevents.9000000021.b", "events.out.tfevents.9000000035.c", "events.out.tfevents.9000000028.a"})
+    scratch.write(std::string("tensorboard/") + name, "");
+  for (const char* name : {"events.out.tfevents.later", "copy.events.out.tfevents.9900000000.a"})
+    scratch.write(std::string("tensorboard/") + name, "");
+  start(7);
+  const std::vector<std::string> names = Scratch::names_in(scratch / "tensorboard");
+  CHECK(std::ranges::count_if(names, [](const std::string& name) { return name.starts_with("events.out.tfevents.9000000036."); }) == 1);
 
   config.observe.tensorboard = false;
   CHECK(make_tensorboard_sink({config, {}, 9, {}, nullptr, nullptr}) == nullptr);

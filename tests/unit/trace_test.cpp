@@ -170,6 +170,88 @@ TEST_CASE("a trace survives serialisation unchanged") {
   CHECK(to_bytes(back) == to_bytes(trace));
 }
 
+TEST_CASE("a trace keeps every figure of its events when it is sent, and is aligned with all of them") {
+  StepTrace trace;
+  trace.origin += std::chrono::seconds(90);
+  trace.clock = "boot 17";
+  trace.seconds = 9.5;
+  trace.timeline = {{{ActionType::kForward, 1, 2, -1, 3}, 0.5, 1.5}, {{ActionType::kReduceGrads, 4, -1, 5, -1, 6}, 2, 2.25}};
+  trace.stretches = {{Cause::kDataWait, 0.125, 0.25}, {Cause::kOptimizer, 8, 8.5}};
+  trace.operations = {{"shard", "all_gather", 0.5, 0.75, 1, 1.25}, {"world", "all_reduce", 8, 8.125, 8.25, 8.5}};
+  trace.kernels = {{"qkv linear_forward", 0.5, 0.75}, {"rms_norm", 1.25, 1.375}};
+  std::vector<StepTrace> ranks{step_trace_from(to_bytes(trace)), step_trace_from(to_bytes(trace))};
+  ranks[1].origin -= std::chrono::seconds(2);
+  align(ranks);
+  CHECK(ranks[0].origin == ranks[1].origin);
+  for (const double late : {2.0, 0.0}) {  // of the first rank, and of the second
+    const StepTrace& rank = ranks[late > 0 ? 0 : 1];
+    CHECK(rank.clock == "boot 17");
+    CHECK(rank.seconds == 9.5);
+    CHECK(rank.origin == trace.origin - std::chrono::seconds(2));
+    REQUIRE((rank.timeline.size() == 2 && rank.stretches.size() == 2 && rank.operations.size() == 2 && rank.kernels.size() == 2));
+    for (size_t i = 0; i < 2; ++i) {
+      CHECK(rank.timeline[i].action == trace.timeline[i].action);
+      CHECK(rank.timeline[i].begin == trace.timeline[i].begin + late);
+      CHECK(rank.timeline[i].end == trace.timeline[i].end + late);
+      CHECK(rank.stretches[i].cause == trace.stretches[i].cause);
+      CHECK(rank.stretches[i].begin == trace.stretches[i].begin + late);
+      CHECK(rank.stretches[i].end == trace.stretches[i].end + late);
+      CHECK(rank.operations[i].group == trace.operations[i].group);
+      CHECK(rank.operations[i].verb == trace.operations[i].verb);
+      CHECK(rank.operations[i].begin == trace.operations[i].begin + late);
+      CHECK(rank.operations[i].started == trace.operations[i].started + late);
+      CHECK(rank.operations[i].wait == trace.operations[i].wait + late);
+      CHECK(rank.operations[i].end == trace.operations[i].end + late);
+      CHECK(rank.kernels[i].name == trace.kernels[i].name);
+      CHECK(rank.kernels[i].begin == trace.kernels[i].begin + late);
+      CHECK(rank.kernels[i].end == trace.kernels[i].end + late);
+    }
+  }
+}
+
+TEST_CASE("exposed time of two pipelines of one island: each is that of its own ranks") {
+  const std::vector<StepTrace> one = two_stages();
+  StepTrace late = one[0];
+  late.timeline.front().begin = 0.25;
+  const std::vector<ExposedTime> alone = exposed_time(one, MeshShape{.pipeline = 2}), other = exposed_time({late, one[1]}, MeshShape{.pipeline = 2});
+  for (const MeshShape& shape : {MeshShape{.pipeline = 2, .shard = 2}, MeshShape{.pipeline = 2, .tensor = 2}}) {
+    const std::vector<ExposedTime> both = exposed_time({one[0], late, one[1], one[1]}, shape);  // pipelines {0, 2} and {1, 3}
+    for (const size_t stage : {size_t{0}, size_t{1}}) {
+      CHECK(both[2 * stage] == alone[stage]);
+      CHECK(both[2 * stage + 1] == other[stage]);
+    }
+  }
+}
+
+TEST_CASE("exposed time and rows of every group: which waits are gathers, reductions, and of the update") {
+  StepTrace trace;
+  trace.seconds = 10;
+  trace.timeline = {{kForward, 0, 4}, {kBackward, 4, 8}, {kNorm, 8, 9.5}};
+  trace.operations = {{"secondary", "all_gather", 0.5, 0.5, 0.5, 0.625}, {"secondary", "barrier", 1, 1.0625, 1.25, 1.3125},
+                      {"shard", "all_to_all", 2, 2.25, 2.25, 2.25},      {"kv", "all_reduce", 3, 3.5, 3.5, 3.5},
+                      {"replicate", "all_gather", 5, 6, 6, 6},           {"embedding", "all_reduce", 6.5, 6.5, 6.5, 6.75},
+                      {"islands", "all_reduce", 7, 7, 7, 7.125},         {"step", "all_reduce", 8.25, 8.5, 8.5, 8.5},
+                      {"islands", "all_reduce", 9, 9, 9, 9.25}};
+  const ExposedTime rank = exposed_time({trace}, MeshShape{}).front();
+  CHECK(seconds(rank, Cause::kZeroGather) == 0.125 + 0.125);
+  CHECK(seconds(rank, Cause::kZeroReduce) == 0.25 + 1 + 0.25);
+  CHECK(seconds(rank, Cause::kTensor) == 0.5);
+  CHECK(seconds(rank, Cause::kOptimizer) == 1.5);
+  CHECK(seconds(rank, Cause::kCompute) == 8 - 0.25 - 1.5 - 0.5 - 0.125);
+  CHECK(seconds(rank, Cause::kOther) == 0.5 + 0.125);
+  CHECK(sum(rank) == 10);
+
+  ChromeTrace chrome;
+  chrome.add("step 1", 0, {{"rank 0", 0, trace}});
+  const TraceFile file = read_trace(chrome.text());
+  CHECK(file.problem == "");
+  CHECK(file.events.at({0, "ZeRO"}) == 5);
+  CHECK(file.events.at({0, "tensor"}) == 1);
+  CHECK(file.events.at({0, "waiting"}) == 10);  // two of the operation that blocks at its start and at its end
+  CHECK(file.events.at({0, "compute"}) == 3);
+  CHECK(file.busy.at({0, "ZeRO"}) == Approx(1e6 * (0.125 + 0.3125 + 0.25 + 1 + 0.25)));
+}
+
 TEST_CASE("ranges of steps") {
   CHECK(step_range("3:5").first == 3);
   CHECK(step_range("3:5").last == 5);
@@ -196,12 +278,13 @@ TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without over
   ChromeTrace trace;
   trace.add("step 1", 0, ranks);
   trace.add("step 2", run.step_seconds, ranks);
+  trace.add("step 3", 2 * run.step_seconds, ranks);  // its arrows have ids of their own, too
   const TraceFile file = read_trace(trace.text());
   CHECK(file.problem == "");
   CHECK(file.processes.size() == kRanks);
   CHECK(file.processes.at(2) == "pipeline rank \"2\"");
-  CHECK(file.arrows == 2 * 2 * (kRanks - 1) * kMicrobatches);
-  for (int r = 0; r < kRanks; ++r) CHECK(file.events.at({r, "compute"}) == 2 * (2 * kMicrobatches + 3));  // SUM_PARTIAL, NORM, UPDATE
+  CHECK(file.arrows == 3 * 2 * (kRanks - 1) * kMicrobatches);
+  for (int r = 0; r < kRanks; ++r) CHECK(file.events.at({r, "compute"}) == 3 * (2 * kMicrobatches + 3));  // SUM_PARTIAL, NORM, UPDATE
 }
 
 TEST_CASE("measured operations have separate rows, and overlapping ones are spread over several rows") {

@@ -326,6 +326,11 @@ TEST_CASE("verdict: the longest timeout applies to all ranks, and without a time
   job.ranks[3].last.action = "saving";
   job.pass(100);
   CHECK(job.text().empty());
+  job.ranks[3].last.timeout = 10;
+  job.ranks[1].last.timeout = 120;  // not that of the last rank
+  CHECK(job.text().empty());
+  job.ranks[1].last.timeout = 10;
+  job.ranks[3].last.timeout = 120;
   // The save is over: the others were waiting for it, and their ten seconds start again.
   Progress::Snapshot back = job.ranks[3].last;
   back.timeout = 10;

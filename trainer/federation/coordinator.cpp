@@ -210,7 +210,7 @@ std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double se
     if (state.has_refused)
       options_.say(concat("member ", name_of(member), " refuses: ", *state.problem));
     else
-      leave(member, state.is_late ? concat("it has not answered for ", seconds, " seconds") : *state.problem);
+      leave(member, state.is_late ? concat("it has not answered for ", seconds, seconds == 1 ? " second" : " seconds") : *state.problem);
   }
   return good;
 }
@@ -260,9 +260,10 @@ std::map<int, double> Coordinator::evaluate(int64_t step, std::span<const std::b
     const nlohmann::json said = parse_body(answer_of(link), link.peer());
     if (integer_member(said, "tokens", body_of_peer(link.peer())) == 0) return;
     const bool is_number = said.contains("loss") && said["loss"].is_number();  // null: not finite
+    const double loss = is_number ? said["loss"].get<double>() : std::nan("");
+    if (loss < 0) throw DataError(concat(link.peer(), " reports a held-out loss below zero"));
     const std::lock_guard lock(mutex);
-    losses[member] = is_number ? said["loss"].get<double>() : std::nan("");
-    if (losses[member] < 0) throw DataError(concat(link.peer(), " reports a held-out loss below zero"));
+    losses[member] = loss;
   });
   return losses;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "trainer/config/check_federation.h"
@@ -194,11 +195,15 @@ std::optional<Order> Member::take_phase(const Message& question) {
 void Member::compare_terms(const std::string& theirs) {
   const nlohmann::json other = parse_body(theirs, link_.peer()), own = parse_value(options_.terms, "own terms");
   std::string differences;
-  for (const auto& [key, value] : own.items()) {
-    const std::string at_coordinator = other.contains(key) && other[key].is_string() ? other[key].get<std::string>() : "not set";
-    if (at_coordinator != value.get<std::string>())
-      differences += concat("\n  ", key, ": ", shown(value.get<std::string>()), " here, ", shown(at_coordinator), " at the coordinator");
-  }
+  const auto value_in = [](const nlohmann::json& terms, const std::string& key) {
+    return terms.contains(key) && terms[key].is_string() ? terms[key].get<std::string>() : "not set";
+  };
+  std::set<std::string> keys;
+  for (const nlohmann::json* terms : {&own, &other})
+    for (const auto& [key, value] : terms->items()) keys.insert(key);
+  for (const std::string& key : keys)
+    if (const std::string here = value_in(own, key), there = value_in(other, key); here != there)
+      differences += concat("\n  ", printable(key), ": ", shown(here), " here, ", shown(there), " at the coordinator");
   if (differences.empty()) return;
   refuse(concat("it trains another model, or in another way:", differences));
   throw ConfigError(concat("the coordinator at ", options_.address, " has another configuration:", differences, "\nall members need the same"));

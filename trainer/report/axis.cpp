@@ -157,7 +157,7 @@ Axis fitted_axis(std::string label, Quantity quantity, double low, double high, 
   if (!std::isfinite(low) || !std::isfinite(high)) low = 0, high = 1;
   Axis axis{std::move(label), quantity, low, high, log && low > 0};
   if (quantity == Quantity::kClock || quantity == Quantity::kCount || quantity == Quantity::kDuration) {
-    if (quantity != Quantity::kClock && low > 0 && low < (high - low) / 4) axis.low = 0;
+    if (quantity != Quantity::kClock && !axis.log && low > 0 && low < (high - low) / 4) axis.low = 0;
     if (axis.low >= axis.high) axis.low -= 1, axis.high += 1;
     axis.log = axis.log && axis.low > 0;
     return axis;

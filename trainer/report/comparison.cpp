@@ -75,6 +75,15 @@ std::optional<int64_t> first_step_of(const RunRecord& a, const RunRecord& b, con
   return std::nullopt;
 }
 
+/// The value of a key with which a run trains a step.
+std::string value_at(const RunRecord& run, const std::string& key, int64_t step) {
+  const std::vector<Change> changes = changes_of(run, key);
+  std::string value = changes.empty() ? run.value(key) : changes.front().old_value;
+  for (const Change& change : changes)
+    if (change.step < step) value = change.new_value;
+  return value;
+}
+
 Aspect aspect_of(const FieldTable& table, const std::string& key) {
   const auto row = std::ranges::find(table.fields, key, &FieldRow::path);
   return row == table.fields.end() ? Aspect::kMathematics : row->field.decides;
@@ -90,8 +99,11 @@ std::vector<KeyValues> differing_keys(const RunRecord& a, const RunRecord& b) {
   for (const std::string& key : keys) {
     const std::optional<int64_t> since = first_step_of(a, b, key);
     if (same_value(a.value(key), b.value(key)) && !since) continue;
+    const bool are_equal_again = since && same_value(a.value(key), b.value(key));
     KeyValues one{.key = key, .values = {a.value(key), b.value(key)}, .decides = aspect_of(table, key)};
-    if (since.value_or(1) > 1) one.remark = concat("since step ", *since, ", by --change");
+    if (are_equal_again) one.values = {value_at(a, key, *since), value_at(b, key, *since)};
+    if (since.value_or(1) > 1) one.remark = concat(are_equal_again ? "in step " : "since step ", *since, ", by --change");
+    if (are_equal_again) one.remark += concat(one.remark.empty() ? "" : "; ", "equal at the end");
     found.push_back(std::move(one));
   }
   return found;

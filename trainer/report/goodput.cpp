@@ -176,10 +176,11 @@ void Division::add_launch(size_t index) {
   if (!std::isfinite(ready) && has_steps) ready = run_.steps.time[next_] - run_.steps[Figure::kStepSeconds][next_];
   if (!std::isfinite(ready) && lost_steps) ready = last_lines_[index];
   trained_ = std::isfinite(ready);
-  if (!trained_) return;
-  const double load = std::clamp(ready - at_, 0.0, job.load_seconds);
-  advance(ready - load, TimeCause::kStartUp);
-  advance(ready, TimeCause::kLoad);
+  if (trained_) {
+    const double load = std::clamp(ready - at_, 0.0, job.load_seconds);
+    advance(ready - load, TimeCause::kStartUp);
+    advance(ready, TimeCause::kLoad);
+  }
   if (index > 0 && !jobs_[index - 1].ended_as_planned()) goodput_.down_seconds += at_ - begin;
 }
 

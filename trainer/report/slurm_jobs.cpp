@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "kernels/core/check.h"
 #include "trainer/files/clock_text.h"
@@ -123,7 +124,8 @@ std::vector<SlurmJob> slurm_jobs(const RunRecord& run, const std::vector<JobAcco
   }
   for (size_t i = 0; i < jobs.size(); ++i)
     if (const JobAccount* const account = account_of(jobs[i], started[i], accounts)) add_account(jobs[i], *account);
-  std::ranges::stable_sort(jobs, [](const SlurmJob& a, const SlurmJob& b) { return a.begin < b.begin; });
+  // Those whose time is unknown come last: a NaN is not below any time.
+  std::ranges::stable_sort(jobs, {}, [](const SlurmJob& job) { return std::isnan(job.begin) ? std::numeric_limits<double>::infinity() : job.begin; });
   return jobs;
 }
 

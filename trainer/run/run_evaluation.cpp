@@ -14,8 +14,19 @@ static double loss_of(const Trainer::Evaluation& evaluation) {
   return evaluation.tokens > 0 ? evaluation.loss : std::numeric_limits<double>::quiet_NaN();
 }
 
-static int64_t batches_of(const ValidationSet& set, const TrainingConfig& training) {
-  return evaluation_batches(set.data.sequences(), training.global_batch_size, training.evaluate.batches);
+struct EvaluationSize {
+  int64_t batches = 0, tokens = 0;
+};
+
+/// What an evaluation of all sets covers.
+static EvaluationSize size_of_evaluation(const std::vector<ValidationSet>& sets, const TrainingConfig& training) {
+  EvaluationSize size;
+  for (const ValidationSet& set : sets) {
+    const int64_t batches = evaluation_batches(set.data.sequences(), training.global_batch_size, training.evaluate.batches);
+    size.batches += batches;
+    size.tokens += set.data.positions(std::min(batches * training.global_batch_size, set.data.sequences()));
+  }
+  return size;
 }
 
 bool Run::evaluates_at(int64_t step) const {
@@ -45,12 +56,7 @@ void Run::recall_evaluation(const Resumed& resumed) {
 /// What each evaluation of this run covers, so that a user knows the cost of the default, the whole set.
 std::string Run::evaluation_text() const {
   const TrainingConfig& training = config_.training;
-  int64_t batches = 0, tokens = 0;
-  for (const ValidationSet& set : data_->validation) {
-    const int64_t of_set = batches_of(set, training);
-    batches += of_set;
-    tokens += set.data.positions(std::min(of_set * training.global_batch_size, set.data.sequences()));
-  }
+  const auto [batches, tokens] = size_of_evaluation(data_->validation, training);
   const int64_t every = training.evaluate.every;
   const std::string when = every == 0 ? "at the end" : every == 1 ? "after every step" : concat("every ", every, " steps and at the end");
   return concat("evaluation ", when, ": ", counted(batches, "batch", "batches"), ", ", counted(tokens, "token"),
@@ -60,9 +66,8 @@ std::string Run::evaluation_text() const {
 /// Returns false if a stop request ended the evaluation between two batches; then nothing of it is reported.
 bool Run::evaluate(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
-  int64_t done = 0, batches = 0;
-  for (const ValidationSet& set : data_->validation) batches += batches_of(set, config_.training);
-  const auto go_on = [&] {
+  int64_t done = 0;
+  const auto go_on = [&, batches = size_of_evaluation(data_->validation, config_.training).batches] {
     reporter_.evaluating(step, done++, batches, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     return !stop_agreed();
   };
