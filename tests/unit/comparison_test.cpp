@@ -430,6 +430,11 @@ TEST_CASE("compare: a key that is not set is not zero, lists are compared as lis
   const Comparison returned = compare(a, record(scratch, "d", back), equal_checkpoints());
   CHECK(result_of(returned, "configuration") == Result::kDifferent);
   CHECK(detail_of(returned, "sample ids") == "from step 2: run.seed");
+  CHECK(detail_of(returned, "configuration") == "run.seed 1234 -> 5 in step 2, by --change; equal at the end");
+  back.metrics = metrics_with(2, change_line(1, "run.seed", "9", "1234"));
+  const RunRecord began = record(scratch, "e", back);
+  CHECK(detail_of(compare(a, began, equal_checkpoints()), "configuration") == "run.seed 1234 -> 9 in step 1; equal at the end");
+  CHECK(detail_of(compare(began, a, equal_checkpoints()), "configuration") == "run.seed 9 -> 1234 in step 1; equal at the end");
 }
 
 TEST_CASE("compare: of changes in both runs the first step counts at which their values differ") {

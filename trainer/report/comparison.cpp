@@ -102,8 +102,9 @@ std::vector<KeyValues> differing_keys(const RunRecord& a, const RunRecord& b) {
     const bool are_equal_again = since && same_value(a.value(key), b.value(key));
     KeyValues one{.key = key, .values = {a.value(key), b.value(key)}, .decides = aspect_of(table, key)};
     if (are_equal_again) one.values = {value_at(a, key, *since), value_at(b, key, *since)};
-    if (since.value_or(1) > 1) one.remark = concat(are_equal_again ? "in step " : "since step ", *since, ", by --change");
-    if (are_equal_again) one.remark += concat(one.remark.empty() ? "" : "; ", "equal at the end");
+    if (are_equal_again || since.value_or(1) > 1)
+      one.remark = concat(are_equal_again ? "in step " : "since step ", *since, *since > 1 ? ", by --change" : "",
+                          are_equal_again ? "; equal at the end" : "");
     found.push_back(std::move(one));
   }
   return found;
