@@ -71,12 +71,12 @@ TEST_CASE("bench algorithms: the largest error of each model is named with its s
 }
 
 TEST_CASE("bench comm: of several rounds the fastest counts, whether others were slow before it or after it") {
-  /// All-reduces of the first round, or of all later ones, take five milliseconds longer. A round ends with exchanges.
+  /// All-reduces of the first round, or of all later ones, take 50 milliseconds longer. A round ends with exchanges.
   class SlowRounds final : public ForwardingCommunicator {
    public:
     SlowRounds(Communicator& inner, bool first) : ForwardingCommunicator(inner), first_(first) {}
     Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
-      if (has_exchanged_ != first_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (has_exchanged_ != first_) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       return ForwardingCommunicator::all_reduce(ctx, buffer, op);
     }
     Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
@@ -98,7 +98,7 @@ TEST_CASE("bench comm: of several rounds the fastest counts, whether others were
       const nlohmann::ordered_json rows = bench::bench_comm(ctx, slow, {1 << 10}, {.batch_seconds = 1e-4, .seconds = 1e-3}, 3);
       if (world.rank() == 0) seconds = 1e-6 * rows[0]["microseconds"].get<double>();
     });
-    CHECK((seconds > 0 && seconds < 0.005));
+    CHECK((seconds > 0 && seconds < 0.05));
   }
 }
 

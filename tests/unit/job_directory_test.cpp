@@ -154,7 +154,7 @@ TEST_CASE("job directory: TMPDIR is used if shared memory is scarce or missing, 
           return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).starts_with("/dev/shm/trireme-mpi-") ? 0 : 1;
         }) == 0);
   CHECK(fs::is_empty(directory.path));
-  // The session takes 32 MiB, and the segments of each rank 5 MiB: the place of both, by the memory and the number of ranks.
+  // The session wants 32 MiB free, and ranks 5 MiB each, either by itself: the place of both, by the free memory and the number of ranks.
   struct Case {
     const char* memory;
     int ranks;

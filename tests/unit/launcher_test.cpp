@@ -815,7 +815,7 @@ TEST_CASE("launcher: an mpirun that hangs behind the end of its ranks is killed,
   scratch.write("mpirun", "for code in 0 0 65 70; do (sleep 0.3; exit $code) & done\nexec sleep 100\n");
   const StopRequest stop;
   OutputRelay relay(STDOUT_FILENO, OutputRelay::Kind::kLog);
-  MpirunJob job({"/bin/sh", scratch / "mpirun"}, stop, nullptr, relay, {.hang = std::chrono::seconds(1)});
+  MpirunJob job({"/bin/sh", scratch / "mpirun"}, stop, nullptr, relay, {.hang_limit = std::chrono::seconds(1)});
   CHECK(job.wait() == 65);
   CHECK(::kill(job.mpirun(), 0) != 0);
 }

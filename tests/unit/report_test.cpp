@@ -233,6 +233,10 @@ TEST_CASE("report: ticks lie on the axis at round values with distinct labels") 
   CHECK(fitted_axis("", Quantity::kNumber, kNaN, kNaN).high == Approx(1.04));
   CHECK_FALSE(fitted_axis("", Quantity::kNumber, -1, 100, true).log);
   CHECK(fitted_axis("", Quantity::kNumber, 2, 2, true).high > 2);
+  // A logarithmic axis of counts does not begin at 0, however far its ends are apart.
+  const Axis scales = fitted_axis("", Quantity::kCount, 64, 65536, true), counts = fitted_axis("", Quantity::kCount, 64, 65536);
+  CHECK((scales.log && scales.low == 64 && scales.high == 65536));
+  CHECK((!counts.log && counts.low == 0));
   CHECK(grouped(1234567) == "1,234,567");
   CHECK(grouped(-123) == "-123");
   CHECK(grouped(-123456) == "-123,456");

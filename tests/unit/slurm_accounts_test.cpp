@@ -218,6 +218,12 @@ TEST_CASE("slurm jobs: an end belongs to the last try of its own job, and tries 
   CHECK(cells("elapsed") == std::vector<std::string>{"–", "–", "2.5 min", "60 s", "–"});
   CHECK(cells("then") == std::vector<std::string>{"no end recorded", "no end recorded", "requeued", "ended", "no end recorded"});
   CHECK(cells("energy").empty());
+  // A try whose time is unknown comes last, wherever its line is.
+  const RunRecord damaged = run_with("", script_line("9", 0, "17:12:00", begins + "1") + script_line("3", 0, "?", begins + "1") +
+                                             script_line("2", 0, "17:10:00", begins + "1") + script_line("4", 0, "17:11:00", begins + "1"));
+  std::string sorted;
+  for (const SlurmJob& job : slurm_jobs(damaged, {})) sorted += job.job;
+  CHECK(sorted == "2493");
 }
 
 TEST_CASE("slurm jobs: an account is that of a try if it covers its begin up to a minute, and of several the nearest", "[report]") {

@@ -25,6 +25,8 @@ constexpr std::ptrdiff_t kUpdatesAtOnce = 2;
 crypto::Bytes bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of_bytes(const crypto::Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
+std::string seconds_text(double seconds) { return concat(seconds, seconds == 1 ? " second" : " seconds"); }
+
 /// A connection of a member that waits has nothing to read, unless it is closed.
 bool is_closed(const Link& link) {
   pollfd source{link.file(), POLLIN, 0};
@@ -210,7 +212,7 @@ std::vector<int> Coordinator::ask_all(const std::vector<int>& members, double se
     if (state.has_refused)
       options_.say(concat("member ", name_of(member), " refuses: ", *state.problem));
     else
-      leave(member, state.is_late ? concat("it has not answered for ", seconds, seconds == 1 ? " second" : " seconds") : *state.problem);
+      leave(member, state.is_late ? concat("it has not answered for ", seconds_text(seconds)) : *state.problem);
   }
   return good;
 }
@@ -383,7 +385,7 @@ void Coordinator::end(int64_t step, std::span<const std::byte> weights) {
   auto left = options_.config.members - tell();
   const auto last = Clock::now() + std::chrono::duration<double>(options_.config.wait_seconds);
   if (left > 0)
-    options_.say(concat("final weights not yet sent to ", counted(left, "member"), "; waiting ", options_.config.wait_seconds, " seconds"));
+    options_.say(concat("final weights not yet sent to ", counted(left, "member"), "; waiting ", seconds_text(options_.config.wait_seconds)));
   while (left > 0 && Clock::now() < last && !options_.stopped()) {
     admit();
     if (!links_.empty()) {

@@ -196,14 +196,15 @@ void Member::compare_terms(const std::string& theirs) {
   const nlohmann::json other = parse_body(theirs, link_.peer()), own = parse_value(options_.terms, "own terms");
   std::string differences;
   const auto value_in = [](const nlohmann::json& terms, const std::string& key) {
-    return terms.contains(key) && terms[key].is_string() ? terms[key].get<std::string>() : "not set";
+    if (!terms.contains(key)) return std::string();
+    return terms[key].is_string() ? terms[key].get<std::string>() : terms[key].dump();
   };
   std::set<std::string> keys;
   for (const nlohmann::json* terms : {&own, &other})
     for (const auto& [key, value] : terms->items()) keys.insert(key);
   for (const std::string& key : keys)
-    if (const std::string here = value_in(own, key), there = value_in(other, key); here != there)
-      differences += concat("\n  ", printable(key), ": ", shown(here), " here, ", shown(there), " at the coordinator");
+    if (const std::string own_value = value_in(own, key), other_value = value_in(other, key); own_value != other_value)
+      differences += concat("\n  ", printable(key), ": ", shown(own_value), " here, ", shown(other_value), " at the coordinator");
   if (differences.empty()) return;
   refuse(concat("it trains another model, or in another way:", differences));
   throw ConfigError(concat("the coordinator at ", options_.address, " has another configuration:", differences, "\nall members need the same"));

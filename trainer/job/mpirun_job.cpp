@@ -281,7 +281,7 @@ void MpirunJob::watch_for_hang() {
     all_dead_since_.reset();
   } else if (!all_dead_since_) {
     all_dead_since_ = Clock::now();
-  } else if (Clock::now() - *all_dead_since_ > options_.hang) {
+  } else if (Clock::now() - *all_dead_since_ > options_.hang_limit) {
     const auto first = std::find_if(codes->begin(), codes->end(), [](int code) { return code != 0; });
     kill_now();
     code_ = first == codes->end() ? 0 : *first;

@@ -40,7 +40,7 @@ struct MpirunJobOptions {
   bool resumable = true;                   ///< a stop before the ranks are ready returns kRequeue, else kInternal
   bool has_findings = false;               ///< kFindings of a rank is a result; else it is the failure of a program that exits with 1
   std::function<bool()> should_move = {};  ///< asked while the job runs: true stops it as a stop request does, once it is ready
-  std::chrono::seconds hang{10};           ///< how long mpirun may run after all its ranks have ended before it is killed
+  std::chrono::seconds hang_limit{10};     ///< how long mpirun may run after all its ranks have ended before it is killed
 };
 
 /// The mpirun process: forwards signals to it and relays the output of the ranks. It runs in its own process group, so that Ctrl-C on a terminal

@@ -42,7 +42,7 @@ std::string grouped(int64_t value);
 std::string value_text(double value, Quantity quantity);
 
 /// An axis from `low` to `high` with a margin of 4 % on both sides, widened if both are equal. `log` is kept only if `low` is positive. An axis of
-/// steps, tokens or time has no margin, and begins at 0 if that widens it by less than a quarter.
+/// steps, tokens or time has no margin and, unless it is logarithmic, begins at 0 if that widens it by less than a quarter.
 Axis fitted_axis(std::string label, Quantity quantity, double low, double high, bool log = false);
 
 }  // namespace trireme::report

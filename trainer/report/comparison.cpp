@@ -51,28 +51,18 @@ std::string text_of(const ordered_json& value) {
   return "[" + joined(items, ", ") + "]";
 }
 
+/// The changes that steps were trained with: a job that begins at a step, or before it, undoes what an earlier one has changed there, and records it again
+/// if it changes it too.
 std::vector<Change> changes_of(const RunRecord& run, const std::string& key) {
   std::vector<Change> changes;
   for (const EventRecord& event : run.events) {
+    if (event.kind == "start") std::erase_if(changes, [&](const Change& change) { return change.step >= event.after_step; });
     if (event.kind != "change" || !event.fields.contains("changes") || !event.fields["changes"].is_object()) continue;
     const ordered_json& all = event.fields["changes"];
     if (all.contains(key) && all[key].is_array() && all[key].size() == 2)
       changes.push_back({event.after_step, text_of(all[key][0]), text_of(all[key][1])});
   }
   return changes;
-}
-
-/// The first step that two runs train with different values of a key; nullopt if there is none.
-std::optional<int64_t> first_step_of(const RunRecord& a, const RunRecord& b, const std::string& key) {
-  const std::vector<Change> in_a = changes_of(a, key), in_b = changes_of(b, key);
-  const std::string start_a = in_a.empty() ? a.value(key) : in_a.front().old_value, start_b = in_b.empty() ? b.value(key) : in_b.front().old_value;
-  if (!same_value(start_a, start_b)) return 1;
-  for (size_t i = 0; i < std::max(in_a.size(), in_b.size()); ++i) {
-    if (i >= in_a.size()) return in_b[i].step + 1;
-    if (i >= in_b.size()) return in_a[i].step + 1;
-    if (in_a[i].step != in_b[i].step || !same_value(in_a[i].new_value, in_b[i].new_value)) return std::min(in_a[i].step, in_b[i].step) + 1;
-  }
-  return std::nullopt;
 }
 
 /// The value of a key with which a run trains a step.
@@ -82,6 +72,16 @@ std::string value_at(const RunRecord& run, const std::string& key, int64_t step)
   for (const Change& change : changes)
     if (change.step < step) value = change.new_value;
   return value;
+}
+
+/// The first step that two runs train with different values of a key; nullopt if there is none.
+std::optional<int64_t> first_step_of(const RunRecord& a, const RunRecord& b, const std::string& key) {
+  std::set<int64_t> steps{1};
+  for (const RunRecord* run : {&a, &b})
+    for (const Change& change : changes_of(*run, key)) steps.insert(change.step + 1);
+  for (const int64_t step : steps)
+    if (!same_value(value_at(a, key, step), value_at(b, key, step))) return step;
+  return std::nullopt;
 }
 
 Aspect aspect_of(const FieldTable& table, const std::string& key) {
@@ -98,13 +98,12 @@ std::vector<KeyValues> differing_keys(const RunRecord& a, const RunRecord& b) {
   std::vector<KeyValues> found;
   for (const std::string& key : keys) {
     const std::optional<int64_t> since = first_step_of(a, b, key);
-    if (same_value(a.value(key), b.value(key)) && !since) continue;
-    const bool are_equal_again = since && same_value(a.value(key), b.value(key));
-    KeyValues one{.key = key, .values = {a.value(key), b.value(key)}, .decides = aspect_of(table, key)};
-    if (are_equal_again) one.values = {value_at(a, key, *since), value_at(b, key, *since)};
-    if (are_equal_again || since.value_or(1) > 1)
-      one.remark = concat(are_equal_again ? "in step " : "since step ", *since, *since > 1 ? ", by --change" : "",
-                          are_equal_again ? "; equal at the end" : "");
+    const bool ends_equal = same_value(a.value(key), b.value(key));
+    if (ends_equal && !since) continue;
+    KeyValues one{.key = key, .values = {a.value(key), b.value(key)}, .decides = aspect_of(table, key), .ends_equal = ends_equal};
+    if (ends_equal) one.values = {value_at(a, key, *since), value_at(b, key, *since)};
+    if (ends_equal || since.value_or(1) > 1)
+      one.remark = concat("since step ", *since, *since > 1 ? ", by --change" : "", ends_equal ? "; equal at the end" : "");
     found.push_back(std::move(one));
   }
   return found;
@@ -246,6 +245,7 @@ void excuse_paths(std::vector<KeyValues>& keys, const Part& data, const Checkpoi
       one.remark = why;
     };
     if (is_label(one.key)) excuse("a name or a directory");
+    if (one.ends_equal) continue;  // the newest checkpoints say nothing of the values before
     if (one.key == "data.train" && data.result == Result::kEqual) excuse("the same tokens");
     if (one.key == "data.tokenizer" && !checkpoints.tokenizer[0].empty() && checkpoints.tokenizer[0] == checkpoints.tokenizer[1])
       excuse("the same tokenizer");

@@ -26,10 +26,11 @@ struct Part {
 /// A configuration key whose values differ.
 struct KeyValues {
   std::string key;
-  std::array<std::string, 2> values;      ///< empty: not set
+  std::array<std::string, 2> values;      ///< empty: not set. Those at the end, or, if these are equal, of the first step at which they differ
   Aspect decides = Aspect::kMathematics;  ///< of an unknown key: mathematics
-  std::string remark = {};                ///< why it does not count, or since when it differs
-  bool counts = true;                     ///< false for names and directories, and for paths of equal data
+  std::string remark = {};                ///< why it does not count, or since when it differs, and whether it is equal again
+  bool ends_equal = false;
+  bool counts = true;  ///< false for names and directories, and for paths of equal data
 };
 
 /// The first step at which a figure differs.

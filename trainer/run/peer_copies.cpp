@@ -119,11 +119,11 @@ void PeerCopies::check_memory() {
 
 std::string PeerCopies::text() const {
   const bool one_host = std::ranges::all_of(hosts_, [&](const std::string& host) { return host == hosts_.front(); });
-  // On one host there are enough ranks, or the configuration is refused.
-  return concat(copies_ < wanted_ ? concat("warning: resilience.peer_copies=", wanted_, " needs ", wanted_ + 1, " hosts; ") : "",
-                "peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
-                one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts",
-                "; they take ", bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
+  return concat(
+      copies_ < wanted_ ? concat("warning: resilience.peer_copies=", wanted_, " needs ", wanted_ + 1, one_host ? " ranks" : " hosts", "; ") : "",
+      "peer copies: every ", counted(every_, "step"), " the state of each rank is copied to ", counted(copies_, "other rank"),
+      one_host ? " of this host, which protects it from the loss of a rank's copies but not of the host" : " on other hosts", "; they take ",
+      bytes_text(static_cast<double>(host_bytes_)), " of ", place_, " on each host");
 }
 
 void PeerCopies::fail(int64_t step, const std::string& reason) {
