@@ -1,6 +1,5 @@
 // Tables and traces of the training loop, whole, for several ranks and steps.
 #include <algorithm>
-#include <cmath>
 #include <mutex>
 #include <thread>
 
@@ -12,7 +11,6 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/attention_kernels.h"
-#include "trainer/loop/cgroup.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/plain_products.h"
@@ -87,40 +85,6 @@ TEST_CASE("loop: gradients may be accumulated in two ways from stage 2 and two m
     CHECK_FALSE(is_a_choice(stage, 12, CompressionMethod::kInt8));
     CHECK(is_a_choice(stage, 12, CompressionMethod::kInt8, CompressionScope::kReplicate));
   }
-}
-
-TEST_CASE("loop: the lowest limit of memory of a control group and of those around it, in both versions") {
-  const Scratch files;
-  const auto limit = [&] { return memory_limit(files / "groups", files / "mount"); };
-  CHECK(std::isinf(limit()));  // no such files
-  files.write("groups", "0::/job/task/step\n");
-  CHECK(std::isinf(limit()));
-  files.write("mount/job/task/step/memory.max", "max\n");
-  files.write("mount/other/memory.max", "1\n");
-  CHECK(std::isinf(limit()));
-  files.write("mount/job/task/memory.max", "7000\n");
-  files.write("mount/job/memory.max", "9000\n");
-  CHECK(limit() == 7000);
-  files.write("mount/job/task/step/memory.max", "8000\n");
-  CHECK(limit() == 7000);
-  files.write("mount/job/memory.max", "6000\n");
-  CHECK(limit() == 6000);
-  files.write("mount/memory.max", "5000\n");
-  CHECK(limit() == 5000);
-  // In version 1 only the lines of the controller count, each with a tree of its own, and an unlimited one has a large number, or -1.
-  files.write("groups", "12:cpu,cpuacct:/a\n11:hugetlb,memory:/docker/1\n10:pids:/b\nnonsense\n");
-  for (const char* other : {"mount/memory/a/memory.limit_in_bytes", "mount/memory/b/memory.limit_in_bytes", "mount/cpu/a/memory.limit_in_bytes"})
-    files.write(other, "1\n");
-  files.write("mount/memory/docker/1/memory.limit_in_bytes", "9223372036854771712\n");
-  CHECK(limit() == 9223372036854771712.0);
-  files.write("mount/memory/docker/memory.limit_in_bytes", "3000\n");
-  CHECK(limit() == 3000);
-  files.write("mount/memory/memory.limit_in_bytes", "-1\n");
-  CHECK(limit() == 3000);
-  files.write("groups", "11:memory:/docker/1\n0::/job\n");  // both at once
-  CHECK(limit() == 3000);
-  files.write("mount/memory.max", "2000\n");
-  CHECK(limit() == 2000);
 }
 
 TEST_CASE("loop: files of GPUs are those with a number, and threads of a rank are its share of the cores") {

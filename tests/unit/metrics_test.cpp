@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/run_files.h"
+#include "tests/support/scratch.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/run/console_sink.h"
 #include "trainer/run/metrics_sink.h"
@@ -254,6 +256,58 @@ TEST_CASE("console: durations", "[metrics]") {
   CHECK(format_duration(3 * 3600 + 7 * 60 + 20) == "3h07m");
   CHECK(format_duration(2 * 86400 + 4 * 3600) == "2d04h");
   CHECK(format_duration(std::numeric_limits<double>::infinity()) == "11574d01h");
+}
+
+TEST_CASE("metrics: the newest evaluation and checkpoint of a log, and what a resumed run discards and keeps of it") {
+  const test::Scratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  CHECK(MetricsSink::lines_after(path, 0).until.empty());
+  const std::vector<std::string> lines = {
+      R"({"event":"start","step":0,"time":"t0"})",
+      R"({"step":1,"loss":4,"time":"t1"})",
+      R"({"step":2,"loss":3,"time":"t2"})",
+      R"({"step":2,"validation_loss":3.5,"time":"t3"})",
+      R"({"event":"checkpoint","checkpoint":"step-00000002","time":"t4"})",
+      R"({"step":3,"loss":null,"time":"t5"})",
+      R"({"event":"ranks","step":3,"loss":1,"time":"t6"})",
+      R"({"step":3,"validation_loss":null,"time":"t7"})",
+      R"({"event":"checkpoint","checkpoint":"step-00000003","time":"t8"})",
+      R"({"event":"start","step":2,"time":"t9"})",
+      R"({"step":3,"loss":2,"time":"t10"})",
+      R"({"step":4,"loss":1,"time":"t11"})",
+      R"({"step":4,"validation_loss":1.25,"time":"t12"})",
+      R"({"event":"checkpoint_failed","checkpoint":"step-00000004"})",
+  };
+  const auto first = [&](size_t count) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) text += lines[i] + "\n";
+    return text;
+  };
+  const auto history = [&](size_t count) {
+    scratch.write("metrics.jsonl", first(count));
+    return MetricsSink::history(path);
+  };
+  CHECK((history(4).steps == 2 && history(4).evaluated == 2 && history(4).loss == 3.5 && history(4).checkpoint.empty()));
+  CHECK((history(5).steps == 2 && history(5).checkpoint == "step-00000002"));
+  CHECK((history(9).steps == 3 && history(9).evaluated == 3 && std::isnan(history(9).loss) && history(9).checkpoint == "step-00000003"));
+  CHECK(history(10).checkpoint == "step-00000002");  // the run began again from it
+  CHECK((history(14).steps == 4 && history(14).evaluated == 4 && history(14).loss == 1.25 && history(14).checkpoint == "step-00000002"));
+  // Lines from the first of a later step on are discarded, also those of other events and of earlier steps behind it.
+  const auto discarded = [&](int64_t step) {
+    const MetricsSink::Discarded found = MetricsSink::lines_after(path, step);
+    return concat(found.steps, " until ", found.until);
+  };
+  CHECK(discarded(0) == "5 until t12");
+  CHECK(discarded(1) == "4 until t12");
+  CHECK(discarded(2) == "3 until t12");
+  CHECK(discarded(3) == "1 until t12");
+  CHECK(discarded(4) == "0 until ");
+  for (const auto& [step, kept] : {std::pair<int64_t, size_t>{4, 14}, {3, 11}, {2, 5}, {1, 2}, {0, 0}}) {
+    CAPTURE(step);
+    scratch.write("metrics.jsonl", first(14));
+    MetricsSink::truncate_after(path, step);
+    CHECK(test::slurp(path) == first(kept));
+  }
 }
 
 TEST_CASE("metrics: the splits of micro-batches after a step, which a resumed run repeats") {

@@ -10,7 +10,6 @@
 #include "tests/support/catch.h"
 #include "tests/support/replaced.h"
 #include "tests/support/reporter_output.h"
-#include "tests/support/scratch.h"
 #include "tests/support/snapshot.h"
 #include "tests/support/time_zone.h"
 #include "trainer/layout/resolve.h"
@@ -22,7 +21,6 @@
 #include "trainer/run/console_sink.h"
 #include "trainer/run/early_stopping.h"
 #include "trainer/run/exchange_log.h"
-#include "trainer/run/metrics_sink.h"
 #include "trainer/run/prometheus_figures.h"
 #include "trainer/run/rank_results.h"
 #include "trainer/run/rejected_steps.h"
@@ -371,58 +369,6 @@ TEST_CASE("snapshot: run: prometheus with two of each figure, event and part, an
   CHECK(figures.text().find("trireme_step_time_seconds{run=\"a \\\"run\\\"\\\\of two\\nlines\"} 1795471170.292\n") != std::string::npos);
   CHECK(figures.version() == 11);
   check_snapshot("run/prometheus.txt", figures.text());
-}
-
-TEST_CASE("run: the newest evaluation and checkpoint of a log, and what a resumed run discards and keeps of it") {
-  const Scratch scratch;
-  const std::string path = scratch / "metrics.jsonl";
-  CHECK(MetricsSink::lines_after(path, 0).until.empty());
-  const std::vector<std::string> lines = {
-      R"({"event":"start","step":0,"time":"t0"})",
-      R"({"step":1,"loss":4,"time":"t1"})",
-      R"({"step":2,"loss":3,"time":"t2"})",
-      R"({"step":2,"validation_loss":3.5,"time":"t3"})",
-      R"({"event":"checkpoint","checkpoint":"step-00000002","time":"t4"})",
-      R"({"step":3,"loss":null,"time":"t5"})",
-      R"({"event":"ranks","step":3,"loss":1,"time":"t6"})",
-      R"({"step":3,"validation_loss":null,"time":"t7"})",
-      R"({"event":"checkpoint","checkpoint":"step-00000003","time":"t8"})",
-      R"({"event":"start","step":2,"time":"t9"})",
-      R"({"step":3,"loss":2,"time":"t10"})",
-      R"({"step":4,"loss":1,"time":"t11"})",
-      R"({"step":4,"validation_loss":1.25,"time":"t12"})",
-      R"({"event":"checkpoint_failed","checkpoint":"step-00000004"})",
-  };
-  const auto first = [&](size_t count) {
-    std::string text;
-    for (size_t i = 0; i < count; ++i) text += lines[i] + "\n";
-    return text;
-  };
-  const auto history = [&](size_t count) {
-    scratch.write("metrics.jsonl", first(count));
-    return MetricsSink::history(path);
-  };
-  CHECK((history(4).steps == 2 && history(4).evaluated == 2 && history(4).loss == 3.5 && history(4).checkpoint.empty()));
-  CHECK((history(5).steps == 2 && history(5).checkpoint == "step-00000002"));
-  CHECK((history(9).steps == 3 && history(9).evaluated == 3 && std::isnan(history(9).loss) && history(9).checkpoint == "step-00000003"));
-  CHECK(history(10).checkpoint == "step-00000002");  // the run began again from it
-  CHECK((history(14).steps == 4 && history(14).evaluated == 4 && history(14).loss == 1.25 && history(14).checkpoint == "step-00000002"));
-  // Lines from the first of a later step on are discarded, also those of other events and of earlier steps behind it.
-  const auto discarded = [&](int64_t step) {
-    const MetricsSink::Discarded found = MetricsSink::lines_after(path, step);
-    return concat(found.steps, " until ", found.until);
-  };
-  CHECK(discarded(0) == "5 until t12");
-  CHECK(discarded(1) == "4 until t12");
-  CHECK(discarded(2) == "3 until t12");
-  CHECK(discarded(3) == "1 until t12");
-  CHECK(discarded(4) == "0 until ");
-  for (const auto& [step, kept] : {std::pair<int64_t, size_t>{4, 14}, {3, 11}, {2, 5}, {1, 2}, {0, 0}}) {
-    CAPTURE(step);
-    scratch.write("metrics.jsonl", first(14));
-    MetricsSink::truncate_after(path, step);
-    CHECK(slurp(path) == first(kept));
-  }
 }
 
 TEST_CASE("snapshot: run: loss curve: validations outside of its steps, two at one place, and means of columns of several steps") {

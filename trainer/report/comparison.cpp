@@ -51,9 +51,21 @@ std::string text_of(const ordered_json& value) {
   return "[" + joined(items, ", ") + "]";
 }
 
-/// The changes that steps were trained with: a job that begins at a step, or before it, undoes what an earlier one has changed there, and records it again
-/// if it changes it too.
-std::vector<Change> changes_of(const RunRecord& run, const std::string& key) {
+/// The values with which a run trained its steps.
+struct KeyHistory {
+  std::string start;
+  std::vector<Change> changes;
+
+  std::string at(int64_t step) const {
+    std::string value = start;
+    for (const Change& change : changes)
+      if (change.step < step) value = change.new_value;
+    return value;
+  }
+};
+
+/// A job that begins at a step, or before it, undoes what an earlier one has changed there, and records it again if it changes it too.
+KeyHistory history_of(const RunRecord& run, const std::string& key) {
   std::vector<Change> changes;
   for (const EventRecord& event : run.events) {
     if (event.kind == "start") std::erase_if(changes, [&](const Change& change) { return change.step >= event.after_step; });
@@ -62,25 +74,17 @@ std::vector<Change> changes_of(const RunRecord& run, const std::string& key) {
     if (all.contains(key) && all[key].is_array() && all[key].size() == 2)
       changes.push_back({event.after_step, text_of(all[key][0]), text_of(all[key][1])});
   }
-  return changes;
+  const std::string start = changes.empty() ? run.value(key) : changes.front().old_value;
+  return {start, std::move(changes)};
 }
 
-/// The value of a key with which a run trains a step.
-std::string value_at(const RunRecord& run, const std::string& key, int64_t step) {
-  const std::vector<Change> changes = changes_of(run, key);
-  std::string value = changes.empty() ? run.value(key) : changes.front().old_value;
-  for (const Change& change : changes)
-    if (change.step < step) value = change.new_value;
-  return value;
-}
-
-/// The first step that two runs train with different values of a key; nullopt if there is none.
-std::optional<int64_t> first_step_of(const RunRecord& a, const RunRecord& b, const std::string& key) {
+/// The first step that two runs train with different values; nullopt if there is none.
+std::optional<int64_t> first_difference(const KeyHistory& a, const KeyHistory& b) {
   std::set<int64_t> steps{1};
-  for (const RunRecord* run : {&a, &b})
-    for (const Change& change : changes_of(*run, key)) steps.insert(change.step + 1);
+  for (const KeyHistory* history : {&a, &b})
+    for (const Change& change : history->changes) steps.insert(change.step + 1);
   for (const int64_t step : steps)
-    if (!same_value(value_at(a, key, step), value_at(b, key, step))) return step;
+    if (!same_value(a.at(step), b.at(step))) return step;
   return std::nullopt;
 }
 
@@ -97,11 +101,12 @@ std::vector<KeyValues> differing_keys(const RunRecord& a, const RunRecord& b) {
       if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
   std::vector<KeyValues> found;
   for (const std::string& key : keys) {
-    const std::optional<int64_t> since = first_step_of(a, b, key);
+    const KeyHistory in_a = history_of(a, key), in_b = history_of(b, key);
+    const std::optional<int64_t> since = first_difference(in_a, in_b);
     const bool ends_equal = same_value(a.value(key), b.value(key));
     if (ends_equal && !since) continue;
     KeyValues one{.key = key, .values = {a.value(key), b.value(key)}, .decides = aspect_of(table, key), .ends_equal = ends_equal};
-    if (ends_equal) one.values = {value_at(a, key, *since), value_at(b, key, *since)};
+    if (ends_equal) one.values = {in_a.at(*since), in_b.at(*since)};
     if (ends_equal || since.value_or(1) > 1)
       one.remark = concat("since step ", *since, *since > 1 ? ", by --change" : "", ends_equal ? "; equal at the end" : "");
     found.push_back(std::move(one));
@@ -226,7 +231,7 @@ Part samples_part(const RunRecord& a, const RunRecord& b, const Part& data) {
   for (const char* key : {"run.seed", "data.train", "data.weights", "data.document_mask", "data.packing", "data.packing_window",
                           "training.sequence_length", "training.global_batch_size"}) {
     if (std::string_view(key) == "data.train" && data.result == Result::kEqual) continue;  // a path of the same tokens
-    const std::optional<int64_t> step = first_step_of(a, b, key);
+    const std::optional<int64_t> step = first_difference(history_of(a, key), history_of(b, key));
     if (!step || (first && *first <= *step)) continue;
     first = step;
     why = key;
