@@ -1,5 +1,6 @@
 #include "parallel/pipeline/action.h"
 
+#include <array>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -7,46 +8,44 @@
 
 namespace trireme {
 
-const char* name_of(ActionType type) {
-  switch (type) {
-    case ActionType::kForward: return "F";
-    case ActionType::kBackward: return "B";
-    case ActionType::kBackwardInput: return "I";
-    case ActionType::kBackwardWeight: return "W";
-    case ActionType::kSendForward: return "SEND_F";
-    case ActionType::kRecvForward: return "RECV_F";
-    case ActionType::kSendBackward: return "SEND_B";
-    case ActionType::kRecvBackward: return "RECV_B";
-    case ActionType::kUnshard: return "UNSHARD";
-    case ActionType::kReshard: return "RESHARD";
-    case ActionType::kReduceGrads: return "REDUCE_GRADS";
-    case ActionType::kReduceReplicas: return "REDUCE_REPLICAS";
-    case ActionType::kReduceTied: return "REDUCE_TIED";
-    case ActionType::kWaitGrads: return "WAIT_GRADS";
-    case ActionType::kClipSamples: return "CLIP";
-    case ActionType::kWaitClip: return "WAIT_CLIP";
-    case ActionType::kSumPartial: return "SUM_PARTIAL";
-    case ActionType::kNorm: return "NORM";
-    case ActionType::kUpdate: return "UPDATE";
-  }
-  return "?";
-}
+namespace {
 
-std::span<const MeshAxis> axes_of(const Action& action) {
-  static constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
-                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kStep[] = {MeshAxis::kStep};
-  if (is_compute(action.type)) return kTensor;
-  switch (action.type) {
-    case ActionType::kUnshard:
-    case ActionType::kReduceGrads: return kShard;
-    case ActionType::kReduceReplicas: return kReplicate;
-    case ActionType::kReduceTied: return kEmbedding;
-    case ActionType::kClipSamples: return kTensor;
-    case ActionType::kSumPartial: return kPartial;
-    case ActionType::kNorm: return kStep;
-    default: return {};
-  }
+constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
+                   kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kStep[] = {MeshAxis::kStep};
+constexpr std::span<const MeshAxis> kAlone;
+
+constexpr std::array kFacts = std::to_array<ActionFacts>({
+    {ActionType::kForward, "F", ActionScope::kPart, kTensor, true},
+    {ActionType::kBackward, "B", ActionScope::kPart, kTensor, true},
+    {ActionType::kBackwardInput, "I", ActionScope::kPart, kTensor, true},
+    {ActionType::kBackwardWeight, "W", ActionScope::kPart, kTensor, true},
+    {ActionType::kSendForward, "SEND_F", ActionScope::kTransfer, kAlone, false},
+    {ActionType::kRecvForward, "RECV_F", ActionScope::kTransfer, kAlone, false},
+    {ActionType::kSendBackward, "SEND_B", ActionScope::kTransfer, kAlone, false},
+    {ActionType::kRecvBackward, "RECV_B", ActionScope::kTransfer, kAlone, false},
+    {ActionType::kUnshard, "UNSHARD", ActionScope::kUnit, kShard, false},
+    {ActionType::kReshard, "RESHARD", ActionScope::kUnit, kAlone, false},
+    {ActionType::kReduceGrads, "REDUCE_GRADS", ActionScope::kUnit, kShard, false},
+    {ActionType::kReduceReplicas, "REDUCE_REPLICAS", ActionScope::kUnit, kReplicate, false},
+    {ActionType::kReduceTied, "REDUCE_TIED", ActionScope::kUnit, kEmbedding, false},
+    {ActionType::kWaitGrads, "WAIT_GRADS", ActionScope::kUnit, kAlone, false},
+    {ActionType::kClipSamples, "CLIP", ActionScope::kMicrobatch, kTensor, true},
+    {ActionType::kWaitClip, "WAIT_CLIP", ActionScope::kMicrobatch, kAlone, true},
+    {ActionType::kSumPartial, "SUM_PARTIAL", ActionScope::kStage, kPartial, true},
+    {ActionType::kNorm, "NORM", ActionScope::kStep, kStep, true},
+    {ActionType::kUpdate, "UPDATE", ActionScope::kUnit, kAlone, false},
+});
+
+constexpr bool is_in_order() {
+  for (size_t i = 0; i < kFacts.size(); ++i)
+    if (static_cast<size_t>(kFacts[i].type) != i) return false;
+  return kFacts.size() == static_cast<size_t>(ActionType::kUpdate) + 1;
 }
+static_assert(is_in_order());
+
+}  // namespace
+
+const ActionFacts& facts_of(ActionType type) { return kFacts[static_cast<size_t>(type)]; }
 
 Action counterpart(const Action& transfer) {
   Action other = transfer;

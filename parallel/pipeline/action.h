@@ -31,7 +31,30 @@ enum class ActionType : uint8_t {
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
 };
-const char* name_of(ActionType type);
+
+/// What an action names beside its type.
+enum class ActionScope : uint8_t {
+  kPart,        ///< a stage, a micro-batch and a part of the stage: compute
+  kTransfer,    ///< a stage and a micro-batch
+  kUnit,        ///< a stage and a unit of it
+  kMicrobatch,  ///< a micro-batch of all stages of the rank
+  kStage,       ///< a stage
+  kStep,        ///< nothing: the rank's step
+};
+
+/// What everybody who reads a list knows of a type: its validation, its deadlock check, its simulations and its execution.
+struct ActionFacts {
+  ActionType type;
+  const char* name;
+  ActionScope scope;
+  /// The axes of the groups whose ranks must all reach the action, in the order in which a rank joins them. Empty if the action concerns only its rank or
+  /// is a transfer, which has a counterpart instead. WAIT_CLIP meets nobody: it waits for CLIP of the other ranks of the pipeline.
+  std::span<const MeshAxis> axes;
+  /// True if every rank of a group waits until the last one has reached the action; false if the ranks start an operation that ends later.
+  bool blocks;
+};
+const ActionFacts& facts_of(ActionType type);
+inline const char* name_of(ActionType type) { return facts_of(type).name; }
 constexpr bool is_compute(ActionType type) { return type <= ActionType::kBackwardWeight; }
 constexpr bool is_send(ActionType type) { return type == ActionType::kSendForward || type == ActionType::kSendBackward; }
 constexpr bool is_receive(ActionType type) { return type == ActionType::kRecvForward || type == ActionType::kRecvBackward; }
@@ -55,10 +78,7 @@ struct Action {
 using ActionList = std::vector<Action>;       ///< one rank
 using ActionLists = std::vector<ActionList>;  ///< indexed by pipeline rank
 
-/// The axes of the groups whose ranks must all reach this action, in the order in which a rank joins them. Empty if the action concerns only its rank
-/// or is a transfer, which has a counterpart instead. The deadlock check and the simulations use this.
-/// WAIT_CLIP meets nobody: it waits for CLIP of the other ranks of the pipeline, which have started the sum there.
-std::span<const MeshAxis> axes_of(const Action& action);
+inline std::span<const MeshAxis> axes_of(const Action& action) { return facts_of(action.type).axes; }
 
 /// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1. Its `peer` is not set, as
 /// the transfer does not know its own data rank.

@@ -240,17 +240,16 @@ void Run::run(const ActionList& list) {
   for (const Action* action = list.data(); action != end;) {
     const Action* next = action + 1;
     if (ends_step(action->type)) finish_transfers();
-    if (is_compute(action->type)) {
-      compute(*action);
-    } else if (action->type == ActionType::kClipSamples || action->type == ActionType::kWaitClip) {
-      clip_samples(*action);
-    } else if (action->type == ActionType::kSumPartial || action->type == ActionType::kNorm) {
-      end_step(*action);
-    } else if (!is_transfer(action->type)) {
-      move_unit(*action);
-    } else {
-      while (next != end && is_transfer(next->type) && next->group == action->group && action->group >= 0) ++next;
-      exchange(action, next);
+    switch (facts_of(action->type).scope) {
+      case ActionScope::kPart: compute(*action); break;
+      case ActionScope::kUnit: move_unit(*action); break;
+      case ActionScope::kMicrobatch: clip_samples(*action); break;
+      case ActionScope::kStage:
+      case ActionScope::kStep: end_step(*action); break;
+      case ActionScope::kTransfer:
+        while (next != end && is_transfer(next->type) && next->group == action->group && action->group >= 0) ++next;
+        exchange(action, next);
+        break;
     }
     if (world_ != nullptr) world_->advance();
     action = next;

@@ -47,6 +47,7 @@ class ListCheck {
   }
   bool in_range(const Action& action);
   Unit& unit_of(int stage, const UnitRef& unit) { return stages_.at(unit.stage < 0 ? stage : unit.stage).units.at(static_cast<size_t>(unit.unit)); }
+  void compute(const Action& action);
   void compute(const Action& action, int part);
   bool has_input(const Action& part, const Microbatch& microbatch) const;
   void forward(const Action& part, Microbatch& microbatch);
@@ -90,22 +91,32 @@ ListCheck::ListCheck(const Expected& expected, int pipeline_rank, std::string wh
 }
 
 bool ListCheck::in_range(const Action& action) {
-  if (action.type == ActionType::kNorm) return true;
-  if (action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip) {
-    if (action.microbatch >= 0 && action.microbatch < expected_.microbatches) return true;
-    add_violation(to_string(action), " names a micro-batch that does not exist");
+  const ActionScope scope = facts_of(action.type).scope;
+  const bool of_microbatch = action.microbatch >= 0 && action.microbatch < expected_.microbatches;
+  if (scope == ActionScope::kStep) return true;
+  if (scope == ActionScope::kMicrobatch) {
+    if (!of_microbatch) add_violation(to_string(action), " names a micro-batch that does not exist");
+    return of_microbatch;
+  }
+  if (!stages_.contains(action.stage)) {
+    add_violation(to_string(action), " belongs to a stage that is not on this rank");
     return false;
   }
-  const bool here = stages_.contains(action.stage);
-  if (!here) add_violation(to_string(action), " belongs to a stage that is not on this rank");
-  const bool of_microbatch = action.microbatch >= 0 && action.microbatch < expected_.microbatches;
-  const bool in_stage = is_transfer(action.type)                 ? of_microbatch
-                        : action.type == ActionType::kSumPartial ? true
-                        : !here                                  ? false
-                        : is_compute(action.type)                ? of_microbatch && action.part < parts(action.stage)
-                                                                 : action.unit >= 0 && action.unit < description(action.stage).units;
-  if (here && !in_stage) add_violation(to_string(action), " names a micro-batch, part or unit that does not exist");
-  return here && in_stage;
+  const bool in_stage = scope == ActionScope::kTransfer ? of_microbatch
+                        : scope == ActionScope::kPart   ? of_microbatch && action.part < parts(action.stage)
+                        : scope == ActionScope::kUnit   ? action.unit >= 0 && action.unit < description(action.stage).units
+                                                        : true;
+  if (!in_stage) add_violation(to_string(action), " names a micro-batch, part or unit that does not exist");
+  return in_stage;
+}
+
+void ListCheck::compute(const Action& action) {
+  if (action.part >= 0) return compute(action, action.part);
+  const int all = parts(action.stage);
+  for (int i = 0; i < all; ++i) {
+    const int part = action.type == ActionType::kForward ? i : all - 1 - i;
+    if (action.type != ActionType::kBackwardWeight || part != description(action.stage).fused_part) compute(action, part);
+  }
 }
 
 void ListCheck::compute(const Action& action, int part) {
@@ -304,26 +315,13 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
   clips_ = std::ranges::find(list, ActionType::kClipSamples, &Action::type) != list.end();
   for (const Action& action : list) {
     if (!in_range(action)) continue;
-    if (is_transfer(action.type)) {
-      transfer(action);
-    } else if (action.type == ActionType::kClipSamples) {
-      clip_samples(action);
-    } else if (action.type == ActionType::kWaitClip) {
-      wait_clip(action);
-    } else if (action.type == ActionType::kNorm) {
-      norm();
-    } else if (action.type == ActionType::kSumPartial) {
-      sum_partial(action);
-    } else if (!is_compute(action.type)) {
-      move_unit(action);
-    } else if (action.part >= 0) {
-      compute(action, action.part);
-    } else {
-      const int all = parts(action.stage);
-      for (int i = 0; i < all; ++i) {
-        const int part = action.type == ActionType::kForward ? i : all - 1 - i;
-        if (action.type != ActionType::kBackwardWeight || part != description(action.stage).fused_part) compute(action, part);
-      }
+    switch (facts_of(action.type).scope) {
+      case ActionScope::kPart: compute(action); break;
+      case ActionScope::kTransfer: transfer(action); break;
+      case ActionScope::kUnit: move_unit(action); break;
+      case ActionScope::kMicrobatch: action.type == ActionType::kClipSamples ? clip_samples(action) : wait_clip(action); break;
+      case ActionScope::kStage: sum_partial(action); break;
+      case ActionScope::kStep: norm(); break;
     }
   }
   finish();

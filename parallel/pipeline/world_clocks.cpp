@@ -12,25 +12,26 @@ bool is_backward(ActionType type) { return type == ActionType::kBackward || type
 /// Checks that a list names only stages, parts and units of its rank.
 void check(const ActionList& list, int pipeline_rank, const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank) {
   for (const Action& action : list) {
-    if (action.type == ActionType::kNorm || action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip) continue;
+    const ActionScope scope = facts_of(action.type).scope;
+    if (scope == ActionScope::kStep || scope == ActionScope::kMicrobatch) continue;
     const size_t stage = static_cast<size_t>(action.stage);
     TRIREME_CHECK(action.stage >= 0 && stage < stages.size() && stage_rank[stage] == pipeline_rank, to_string(action), " on pipeline rank ",
                   pipeline_rank, ", which has no such stage");
-    if (is_transfer(action.type) || action.type == ActionType::kSumPartial) continue;
-    const int all = is_compute(action.type) ? static_cast<int>(stages[stage].units_of_part.size()) : stages[stage].units;
-    const int named = is_compute(action.type) ? action.part : action.unit;
-    TRIREME_CHECK(named < all && (named >= 0 || is_compute(action.type)), to_string(action), " is out of range; parts or units of its stage: ", all);
+    if (scope != ActionScope::kPart && scope != ActionScope::kUnit) continue;
+    const bool is_part = scope == ActionScope::kPart;
+    const int all = is_part ? static_cast<int>(stages[stage].units_of_part.size()) : stages[stage].units;
+    const int named = is_part ? action.part : action.unit;
+    TRIREME_CHECK(named < all && (named >= 0 || is_part), to_string(action), " is out of range; parts or units of its stage: ", all);
   }
 }
 
 }  // namespace
 
 WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& costs) {
-  const bool collective = action.type == ActionType::kUnshard || is_reduction(action.type);
-  const bool meets = action.type == ActionType::kClipSamples || action.type == ActionType::kWaitClip || action.type == ActionType::kSumPartial ||
-                     action.type == ActionType::kNorm;
-  return {meets ? 0 : costs.seconds(action), is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0,
-          collective ? costs.collective(action) : 0};
+  const ActionFacts& facts = facts_of(action.type);
+  const bool computes = facts.scope == ActionScope::kPart, starts = !facts.axes.empty() && !facts.blocks;
+  return {facts.blocks && !computes ? 0 : costs.seconds(action), computes && costs.tensor ? costs.tensor(action) : 0,
+          starts ? costs.collective(action) : 0};
 }
 
 WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
@@ -174,7 +175,7 @@ void WorldClocks::await_sum(int which, const Action& action, int64_t pipeline) {
 void WorldClocks::meet(std::span<const int> members, int64_t group) {
   const ActionType type = at(members.front()).at->type;
   if (is_compute(type)) return compute_together(members);
-  if (ends_step(type) || type == ActionType::kClipSamples) return wait_together(members);
+  if (facts_of(type).blocks) return wait_together(members);
   double& stream = streams_[static_cast<size_t>(group)];
   for (const int member : members) stream = std::max(stream, at(member).clock);
   stream += cost(at(members.front()), *at(members.front()).at).collective;
