@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/sharding/shard_group.h"
 
 namespace trireme {
 
@@ -99,6 +100,8 @@ struct Mesh {
   Communicator& world;
   std::unique_ptr<Communicator> island;  ///< kStep, if there are several islands, else null: the world is the only island
   std::unique_ptr<Communicator> islands, pipeline, data, replicate, shard, secondary, context, tensor, kv, embedding;
+  /// The group of the units that all data ranks share.
+  ShardGroup shard_group() const { return {shard.get(), replicate.get(), data.get(), secondary.get()}; }
   /// The ranks that take optimizer steps together, those of one island. They all-reduce gradient norm and loss and therefore agree on clipping,
   /// acceptance of the step and loss scale.
   Communicator& step;

@@ -24,20 +24,20 @@ EncodingDraw gradient_draw(const CompressionOptions& options, const Unit::Segmen
   return {key + static_cast<uint64_t>(segment.param_begin), static_cast<uint64_t>(step)};
 }
 
-CompressedReducer::CompressedReducer(Context& ctx, std::vector<Unit*> units, const Communicator& shard, const Communicator& replicate,
-                                     const CompressionOptions& options, DType wire, DType gradient)
+CompressedReducer::CompressedReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient)
     : units_(std::move(units)), options_(options), gradient_(gradient), plain_(wire), sums_(units_.size()) {
   for (size_t u = 0; u < units_.size(); ++u) {
-    const int64_t owned = units_[u]->shard_numel(shard.size()), first = shard.rank() * owned;
+    const ShardGroup& group = units_[u]->group();
+    const int64_t owned = units_[u]->shard_numel(), first = units_[u]->owned_begin();
     std::vector<Piece> shards, pieces;
-    for (int r = 0; r < shard.size(); ++r) shards.push_back({r * owned, owned});
-    const int64_t piece = (owned + replicate.size() - 1) / replicate.size();
-    for (int r = 0; r < replicate.size(); ++r) {
+    for (int r = 0; r < group.shards(); ++r) shards.push_back({r * owned, owned});
+    const int64_t piece = (owned + group.replicas() - 1) / group.replicas();
+    for (int r = 0; r < group.replicas(); ++r) {
       const int64_t begin = std::min(r * piece, owned);
       pieces.push_back({first + begin, std::min(piece, owned - begin)});
     }
-    if (!options_.replicas_only) prepare(ctx, sums_[u].scatter, shards, shard.rank(), true);
-    prepare(ctx, sums_[u].replicas, pieces, replicate.rank(), false);
+    if (!options_.replicas_only) prepare(ctx, sums_[u].scatter, shards, group.own_shard(), true);
+    prepare(ctx, sums_[u].replicas, pieces, group.own_replica(), false);
   }
 }
 

@@ -41,8 +41,7 @@ EncodingDraw gradient_draw(const CompressionOptions& options, const Unit::Segmen
 class CompressedReducer final : public Reducer {
  public:
   /// `wire`: dtype of the sums that are not compressed (SumReducer). `gradient`: f32 or f64.
-  CompressedReducer(Context& ctx, std::vector<Unit*> units, const Communicator& shard, const Communicator& replicate,
-                    const CompressionOptions& options, DType wire, DType gradient);
+  CompressedReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient);
 
   void begin_step(int64_t step) override { step_ = step; }
   void settle(Context& ctx, int unit, const Tensor& scalars) override;

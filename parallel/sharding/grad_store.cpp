@@ -4,21 +4,14 @@
 
 namespace trireme {
 
-GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype,
-                     std::unique_ptr<Reducer> reducer)
-    : units_(std::move(units)),
-      states_(units_.size()),
-      shard_(&shard),
-      replicate_(&replicate),
-      resident_(policy.gradients_resident),
-      dtype_(dtype),
-      reducer_(std::move(reducer)) {
+GradStore::GradStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy& policy, DType dtype, std::unique_ptr<Reducer> reducer)
+    : units_(std::move(units)), states_(units_.size()), resident_(policy.gradients_resident), dtype_(dtype), reducer_(std::move(reducer)) {
   for (size_t u = 0; u < units_.size(); ++u) {
     State& state = states_[u];
-    const int64_t owned = units_[u]->shard_numel(shard.size());
+    const int64_t owned = units_[u]->shard_numel();
     if (resident_) {
-      state.full = Tensor::zeros(ctx, {owned * shard.size()}, dtype_, MemoryCategory::kGradients);
-      state.shard = state.full.flat(shard.rank() * owned, owned);
+      state.full = Tensor::zeros(ctx, {owned * units_[u]->group().shards()}, dtype_, MemoryCategory::kGradients);
+      state.shard = state.full.flat(units_[u]->owned_begin(), owned);
       units_[u]->bind_grads(state.full);
     } else {
       state.shard = Tensor::zeros(ctx, {owned}, dtype_, MemoryCategory::kGradients);
@@ -38,7 +31,7 @@ void GradStore::begin_step(Context& ctx, int64_t step) {
 }
 
 void GradStore::empty(Context& ctx, int unit) {
-  const Unit& of = *units_[static_cast<size_t>(unit)];
+  const Unit& of = unit_of(unit);
   const Tensor& full = states_[static_cast<size_t>(unit)].full;
   for (const auto& param : of.params()) param->grad_is_empty = true;
   if (full.numel() > of.numel()) fill(ctx, 0, full.flat(of.numel(), full.numel() - of.numel()));  // padding of the shards
@@ -47,22 +40,24 @@ void GradStore::empty(Context& ctx, int unit) {
 void GradStore::acquire(Context& ctx, int unit) {
   State& state = states_[static_cast<size_t>(unit)];
   if (state.full.defined()) return;
-  state.full = Tensor::empty(ctx, {state.shard.numel() * shard_->size()}, dtype_, MemoryCategory::kGradients);
-  units_[static_cast<size_t>(unit)]->bind_grads(state.full);
+  state.full = Tensor::empty(ctx, {state.shard.numel() * unit_of(unit).group().shards()}, dtype_, MemoryCategory::kGradients);
+  unit_of(unit).bind_grads(state.full);
   empty(ctx, unit);
 }
 
 void GradStore::reduce(Context& ctx, int unit) {
   acquire(ctx, unit);  // this data rank may have no micro-batch where others have one
   const State& state = states_[static_cast<size_t>(unit)];
-  for (const auto& param : units_[static_cast<size_t>(unit)]->params()) param->grad_to_add_to(ctx);  // zeros where nothing was added
+  for (const auto& param : unit_of(unit).params()) param->grad_to_add_to(ctx);  // zeros where nothing was added
   if (before_reduce_) before_reduce_(ctx, unit, state.full);
   // A resident gradient is reduced once, into its own part; otherwise the sum is added to those of earlier micro-batches.
-  reducer_->start(ctx, {Reduction::Kind::kScatter, unit, shard_, state.full, state.shard, !resident_});
-  if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
+  reducer_->start(ctx, {Reduction::Kind::kScatter, unit, unit_of(unit).group().shard, state.full, state.shard, !resident_});
+  if (!resident_) unit_of(unit).bind_grads(Tensor());
 }
 
-void GradStore::reduce_replicas(Context& ctx, int unit) { reducer_->start(ctx, {Reduction::Kind::kReplicas, unit, replicate_, {}, shard(unit)}); }
+void GradStore::reduce_replicas(Context& ctx, int unit) {
+  reducer_->start(ctx, {Reduction::Kind::kReplicas, unit, unit_of(unit).group().replicate, {}, shard(unit)});
+}
 
 void GradStore::reduce_tied(Context& ctx, int unit, Communicator& embedding) {
   reducer_->start(ctx, {Reduction::Kind::kTied, unit, &embedding, {}, shard(unit)});
@@ -81,8 +76,8 @@ void GradStore::sum_partial(Context& ctx, Communicator& tensor, Communicator& kv
 void GradStore::sum_partial(Context& ctx, Partial over, Communicator& comm) {
   std::vector<Tensor> parts;
   for (size_t u = 0; u < units_.size(); ++u)
-    for (const Unit::Segment& segment : units_[u]->owned_segments(shard_->rank(), shard_->size()))
-      if (segment.spec->partial_over == over) parts.push_back(Unit::slice(states_[u].shard, segment, shard_->rank()));
+    for (const Unit::Segment& segment : units_[u]->owned_segments())
+      if (segment.spec->partial_over == over) parts.push_back(units_[u]->slice(states_[u].shard, segment));
   sum_packed(ctx, comm, parts, dtype_);
 }
 

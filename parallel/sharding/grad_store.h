@@ -16,8 +16,7 @@ namespace trireme {
 /// The Reducer defines how gradients are summed over data ranks and tied copies, and the bytes on the wire.
 class GradStore {
  public:
-  GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype,
-            std::unique_ptr<Reducer> reducer);
+  GradStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy& policy, DType dtype, std::unique_ptr<Reducer> reducer);
 
   /// `change` is called with a unit's full gradient before each reduce() of it, to change what this rank contributes.
   void before_reduce(std::function<void(Context& ctx, int unit, const Tensor& full)> change) { before_reduce_ = std::move(change); }
@@ -41,14 +40,13 @@ class GradStore {
   struct State {
     Tensor full, shard;
   };
+  const Unit& unit_of(int unit) const { return *units_[static_cast<size_t>(unit)]; }
   /// Declares a full gradient empty: a fill would cost a write and a read of it, 1 to 2 % of an 8B model's step under ZeRO-2 and 3.
   void empty(Context& ctx, int unit);
   void sum_partial(Context& ctx, Partial over, Communicator& comm);
 
   std::vector<Unit*> units_;
   std::vector<State> states_;
-  Communicator* shard_;
-  Communicator* replicate_;
   bool resident_;
   DType dtype_;
   std::unique_ptr<Reducer> reducer_;

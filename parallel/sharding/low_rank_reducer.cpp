@@ -24,15 +24,14 @@ void draw_basis(Context& ctx, uint64_t seed, const ParamSpec& spec, const Tensor
   fill_normal(ctx, random_key(seed, "compression:" + spec.name), 1, spec.shape[1], 0, spec.box.start[1], basis);
 }
 
-LowRankReducer::LowRankReducer(Context& ctx, const std::vector<Unit*>& units, Communicator& data, const Communicator& shard,
-                               const CompressionOptions& options, DType wire, DType gradient)
-    : data_(data), options_(options), gradient_(gradient), plain_(wire), sums_(units.size()) {
-  for (size_t u = 0; u < units.size(); ++u) {
-    if (data.size() == 1) continue;  // nothing is sent
+LowRankReducer::LowRankReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient)
+    : units_(std::move(units)), options_(options), gradient_(gradient), plain_(wire), sums_(units_.size()) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (data_of(static_cast<int>(u)).size() == 1) continue;  // nothing is sent
     Sum& sum = sums_[u];
-    const int64_t owned = units[u]->shard_numel(shard.size()), all = owned * shard.size();
-    sum.own = {shard.rank() * owned, owned};
-    add_segments(sum, *units[u]);
+    const int64_t owned = units_[u]->shard_numel(), all = owned * units_[u]->group().shards();
+    sum.own = {units_[u]->owned_begin(), owned};
+    add_segments(sum, *units_[u]);
     const auto zeros = [&](int64_t count) { return Tensor::zeros(ctx, {count}, gradient_, MemoryCategory::kOptimizer); };
     sum.basis = zeros(sum.basis_numel);
     sum.next_basis = zeros(sum.basis_numel);
@@ -84,14 +83,15 @@ std::vector<Reducer::State> LowRankReducer::state(int unit) const {
 /// A forecast runs the first steps on the meta device. They must not be those of the warm-up, which need less memory than the later ones.
 bool LowRankReducer::compresses(const Context& ctx, const Reduction& reduction) const {
   const bool warms_up = step_ < options_.warmup_steps && ctx.device != Device::kMeta;
-  return reduction.kind != Reduction::Kind::kTied && data_.size() > 1 && !warms_up;
+  return reduction.kind != Reduction::Kind::kTied && data_of(reduction.unit).size() > 1 && !warms_up;
 }
 
 double LowRankReducer::sent_bytes(Reduction::Kind kind, int unit, int64_t shard_numel, int ranks) const {
-  if (data_.size() == 1) return plain_.sent_bytes(kind, unit, shard_numel, ranks);
+  const int data = data_of(unit).size();
+  if (data == 1) return plain_.sent_bytes(kind, unit, shard_numel, ranks);
   if (kind == Reduction::Kind::kReplicas) return 0;
   const Sum& sum = sums_[static_cast<size_t>(unit)];
-  return static_cast<double>((sum.message_numel + sum.basis_numel) * size_of(gradient_)) * 2 * (data_.size() - 1) / data_.size();
+  return static_cast<double>((sum.message_numel + sum.basis_numel) * size_of(gradient_)) * 2 * (data - 1) / data;
 }
 
 void LowRankReducer::begin(Context& ctx, const Reduction& reduction) {
@@ -112,7 +112,7 @@ void LowRankReducer::begin(Context& ctx, const Reduction& reduction) {
     copy(ctx, sum.whole.flat(range.begin, range.count), sum.message.flat(offset, range.count));
     offset += range.count;
   }
-  sum.work = data_.all_reduce(ctx, sum.message, ReduceOp::kSum);
+  sum.work = data_of(reduction.unit).all_reduce(ctx, sum.message, ReduceOp::kSum);
 }
 
 void LowRankReducer::end(Context& ctx, const Reduction& reduction) {
@@ -127,7 +127,7 @@ void LowRankReducer::end(Context& ctx, const Reduction& reduction) {
     linear_backward_weight(ctx, p, m, q, false);
     if (options_.error_feedback) add_product(ctx, -1, p, q, 0, sum.whole.flat(matrix.range.begin, matrix.range.count));
   }
-  if (sum.basis_numel > 0) data_.all_reduce(ctx, sum.next_basis, ReduceOp::kSum).wait(ctx);
+  if (sum.basis_numel > 0) data_of(reduction.unit).all_reduce(ctx, sum.next_basis, ReduceOp::kSum).wait(ctx);
   if (options_.error_feedback) {
     for (const Range& range : sum.rest) fill(ctx, 0, sum.whole.flat(range.begin, range.count));  // sent in full
     copy(ctx, sum.whole.flat(sum.own.begin, sum.own.count), sum.next_error);                     // where the shard may be

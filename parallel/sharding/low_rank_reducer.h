@@ -30,10 +30,9 @@ void draw_basis(Context& ctx, uint64_t seed, const ParamSpec& spec, const Tensor
 /// Source: Vogels et al. 2019, arXiv:1905.13727. As there, the error is each rank's own, and the basis is kept from step to step.
 class LowRankReducer final : public Reducer {
  public:
-  /// `wire`: dtype of the sums of SumReducer. `gradient`: f32 or f64. `data` is the product of the groups of kScatter and kReplicas, `shard` the
-  /// former; `data` outlives the reducer.
-  LowRankReducer(Context& ctx, const std::vector<Unit*>& units, Communicator& data, const Communicator& shard, const CompressionOptions& options,
-                 DType wire, DType gradient);
+  /// `wire`: dtype of the sums of SumReducer. `gradient`: f32 or f64. Sums are over
+  /// ShardGroup::data, the product of the groups of kScatter and kReplicas.
+  LowRankReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient);
 
   void begin_step(int64_t step) override { step_ = step; }
   void settle(Context& ctx, int unit, const Tensor& scalars) override;
@@ -43,6 +42,7 @@ class LowRankReducer final : public Reducer {
   std::vector<State> state(int unit) const override;
 
  private:
+  Communicator& data_of(int unit) const { return *units_[static_cast<size_t>(unit)]->group().data; }
   /// A range of a unit's flat buffer.
   struct Range {
     int64_t begin, count;
@@ -75,7 +75,7 @@ class LowRankReducer final : public Reducer {
   void begin(Context& ctx, const Reduction& reduction) override;
   void end(Context& ctx, const Reduction& reduction) override;
 
-  Communicator& data_;
+  std::vector<Unit*> units_;
   CompressionOptions options_;
   DType gradient_;
   SumReducer plain_;

@@ -25,15 +25,8 @@ namespace trireme {
 /// Source: Wang et al. 2023, arXiv:2306.10209 (hierarchical weight partition).
 class ParamStore {
  public:
-  struct Gathers {
-    EncodingOptions encoding = {.encoding = Encoding::kNone};
-    /// Neighbours within the shard group, whose size they divide. Null, or a group of one rank: none.
-    Communicator* secondary = nullptr;
-  };
-  ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, const ZeroPolicy& policy, const Precision& precision,
-             const Gathers& gathers);
-  ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, const ZeroPolicy& policy, const Precision& precision)
-      : ParamStore(ctx, std::move(units), shard, policy, precision, Gathers{}) {}
+  ParamStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy& policy, const Precision& precision,
+             const EncodingOptions& encoding = {.encoding = Encoding::kNone});
 
   void unshard(Context& ctx, int unit);  ///< starts the gather unless the full copy is up to date
   void wait(Context& ctx, int unit);     ///< completes the gather; the layers may then read the unit
@@ -42,7 +35,6 @@ class ParamStore {
 
   const std::vector<Unit*>& units() const { return units_; }
   Tensor master(int unit) const { return states_[static_cast<size_t>(unit)].master; }  ///< [shard_numel]
-  Communicator& shard() const { return *shard_; }
 
  private:
   struct State {
@@ -54,7 +46,10 @@ class ParamStore {
     Tensor secondary;    ///< this rank's part of the full copy among the secondary group
     bool secondary_fresh = false;
   };
-  Tensor own_part(const Tensor& full) const;
+  const Unit& unit_of(int unit) const { return *units_[static_cast<size_t>(unit)]; }
+  bool encodes(const ShardGroup& group) const { return encoding_.encoding != Encoding::kNone && group.shards() > 1; }
+  static bool has_secondary(const ShardGroup& group) { return group.secondary != nullptr && group.secondary->size() > 1; }
+  Tensor own_part(int unit, const Tensor& full) const;
   UnitMessage message(int unit, int shard) const;
   Tensor encoded(Context& ctx, int unit);
   void decode_messages(Context& ctx, int unit);
@@ -62,12 +57,9 @@ class ParamStore {
 
   std::vector<Unit*> units_;
   std::vector<State> states_;
-  Communicator* shard_;
   bool resident_;
   Precision precision_;
   EncodingOptions encoding_;
-  bool encodes_;
-  Communicator* secondary_;  ///< null: none
 };
 
 }  // namespace trireme

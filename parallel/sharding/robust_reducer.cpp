@@ -14,20 +14,21 @@
 
 namespace trireme {
 
-RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, Communicator& data, const Communicator& shard, Communicator& replicate,
-                             const AggregationOptions& options, const CompressionOptions& compression, DType gradient)
+RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, const AggregationOptions& options, const CompressionOptions& compression,
+                             DType gradient)
     : units_(std::move(units)),
-      data_(data),
-      replicate_(replicate),
-      shards_(shard.size()),
-      shard_(shard.rank()),
+      data_(*units_.front()->group().data),
+      replicate_(*units_.front()->group().replicate),
+      shards_(units_.front()->group().shards()),
+      shard_(units_.front()->group().own_shard()),
       options_(options),
       compression_(compression),
       gradient_(gradient),
       copies_(units_.size()) {
   for (size_t u = 0; u < units_.size(); ++u) {
+    TRIREME_CHECK(units_[u]->group() == units_.front()->group(), "units of several groups under one rule");
     Copies& copies = copies_[u];
-    copies.pieces = pieces_of(units_[u]->shard_numel(shards_));
+    copies.pieces = pieces_of(units_[u]->shard_numel());
     copies.own = copies.pieces[static_cast<size_t>(data_.rank())];
     for (const Range& piece : copies.pieces) copies.largest = std::max(copies.largest, piece.count);
     const Shape shape{data_.size(), copies.own.count};
@@ -35,7 +36,7 @@ RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, Communicato
     copies.origin = Tensor::zeros(ctx, {copies.own.count}, gradient_, MemoryCategory::kGradients);
     if (options_.momentum > 0) copies.momenta = Tensor::zeros(ctx, shape, gradient_, MemoryCategory::kOptimizer);
     if (!compresses() || !compression_.error_feedback) continue;
-    const int64_t owned = units_[u]->shard_numel(shards_);
+    const int64_t owned = units_[u]->shard_numel();
     copies.own_shard = {shard_ * owned, owned};
     copies.error = Tensor::zeros(ctx, {owned * shards_}, gradient_, MemoryCategory::kOptimizer);
     copies.next_error = Tensor::zeros(ctx, {owned}, gradient_, MemoryCategory::kOptimizer);

@@ -26,10 +26,9 @@ namespace trireme {
 /// It protects from what data ranks send as gradients, whatever bytes a message has. A bad rank still owns pieces, and is still trusted in every other sum.
 class RobustReducer final : public Reducer {
  public:
-  /// `gradient`: f32 or f64. `data` is the product of the groups `shard` and `replicate`, replicas outermost; `data` and `replicate` outlive the reducer.
+  /// `gradient`: f32 or f64. A rule judges data ranks as wholes, so all units have one group.
   /// `compression`: with encoding kNone, gradients are sent as they are.
-  RobustReducer(Context& ctx, std::vector<Unit*> units, Communicator& data, const Communicator& shard, Communicator& replicate,
-                const AggregationOptions& options, const CompressionOptions& compression, DType gradient);
+  RobustReducer(Context& ctx, std::vector<Unit*> units, const AggregationOptions& options, const CompressionOptions& compression, DType gradient);
 
   void begin_step(int64_t step) override;
   void settle(Context& ctx, int unit, const Tensor& scalars) override;

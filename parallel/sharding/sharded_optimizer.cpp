@@ -24,10 +24,10 @@ void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
 }
 
 std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, const GradStore& grads, int unit) const {
-  const int shard = params.shard().rank();
+  const Unit& of = *params.units()[static_cast<size_t>(unit)];
   std::vector<UpdateSlice> slices;
-  for (const Unit::Segment& segment : params.units()[static_cast<size_t>(unit)]->owned_segments(shard, params.shard().size())) {
-    const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
+  for (const Unit::Segment& segment : of.owned_segments()) {
+    const auto slice = [&](const Tensor& shard_tensor) { return of.slice(shard_tensor, segment); };
     UpdateSlice& added = slices.emplace_back(UpdateSlice{.w = slice(params.master(unit)), .g = slice(grads.shard(unit)), .state = {}});
     added.decay = segment.spec->decay;
     added.matrix = segment.matrix_range();
@@ -43,9 +43,8 @@ void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& p
   params.mark_stale(unit);
 }
 
-std::vector<Unit::Segment> counted_segments(const Unit& unit, const Communicator& shard) {
-  const int64_t owned = unit.shard_numel(shard.size());
-  return counted_segments(unit, shard.rank() * owned, (shard.rank() + 1) * owned);
+std::vector<Unit::Segment> counted_segments(const Unit& unit) {
+  return counted_segments(unit, unit.owned_begin(), unit.owned_begin() + unit.shard_numel());
 }
 
 std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int64_t end) {
@@ -57,13 +56,12 @@ std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int
   return counted;
 }
 
-void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum,
-                          NamedSquares* each) {
+void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Tensor& sum, NamedSquares* each) {
   std::vector<Tensor> counted;
   NamedSquares named;
   for (size_t u = 0; u < units.size(); ++u) {
-    for (const Unit::Segment& segment : counted_segments(*units[u], shard)) {
-      counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
+    for (const Unit::Segment& segment : counted_segments(*units[u])) {
+      counted.push_back(units[u]->slice(grads.shard(static_cast<int>(u)), segment));
       if (each != nullptr) named.emplace_back(segment.spec->name, 0);
     }
   }
@@ -73,11 +71,11 @@ void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const G
   if (each != nullptr) each->insert(each->end(), named.begin(), named.end());
 }
 
-std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard) {
+std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads) {
   std::vector<NamedGradient> found;
   for (size_t u = 0; u < units.size(); ++u)
-    for (const Unit::Segment& segment : units[u]->owned_segments(shard.rank(), shard.size()))
-      found.push_back({segment.spec->name, Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank())});
+    for (const Unit::Segment& segment : units[u]->owned_segments())
+      found.push_back({segment.spec->name, units[u]->slice(grads.shard(static_cast<int>(u)), segment)});
   std::stable_sort(found.begin(), found.end(), [](const NamedGradient& a, const NamedGradient& b) { return a.name < b.name; });
   return found;
 }

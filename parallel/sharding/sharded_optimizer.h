@@ -45,7 +45,7 @@ class ShardedOptimizer {
 
 /// The segments of a unit that this rank owns and counts, without padding: over all ranks with replicate coordinate 0, every element of every
 /// parameter is in exactly one of them; tied copies are in none.
-std::vector<Unit::Segment> counted_segments(const Unit& unit, const Communicator& shard);
+std::vector<Unit::Segment> counted_segments(const Unit& unit);
 /// The segments of elements [begin, end) of a unit's flat buffer that this tensor rank counts, without padding.
 std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int64_t end);
 
@@ -53,14 +53,13 @@ std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int
 /// every parameter is added exactly once; padding and tied copies are never added. The sum of each parameter, by its name, is appended to
 /// `each`, if given; only on CPUs.
 using NamedSquares = std::vector<std::pair<std::string, double>>;
-void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum,
-                          NamedSquares* each = nullptr);
+void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Tensor& sum, NamedSquares* each = nullptr);
 
 /// The owned gradients, in the order of the parameters' names.
 struct NamedGradient {
   std::string name;
   Tensor gradient;
 };
-std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard);
+std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads);
 
 }  // namespace trireme

@@ -46,19 +46,14 @@ std::vector<Unit::Segment> Unit::segments(int64_t begin, int64_t end) const {
   return found;
 }
 
-std::vector<Unit::Segment> Unit::owned_segments(int shard, int shards) const {
-  const int64_t size = shard_numel(shards);
-  return segments(shard * size, (shard + 1) * size);
-}
-
 MatrixRange Unit::Segment::matrix_range() const {
   const Box& box = spec->box;
   const int64_t held = box.numel();  // the rows beyond the box are padding
   return {spec->name, spec->shape, box.start, box.extent, std::min(param_begin, held), std::min(param_begin + count, held)};
 }
 
-Tensor Unit::slice(const Tensor& shard_tensor, const Segment& segment, int shard) {
-  return shard_tensor.flat(segment.flat_begin - shard * shard_tensor.numel(), segment.count);
+Tensor Unit::slice(const Tensor& shard_tensor, const Segment& segment) const {
+  return shard_tensor.flat(segment.flat_begin - owned_begin(), segment.count);
 }
 
 }  // namespace trireme

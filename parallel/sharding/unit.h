@@ -5,6 +5,7 @@
 
 #include "kernels/ops/update.h"
 #include "parallel/param.h"
+#include "parallel/sharding/shard_group.h"
 
 namespace trireme {
 
@@ -25,14 +26,15 @@ class Unit {
   /// Elements. In every dtype a shard then starts at a multiple of 128 bytes, so that kernels and transports may move 16 bytes at once.
   static constexpr int64_t kShardAlignment = 64;
 
-  explicit Unit(std::string name) : name_(std::move(name)) {}
+  explicit Unit(std::string name, const ShardGroup& group = {}) : name_(std::move(name)), group_(group) {}
 
   /// The returned pointer stays valid for the lifetime of the unit.
   Param* add(std::vector<ParamSpec> specs);
 
   const std::string& name() const { return name_; }
+  const ShardGroup& group() const { return group_; }
   int64_t numel() const { return numel_; }  ///< elements on this tensor rank, vocabulary padding included
-  int64_t shard_numel(int shards) const { return shard_numel(numel_, shards); }
+  int64_t shard_numel() const { return shard_numel(numel_, group_.shards()); }
   /// Elements of each of the shards of a unit of `numel` elements: ceil(numel / shards), rounded up to kShardAlignment.
   static int64_t shard_numel(int64_t numel, int shards);
 
@@ -51,14 +53,16 @@ class Unit {
     MatrixRange matrix_range() const;
   };
   std::vector<Segment> segments(int64_t begin, int64_t end) const;
-  std::vector<Segment> owned_segments(int shard, int shards) const;
-  /// View of a segment within an owned shard's tensor.
-  static Tensor slice(const Tensor& shard_tensor, const Segment& segment, int shard);
+  int64_t owned_begin() const { return group_.own_shard() * shard_numel(); }  ///< first element of the owned shard, in the flat buffer
+  std::vector<Segment> owned_segments() const { return segments(owned_begin(), owned_begin() + shard_numel()); }
+  /// View of a segment within the owned shard's tensor.
+  Tensor slice(const Tensor& shard_tensor, const Segment& segment) const;
 
   const std::vector<std::unique_ptr<Param>>& params() const { return params_; }
 
  private:
   std::string name_;
+  ShardGroup group_;
   std::vector<std::unique_ptr<Param>> params_;
   int64_t numel_ = 0;
 };

@@ -45,9 +45,9 @@ struct Store {
     unit.add({replicated("bias", {kVector, 1}, 1, TensorRank{}, Partial::kNone)});
     unit.add({partial});
     const ZeroPolicy policy{.replicate = degrees.replicas, .shard = degrees.shards};
-    auto made = std::make_unique<CompressedReducer>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, options, DType::kF64, DType::kF64);
+    auto made = std::make_unique<CompressedReducer>(ctx, std::vector<Unit*>{&unit}, options, DType::kF64, DType::kF64);
     reducer = made.get();
-    grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, policy, DType::kF64, std::move(made));
+    grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, policy, DType::kF64, std::move(made));
     scalars = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   }
   static std::vector<int> range(int first, int stride, int count) {
@@ -87,7 +87,7 @@ struct Store {
   Context ctx{Device::kReference, &arena, 1};
   int rank, ranks;
   std::unique_ptr<Communicator> shard, replicate;
-  Unit unit{"block"};
+  Unit unit{"block", {shard.get(), replicate.get()}};
   CompressedReducer* reducer;
   std::unique_ptr<GradStore> grads;
   Tensor scalars;

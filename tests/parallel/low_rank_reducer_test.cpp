@@ -58,9 +58,9 @@ struct LowRankStore {
     }
     const ZeroPolicy policy{.replicate = split.replicas, .shard = split.shards};
     const std::vector<Unit*> units{&unit};
-    auto made = std::make_unique<LowRankReducer>(ctx, units, *data, *shard, options, DType::kF64, DType::kF64);
+    auto made = std::make_unique<LowRankReducer>(ctx, units, options, DType::kF64, DType::kF64);
     reducer = made.get();
-    grads = std::make_unique<GradStore>(ctx, units, *shard, *replicate, policy, DType::kF64, std::move(made));
+    grads = std::make_unique<GradStore>(ctx, units, policy, DType::kF64, std::move(made));
     scalars = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   }
   static std::vector<int> every(int first, int stride, int count) {
@@ -98,7 +98,7 @@ struct LowRankStore {
   Context ctx{Device::kReference, &arena, 1};
   int rank, ranks;
   std::unique_ptr<Communicator> data, shard, replicate;
-  Unit unit{"block"};
+  Unit unit{"block", {shard.get(), replicate.get(), data.get()}};
   LowRankReducer* reducer;
   std::unique_ptr<GradStore> grads;
   Tensor scalars;

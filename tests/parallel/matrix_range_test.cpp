@@ -12,12 +12,12 @@ using namespace trireme;
 namespace {
 
 /// The two units of one tensor rank: a vocabulary of 13 rows, padded if the ranks do not divide them, two kv heads of three rows, columns, vectors.
-std::vector<std::unique_ptr<Unit>> make_units(const TensorRank& at) {
+std::vector<std::unique_ptr<Unit>> make_units(const TensorRank& at, const ShardGroup& group) {
   std::vector<std::unique_ptr<Unit>> units;
   const auto partial = at.size > 1 ? Partial::kTensor : Partial::kNone;
-  units.push_back(std::make_unique<Unit>("embedding"));
+  units.push_back(std::make_unique<Unit>("embedding", group));
   units.back()->add({split_rows("embedding.weight", {13, 5}, 2, at, at.size)});
-  units.push_back(std::make_unique<Unit>("block"));
+  units.push_back(std::make_unique<Unit>("block", group));
   units.back()->add({split_rows("query.weight", {24, 5}, 2, at, at.size), split_rows("key.weight", {6, 5}, 2, at, std::min(at.size, 2))});
   units.back()->add({split_columns("down.weight", {7, 24}, at)});
   units.back()->add({split_rows("up.bias", {24, 1}, 1, at, at.size)});
@@ -57,20 +57,20 @@ TEST_CASE("the ranges of a layout's optimizers tile each matrix of the model onc
       CAPTURE(tensor, shards);
       std::map<std::string, Tiling> tilings;
       for (int rank = 0; rank < tensor * shards; ++rank) {
-        const auto owned = make_units({rank % tensor, tensor});
+        NullCommunicator shard(rank / tensor, shards, "shard"), replicate(0, 1, "replicate");
+        const auto owned = make_units({rank % tensor, tensor}, {&shard, &replicate});
         std::vector<Unit*> units;
         for (const auto& unit : owned) units.push_back(unit.get());
         Arena arena(Device::kMeta);
         Context ctx{Device::kMeta, &arena, 1};
-        NullCommunicator shard(rank / tensor, shards, "shard"), replicate(0, 1, "replicate");
         const ZeroPolicy policy{.shard = shards, .parameters_resident = false, .gradients_resident = false};
         const Precision precision;
-        const ParamStore params(ctx, units, shard, policy, precision);
-        const GradStore grads(ctx, units, shard, replicate, policy, precision.gradient, std::make_unique<SumReducer>(precision.reduce));
+        const ParamStore params(ctx, units, policy, precision);
+        const GradStore grads(ctx, units, policy, precision.gradient, std::make_unique<SumReducer>(precision.reduce));
         const ShardedOptimizer optimizer(ctx, params, {}, precision);
         for (size_t u = 0; u < units.size(); ++u) {
           const std::vector<UpdateSlice> slices = optimizer.slices(params, grads, static_cast<int>(u));
-          const std::vector<Unit::Segment> segments = units[u]->owned_segments(shard.rank(), shards);
+          const std::vector<Unit::Segment> segments = units[u]->owned_segments();
           REQUIRE(slices.size() == segments.size());
           for (size_t i = 0; i < slices.size(); ++i) {
             CHECK(slices[i].matrix.name == segments[i].spec->name);

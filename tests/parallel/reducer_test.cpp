@@ -64,7 +64,7 @@ struct Store {
         embedding(world.group({0, 1, 2, 3}, "embedding")) {
     unit.add({replicated("bias", {kElements, 1}, 1, TensorRank{}, Partial::kNone)});
     const ZeroPolicy policy{.replicate = 2, .shard = 2, .gradients_resident = resident};
-    grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, policy, DType::kF32, std::move(reducer));
+    grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, policy, DType::kF32, std::move(reducer));
     grads->begin_step(ctx, 0);
   }
   /// Adds to each element i a gradient that depends on the micro-batch, the rank and i.
@@ -87,7 +87,7 @@ struct Store {
   Context ctx{Device::kReference, &arena, 1};
   int rank;
   std::unique_ptr<Communicator> shard, replicate, embedding;
-  Unit unit{"head"};
+  Unit unit{"head", {shard.get(), replicate.get()}};
   std::unique_ptr<GradStore> grads;
 };
 
@@ -177,15 +177,14 @@ TEST_CASE("a step's first product writes the gradient, and what nothing was adde
       Arena arena(Device::kReference, true);
       OperationLog log;
       Context ctx{.device = Device::kReference, .arena = &arena, .threads = 1, .log = &log};
-      Unit unit("head");
+      const auto alone = world.group({world.rank()}, "replicate");
+      Unit unit("head", {&world, alone.get()});
       const auto declared = [&](const char* name, std::array<int64_t, 2> shape, int dims) {
         return unit.add({replicated(name, shape, dims, TensorRank{}, Partial::kNone)});
       };
       Param *const weight = declared("weight", {kOutputs, kInputs}, 2), *const bias = declared("bias", {kBias, 1}, 1);
       declared("unused", {kUnused, 1}, 1);
-      const auto alone = world.group({world.rank()}, "replicate");
-      GradStore grads(ctx, {&unit}, world, *alone, {.shard = 2, .gradients_resident = resident}, DType::kF32,
-                      std::make_unique<SumReducer>(DType::kF32));
+      GradStore grads(ctx, {&unit}, {.shard = 2, .gradients_resident = resident}, DType::kF32, std::make_unique<SumReducer>(DType::kF32));
       const auto filled = [&](const Shape& shape, double value) {
         const Tensor tensor = Tensor::empty(ctx, shape, DType::kF32, MemoryCategory::kWorkspace);
         fill(ctx, value, tensor);

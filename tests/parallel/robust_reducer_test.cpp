@@ -43,11 +43,11 @@ struct DataRank {
     shard = world.group(of_shard, "shard");
     replicate = world.group(of_replicas, "replicate");
     unit.add({replicated("bias", {3, 1}, 1, at, Partial::kNone)});
-    auto made = std::make_unique<RobustReducer>(ctx, std::vector<Unit*>{&unit}, *data, *shard, *replicate, options,
+    auto made = std::make_unique<RobustReducer>(ctx, std::vector<Unit*>{&unit}, options,
                                                 CompressionOptions{.encoding = {.encoding = Encoding::kNone}}, DType::kF64);
     reducer = made.get();
     const ZeroPolicy policy{.replicate = replicas, .shard = shards, .gradients_resident = resident};
-    grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, policy, DType::kF64, std::move(made));
+    grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, policy, DType::kF64, std::move(made));
     scalars = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   }
   void reduce(const std::vector<double>& gradient) {
@@ -87,7 +87,7 @@ struct DataRank {
   Arena arena{Device::kReference, true};
   Context ctx{Device::kReference, &arena, 1};
   std::unique_ptr<Communicator> data, shard, replicate;
-  Unit unit{"head"};
+  Unit unit{"head", {shard.get(), replicate.get(), data.get()}};
   RobustReducer* reducer = nullptr;
   std::unique_ptr<GradStore> grads;
   Tensor scalars;
@@ -246,7 +246,7 @@ TEST_CASE("robust: bytes on the wire are those of the formulas in the header") {
                 [&, ranks = ranks, shards = shards](Communicator& world) {
                   DataRank rank(world, shards, rule_options(rule));
                   rank.step({1, 2, static_cast<double>(world.rank())});
-                  const int64_t owned = rank.unit.shard_numel(shards);
+                  const int64_t owned = rank.unit.shard_numel();
                   forecast[static_cast<size_t>(world.rank())] = rank.reducer->sent_bytes(Reduction::Kind::kScatter, 0, owned, shards) +
                                                                 rank.reducer->sent_bytes(Reduction::Kind::kReplicas, 0, owned, ranks / shards);
                 },

@@ -91,8 +91,7 @@ TEST_CASE("moving average: follows the weights of each step, starting from the i
           for (size_t u = 0; u < stage->params().units().size(); ++u) {
             const std::vector<double> shard = values_of(stage->optimizer()->state(static_cast<int>(u)).back().shard);
             int64_t filled = 0;
-            const int rank = stage->params().shard().rank(), ranks = stage->params().shard().size();
-            for (const Unit::Segment& segment : stage->params().units()[u]->owned_segments(rank, ranks)) filled += segment.count;
+            for (const Unit::Segment& segment : stage->params().units()[u]->owned_segments()) filled += segment.count;
             for (size_t i = static_cast<size_t>(filled); i < shard.size(); ++i) TRIREME_CHECK(shard[i] == 0, "padding contains ", shard[i]);
           }
       });

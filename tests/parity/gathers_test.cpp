@@ -77,7 +77,7 @@ double bytes_of_gathers(const Config& config, int rank) {
       double longest = 0;
       for (int shard = 0; shard < shards; ++shard) {
         double bytes = 0;
-        for (const Unit::Segment& segment : unit->owned_segments(shard, shards)) {
+        for (const Unit::Segment& segment : unit->segments(shard * unit->shard_numel(), (shard + 1) * unit->shard_numel())) {
           const auto count = static_cast<double>(segment.matrix_range().count());
           const double message = segment.spec->dims == 2 ? 4 * std::ceil(count / 32) + 4 * std::ceil(count / 4) : count * vector_element;
           bytes += 8 * std::ceil(message / 8);

@@ -101,7 +101,7 @@ std::set<Part> parts_of(const Config& config) {
     const std::lock_guard lock(mutex);
     const int64_t shards = trainer.mesh().shard->size(), replicas = is_robust(config.security) ? trainer.mesh().replicate->size() : 1;
     for (const Unit* unit : trainer.stage().params().units()) {
-      const int64_t owned = unit->shard_numel(static_cast<int>(shards)), most = (owned + replicas - 1) / replicas;
+      const int64_t owned = unit->shard_numel(), most = (owned + replicas - 1) / replicas;
       for (int64_t shard = 0; shard < shards; ++shard)
         for (int64_t replica = 0; replica < replicas; ++replica) {
           const int64_t begin = std::min(replica * most, owned);

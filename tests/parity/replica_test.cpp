@@ -128,7 +128,8 @@ bool flip_full_copy(Trainer& trainer, size_t turn) {
   const int culprit = static_cast<int>(turn % static_cast<size_t>(mesh.shape.world()));
   Tensor target;
   std::string name;
-  const std::vector<Unit::Segment> others = unit.owned_segments((mesh.shard->rank() + 1) % mesh.shape.shard, mesh.shape.shard);
+  const int64_t owned = unit.shard_numel(), next = (mesh.shard->rank() + 1) % mesh.shape.shard;
+  const std::vector<Unit::Segment> others = unit.segments(next * owned, (next + 1) * owned);
   if (mesh.world.rank() == culprit && !others.empty()) {
     const Unit::Segment& other = others.front();
     for (const auto& param : unit.params()) {

@@ -28,16 +28,16 @@ Config config_of(ParityModel model, int tensor) {
 /// Throws unless the rows of `spec` beyond its box are zero in this rank's weights, gradients and optimizer states. Returns their number of elements.
 int64_t expect_zero_padding(const TransformerStage& stage, int unit) {
   const ParamStore& params = stage.params();
-  const int shard = params.shard().rank();
+  const Unit& of = *params.units()[static_cast<size_t>(unit)];
   std::vector<Tensor> tensors{params.master(unit), stage.grads().shard(unit)};
   for (const auto& [name, tensor] : stage.optimizer()->state(unit)) tensors.push_back(tensor);
   int64_t padding = 0;
-  for (const Unit::Segment& segment : params.units()[static_cast<size_t>(unit)]->owned_segments(shard, params.shard().size())) {
+  for (const Unit::Segment& segment : of.owned_segments()) {
     const int64_t held = segment.matrix_range().count();
     padding += segment.count - held;
     for (const Tensor& tensor : tensors)
       dispatch_float(tensor.dtype(), [&](auto zero) {
-        const auto* const values = Unit::slice(tensor, segment, shard).data<decltype(zero)>();
+        const auto* const values = of.slice(tensor, segment).data<decltype(zero)>();
         for (int64_t i = held; i < segment.count; ++i)
           TRIREME_CHECK(values[i] == zero, segment.spec->name, ": padding contains ", static_cast<double>(values[i]));
       });

@@ -30,8 +30,7 @@ RankFacts facts_of(Trainer& trainer) {
   for (const Unit* unit : trainer.stage().params().units()) {
     facts.unit_numel.push_back(unit->numel());
     facts.unit_tied.push_back(unit->name() == "embedding" && trainer.config().model.tied_embeddings && trainer.mesh().shape.pipeline > 1);
-    for (const Unit::Segment& segment : unit->owned_segments(trainer.mesh().at.shard, trainer.mesh().shape.shard))
-      facts.partial_numel[segment.spec->partial_over] += segment.count;
+    for (const Unit::Segment& segment : unit->owned_segments()) facts.partial_numel[segment.spec->partial_over] += segment.count;
   }
   facts.microbatches = trainer.micro_batches()[static_cast<size_t>(trainer.data_rank())];
   return facts;

@@ -88,13 +88,13 @@ std::vector<Histogram> parameter_histograms(Trainer& trainer, double loss_scale)
   for (const auto& stage : trainer.stages()) {
     if (!trainer.counts_shard()) break;
     const ParamStore& params = stage->params();
-    const int shard = params.shard().rank();
     for (size_t u = 0; u < params.units().size(); ++u) {
       const int unit = static_cast<int>(u);
-      for (const Unit::Segment& segment : counted_segments(*params.units()[u], params.shard())) {
+      const Unit& of = *params.units()[u];
+      for (const Unit::Segment& segment : counted_segments(of)) {
         const size_t group = places.at(layer_group(segment.spec->name));
-        add(Unit::slice(params.master(unit), segment, shard), 1, 0, group);
-        add(Unit::slice(stage->grads().shard(unit), segment, shard), 1 / loss_scale, 1, group);
+        add(of.slice(params.master(unit), segment), 1, 0, group);
+        add(of.slice(stage->grads().shard(unit), segment), 1 / loss_scale, 1, group);
       }
     }
   }

@@ -64,9 +64,10 @@ void Hogwild::step(Context& ctx, const Tensor& scalars) {
     for (size_t u = 0; u < shared_[s].size(); ++u) {
       const Tensor gradient = stages_[s]->grads().shard(static_cast<int>(u));
       std::vector<UpdateSlice> slices;
-      for (const Unit::Segment& segment : stages_[s]->params().units()[u]->owned_segments(0, 1)) {
+      const Unit& unit = *stages_[s]->params().units()[u];
+      for (const Unit::Segment& segment : unit.owned_segments()) {
         UpdateSlice& added =
-            slices.emplace_back(UpdateSlice{.w = Unit::slice(shared_[s][u], segment, 0), .g = Unit::slice(gradient, segment, 0), .state = {}});
+            slices.emplace_back(UpdateSlice{.w = unit.slice(shared_[s][u], segment), .g = unit.slice(gradient, segment), .state = {}});
         added.decay = segment.spec->decay;
       }
       hogwild_step(ctx, hyper_, scalars, slices);

@@ -66,10 +66,11 @@ LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::uniq
 /// Cuts the owned shard of a unit where the fragment of its parameters changes. Padding belongs to what is before it.
 void LocalUpdates::add_pieces(size_t stage, size_t unit) {
   const ParamStore& params = stages_[stage]->params();
-  const int64_t shard = params.shard().rank(), numel = params.master(static_cast<int>(unit)).numel();
+  const Unit& of = *params.units()[unit];
+  const int64_t numel = params.master(static_cast<int>(unit)).numel();
   const size_t first = pieces_.size();
-  for (const Unit::Segment& segment : params.units()[unit]->owned_segments(params.shard().rank(), params.shard().size())) {
-    const int64_t fragment = fragment_of(segment.spec->name, fragments_), begin = segment.flat_begin - shard * numel;
+  for (const Unit::Segment& segment : of.owned_segments()) {
+    const int64_t fragment = fragment_of(segment.spec->name, fragments_), begin = segment.flat_begin - of.owned_begin();
     if (pieces_.size() > first && pieces_.back().fragment == fragment) continue;
     if (pieces_.size() > first) pieces_.back().end = begin;
     pieces_.push_back({stage, unit, pieces_.size() > first ? begin : 0, numel, fragment});
@@ -84,9 +85,10 @@ void LocalUpdates::start_run(Context& ctx) {
 /// Adds the squares of the elements of a piece that count.
 void LocalUpdates::add_squares(Context& ctx, const Piece& piece, const Tensor& values, const Tensor& sum) const {
   const ParamStore& params = stages_[piece.stage]->params();
-  const int64_t first = params.shard().rank() * params.master(static_cast<int>(piece.unit)).numel() + piece.begin;  // in the flat buffer of the unit
+  const Unit& unit = *params.units()[piece.unit];
+  const int64_t first = unit.owned_begin() + piece.begin;  // in the flat buffer of the unit
   std::vector<Tensor> counted;
-  for (const Unit::Segment& segment : counted_segments(*params.units()[piece.unit], params.shard()))
+  for (const Unit::Segment& segment : counted_segments(unit))
     if (segment.flat_begin >= first && segment.flat_begin < first + piece.end - piece.begin)
       counted.push_back(values.flat(segment.flat_begin - first, segment.count));
   sum_of_squares(ctx, counted, sum);

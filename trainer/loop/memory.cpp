@@ -32,7 +32,7 @@ double reduced_bytes(const Trainer& trainer, const Config& config) {
     const bool scatter = action.type == ActionType::kReduceGrads, replicas = action.type == ActionType::kReduceReplicas;
     if (!scatter && !replicas) continue;
     const TransformerStage& stage = **std::ranges::find(trainer.stages(), action.stage, [](const auto& one) { return one->range().stage; });
-    const int64_t owned = stage.params().units()[static_cast<size_t>(action.unit)]->shard_numel(policy.shard);
+    const int64_t owned = stage.params().units()[static_cast<size_t>(action.unit)]->shard_numel();
     bytes += stage.grads().reducer().sent_bytes(scatter ? Reduction::Kind::kScatter : Reduction::Kind::kReplicas, action.unit, owned,
                                                 scatter ? policy.shard : policy.replicate);
   }

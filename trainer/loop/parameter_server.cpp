@@ -284,7 +284,7 @@ std::vector<UpdateSlice> ParameterServer::slices(size_t index, const Tensor& gra
   const Part& part = parts_[static_cast<size_t>(own_)][index];
   const TransformerStage& stage = *stages_[part.stage];
   const ParamStore& params = stage.params();
-  const int64_t shard_begin = params.shard().rank() * params.master(static_cast<int>(part.unit)).numel();
+  const int64_t shard_begin = params.units()[part.unit]->owned_begin();
   std::vector<UpdateSlice> slices;
   for (const Unit::Segment& segment : params.units()[part.unit]->segments(shard_begin + part.begin, shard_begin + part.end)) {
     const int64_t begin = segment.flat_begin - shard_begin - part.begin;

@@ -119,7 +119,7 @@ void Trainer::make_optimizers() {
   offender_ = Tensor::zeros(ctx_, {1}, DType::kF64, MemoryCategory::kWorkspace);
   std::vector<NamedGradient> owned;
   for (const auto& stage : stages_)
-    for (NamedGradient& one : owned_gradients(stage->params().units(), stage->grads(), *mesh_.shard)) owned.push_back(std::move(one));
+    for (NamedGradient& one : owned_gradients(stage->params().units(), stage->grads())) owned.push_back(std::move(one));
   std::ranges::sort(owned, {}, &NamedGradient::name);
   for (const NamedGradient& one : owned) {
     gradient_names_.push_back(one.name);
@@ -262,7 +262,7 @@ void Trainer::norm() {
   NamedSquares squares;
   NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &squares;
   for (const auto& stage : stages_)
-    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(kSquares, 1), each);
+    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), sums_.flat(kSquares, 1), each);
   if (each != nullptr) layer_gradients_.set(std::move(squares));
   if (counts_loss()) copy(ctx_, last_->loss_sum(), sums_.flat(kLosses, 1));
   mark_outlier(ctx_, scalars_, sums_);
@@ -405,13 +405,12 @@ std::vector<OwnedBox> Trainer::owned_boxes() const {
 
 void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
   const ParamStore& params = stages_[s]->params();
-  const int shard = params.shard().rank();
   for (size_t u = 0; u < params.units().size(); ++u) {
     const int unit = static_cast<int>(u);
-    for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
+    for (const Unit::Segment& segment : params.units()[u]->owned_segments()) {
       for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count)) {
         const Unit::Segment part{segment.spec, segment.flat_begin + range.offset - segment.param_begin, range.offset, range.box.numel()};
-        const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, part, shard); };
+        const auto slice = [&](const Tensor& shard_tensor) { return params.units()[u]->slice(shard_tensor, part); };
         OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
           for (const auto& [name, shard_tensor] : optimizer->state(unit)) box.state.push_back({name, slice(shard_tensor)});

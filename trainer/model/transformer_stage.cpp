@@ -12,15 +12,14 @@ namespace trireme {
 
 namespace {
 
-std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& units, const Mesh& mesh, const StageOptions& options) {
+std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& units, const StageOptions& options) {
   const Precision& precision = options.precision;
   if (options.aggregation.rule != AggregationRule::kMean)
-    return std::make_unique<RobustReducer>(ctx, units, *mesh.data, *mesh.shard, *mesh.replicate, options.aggregation, options.compression,
-                                           precision.gradient);
+    return std::make_unique<RobustReducer>(ctx, units, options.aggregation, options.compression, precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kLowRank)
-    return std::make_unique<LowRankReducer>(ctx, units, *mesh.data, *mesh.shard, options.compression, precision.reduce, precision.gradient);
+    return std::make_unique<LowRankReducer>(ctx, units, options.compression, precision.reduce, precision.gradient);
   if (options.compression.encoding.encoding == Encoding::kNone) return std::make_unique<SumReducer>(precision.reduce);
-  return std::make_unique<CompressedReducer>(ctx, units, *mesh.shard, *mesh.replicate, options.compression, precision.reduce, precision.gradient);
+  return std::make_unique<CompressedReducer>(ctx, units, options.compression, precision.reduce, precision.gradient);
 }
 
 }  // namespace
@@ -39,7 +38,8 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
       clips_samples_(options.clips_samples),
       seed_(options.seed),
       dtype_(options.precision.compute) {
-  for (const std::string& name : unit_names(parts_, range, first != nullptr)) owned_units_.push_back(std::make_unique<Unit>(name));
+  for (const std::string& name : unit_names(parts_, range, first != nullptr))
+    owned_units_.push_back(std::make_unique<Unit>(name, mesh.shard_group()));
   const auto unit = [&](const std::string& name) -> Unit& {
     const auto found = std::ranges::find(owned_units_, name, [](const std::unique_ptr<Unit>& owned) { return owned->name(); });
     TRIREME_CHECK(found != owned_units_.end(), "stage ", range.stage, " has no unit ", name);
@@ -71,13 +71,12 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   }
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
-  params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision,
-                                         ParamStore::Gathers{options.parameters, mesh.secondary.get()});
+  params_ = std::make_unique<ParamStore>(ctx, all, options.policy, options.precision, options.parameters);
   const Precision& precision = options.precision;
   if (options.with_gradients) {
-    std::unique_ptr<Reducer> reducer = make_reducer(ctx, all, mesh, options);
+    std::unique_ptr<Reducer> reducer = make_reducer(ctx, all, options);
     robust_ = dynamic_cast<RobustReducer*>(reducer.get());
-    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, precision.gradient, std::move(reducer));
+    grads_ = std::make_unique<GradStore>(ctx, all, options.policy, precision.gradient, std::move(reducer));
   }
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);

@@ -83,14 +83,14 @@ class Holdings {
   void add_full_copies(ParamStore& params, int index) {
     const Unit& unit = *params.units()[static_cast<size_t>(index)];
     const Tensor any = unit.params().front()->value;
-    const bool is_master = mesh_.shard->size() == 1 && any.defined() && any.dtype() == params.master(index).dtype();
+    const bool is_master = unit.group().shards() == 1 && any.defined() && any.dtype() == params.master(index).dtype();
     if (!any.defined() || is_master) return;
     params.unshard(trainer_.context(), index);
     params.wait(trainer_.context(), index);
     for (const auto& param : unit.params()) {
       int64_t begin = 0;
       for (const ParamSpec& spec : param->specs) {
-        const Communicator& copies = replicas_agree_ ? *mesh_.data : *mesh_.shard;
+        const Communicator& copies = replicas_agree_ ? *unit.group().data : *unit.group().shard;
         add("full copy of " + entry_name("weight/" + spec.name, spec.box), spec, &copies, param->value.flat(begin, spec.numel()));
         begin += spec.numel();
       }
