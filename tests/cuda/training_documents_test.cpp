@@ -21,7 +21,7 @@ Config config_of(ParityModel model, int64_t head_size, int64_t layers) {
   config.model.heads = 2;
   config.model.kv_heads = 1;
   config.model.head_size = head_size;
-  if (config.model.architecture == "gpt2") config.model.kv_heads = 2;
+  if (config.model.architecture == Architecture::kGpt2) config.model.kv_heads = 2;
   config.model.max_positions = 140;
   config.training.sequence_length = 140;
   config.training.global_batch_size = 2;

@@ -56,7 +56,7 @@ Config config_of(const nlohmann::json& golden) {
   Config config;
   const auto& model = golden["model"];
   config.run.seed = golden["seed"];
-  config.model.architecture = model["architecture"];
+  config.model.architecture = OneOf<Architecture>(model["architecture"].get<std::string>());
   config.model.layers = model["layers"];
   config.model.hidden_size = model["hidden_size"];
   config.model.heads = model["heads"];

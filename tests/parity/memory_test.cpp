@@ -222,7 +222,7 @@ namespace {
 /// Bytes that a block without recomputation and dropout keeps per micro-batch.
 int64_t kept_by_block(const Config& config) {
   const ModelConfig& m = config.model;
-  const bool gpt2 = m.architecture == "gpt2";
+  const bool gpt2 = m.architecture == Architecture::kGpt2;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
   // Kept, because recomputing takes a product: the residual stream before each branch; queries, keys, values; the attention's result; the MLP before
   // its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the MLP after its activation.

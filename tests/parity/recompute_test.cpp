@@ -104,7 +104,7 @@ Config with_layers(Config config, std::vector<int64_t> layers) {
 /// Bytes that a block keeps per micro-batch from forward to backward, on one tensor rank. `elementwise`: norms and activation functions are recomputed.
 int64_t kept_bytes(const Config& config, Recompute recompute, bool elementwise = true) {
   const ModelConfig& m = config.model;
-  const bool gpt2 = m.architecture == "gpt2";
+  const bool gpt2 = m.architecture == Architecture::kGpt2;
   const DType compute = precision_of(config.training).compute;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
   const int64_t size = size_of(compute), wide = size_of(accumulator_of(compute));

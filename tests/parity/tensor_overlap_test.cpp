@@ -104,7 +104,7 @@ class Subject {
 
  private:
   Tensor rope() {
-    if (config_.model.architecture == "gpt2") return {};
+    if (config_.model.architecture == Architecture::kGpt2) return {};
     const Tensor table = Tensor::empty(ctx_, {*config_.model.max_positions, *config_.model.head_size}, DType::kF64, MemoryCategory::kWorkspace);
     rope_table(ctx_, {1.0, 0.01}, table);
     return table;

@@ -37,7 +37,7 @@ Config random_config(Random& random) {
   Config c;
   ModelConfig& m = c.model;
   const bool gpt2 = random.below(3) == 0;
-  m.architecture = gpt2 ? "gpt2" : "llama";
+  m.architecture = gpt2 ? Architecture::kGpt2 : Architecture::kLlama;
   m.layers = 1 + random.below(40);
   m.hidden_size = 16 + random.below(500);
   m.kv_heads = random.one_of<int64_t>({1, 2, 3, 4, 6, 8});
@@ -158,20 +158,20 @@ class Trapdoor final : public Dataset {
   bool free_ = false;
 };
 
-Config small_config(const std::string& architecture, double dropout) {
+Config small_config(Architecture architecture, double dropout) {
   Config c;
   c.model.architecture = architecture;
   c.model.layers = 3;
   c.model.hidden_size = 40;
   c.model.heads = 6;
-  c.model.kv_heads = architecture == "gpt2" ? 6 : 2;
+  c.model.kv_heads = architecture == Architecture::kGpt2 ? 6 : 2;
   c.model.head_size = 6;
   c.model.ffn_size = 60;
   c.model.vocab_size = 53;
   c.model.dropout = dropout;
   c.model.window = 128;
   c.model.window_layers = {0, 2};
-  if (architecture == "llama") {
+  if (architecture == Architecture::kLlama) {
     c.model.qk_norm = true;
     c.model.rope_scaling = {RopeScaling::kLlama3, 8, 1, 4, 4096};
   }
@@ -192,7 +192,7 @@ TEST_CASE("two hundred random configurations train the same model in random layo
 }
 
 TEST_CASE("verify runs stages without layers, and names the stage of a tensor among them") {
-  for (const char* architecture : {"llama", "gpt2"}) {
+  for (const Architecture architecture : {Architecture::kLlama, Architecture::kGpt2}) {
     Config user = small_config(architecture, 0.2);
     user.model.layers = 4;
     user.parallel.pipeline = 4;
@@ -204,7 +204,7 @@ TEST_CASE("verify runs stages without layers, and names the stage of a tensor am
     CHECK(verifier.layout(default_layouts(user).front()).layout == "pp4");
     for (const Layout& layout : layouts) {
       const LayoutVerdict verdict = verifier.layout(layout);
-      INFO(architecture << " " << verdict.layout << ": " << verdict.what);
+      INFO(name_of(architecture) << " " << verdict.layout << ": " << verdict.what);
       CHECK(verifier.clone().in(layout).parallel.layers_per_stage->front() == 0);
       CHECK((layout.stages() == 2 || verifier.clone().in(layout).parallel.layers_per_stage->back() == 0));
       CHECK(verdict.kind == LayoutVerdict::Kind::kSame);
@@ -214,8 +214,8 @@ TEST_CASE("verify runs stages without layers, and names the stage of a tensor am
 }
 
 TEST_CASE("one rank is compared with an independent implementation, and every discrepancy is detected") {
-  for (const char* architecture : {"llama", "gpt2"}) {
-    INFO(architecture);
+  for (const Architecture architecture : {Architecture::kLlama, Architecture::kGpt2}) {
+    INFO(name_of(architecture));
     Config user = small_config(architecture, 0.2);
     user.training.ema.decay = 0.9999;
     const Clone clone = make_clone(user, parse_layouts("tp1"), 3);
@@ -260,12 +260,12 @@ TEST_CASE("one rank is compared with an independent implementation, and every di
       CHECK(check.fault == fault);
       ++told;
     }
-    CHECK(told == (std::string(architecture) == "llama" ? 10 : 7));  // RoPE depends only on distances; all heads of gpt2 have their own keys
+    CHECK(told == (architecture == Architecture::kLlama ? 10 : 7));  // RoPE depends only on distances; all heads of gpt2 have their own keys
   }
 }
 
 TEST_CASE("one rank: a gradient much smaller than the others is compared relative to its own size") {
-  const Clone clone = make_clone(small_config("llama", 0), parse_layouts("tp1"), 3);
+  const Clone clone = make_clone(small_config(Architecture::kLlama, 0), parse_layouts("tp1"), 3);
   const Config config = clone.in(parse_layout("tp1"));
   const auto data = std::make_shared<RaggedDataset>(11, config.training.sequence_length, 53, true, true);
   const auto validation = std::make_shared<RaggedDataset>(7, config.training.sequence_length, 53, true, true);
@@ -293,7 +293,7 @@ TEST_CASE("one rank: a gradient much smaller than the others is compared relativ
 }
 
 TEST_CASE("a layout that reads different samples differs first in the loss") {
-  const Config config = small_config("llama", 0);
+  const Config config = small_config(Architecture::kLlama, 0);
   const Clone clone = make_clone(config, parse_layouts("dp2"), 3);
   const auto data = std::make_shared<RaggedDataset>(11, clone.config.training.sequence_length, 53);
   const auto validation = std::make_shared<RaggedDataset>(7, clone.config.training.sequence_length, 53);
@@ -309,7 +309,7 @@ TEST_CASE("a layout that reads different samples differs first in the loss") {
 }
 
 TEST_CASE("a hung layout is reported with the actions of its ranks, a throwing one with its rank") {
-  const Clone clone = make_clone(small_config("llama", 0), parse_layouts("dp2"), 3);
+  const Clone clone = make_clone(small_config(Architecture::kLlama, 0), parse_layouts("dp2"), 3);
   const Config config = clone.in(parse_layout("dp2"));
   const auto validation = std::make_shared<RaggedDataset>(7, 12, 53);
   const auto trap = std::make_shared<Trapdoor>(false);
@@ -329,7 +329,7 @@ TEST_CASE("a hung layout is reported with the actions of its ranks, a throwing o
 }
 
 TEST_CASE("the default layouts contain the configuration's own and are valid for its model") {
-  Config config = small_config("llama", 0);
+  Config config = small_config(Architecture::kLlama, 0);
   config.parallel.tensor = 2;
   config.parallel.data = 16;
   config.parallel.zero_stage = 2;

@@ -23,7 +23,7 @@ class RandomLayouts {
 
   Config config() {
     Config c;
-    c.model.architecture = one_of<std::string>({"llama", "gpt2"});
+    c.model.architecture = one_of<Architecture>({Architecture::kLlama, Architecture::kGpt2});
     c.model.tied_embeddings = whole(0, 1) == 1;
     c.model.layers = whole(8, 60);
     c.model.hidden_size = one_of<int64_t>({64, 256});

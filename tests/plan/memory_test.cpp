@@ -21,7 +21,7 @@ ClusterConfig machine(const std::string& type) {
 }
 
 /// A model with the proportions of a large run: blocks, logits and parameters have similar sizes.
-Config base(const std::string& architecture) {
+Config base(Architecture architecture) {
   Config c;
   c.data.train = {"none"};
   c.run.device = "cpu";
@@ -30,9 +30,9 @@ Config base(const std::string& architecture) {
   m.layers = 16;
   m.hidden_size = 1024;
   m.heads = 16;
-  if (architecture == "llama") m.kv_heads = 4;
+  if (architecture == Architecture::kLlama) m.kv_heads = 4;
   m.vocab_size = 5003;
-  m.tied_embeddings = architecture == "gpt2";
+  m.tied_embeddings = architecture == Architecture::kGpt2;
   TrainingConfig& t = c.training;
   t.steps = 1;
   t.sequence_length = 512;
@@ -60,18 +60,18 @@ void compare(const Config& config) {
 }
 
 TEST_CASE("memory by formula equals counted memory: architecture, recomputation and tensor parallelism") {
-  Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2));
   c.training.recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull);
   c.parallel.tensor = GENERATE(1, 4);
   c.parallel.sequence_parallel = c.parallel.tensor > 1 && GENERATE(false, true);
-  c.model.dropout = c.model.architecture == "gpt2" ? 0.1 : 0;
+  c.model.dropout = c.model.architecture == Architecture::kGpt2 ? 0.1 : 0;
   CAPTURE(c.model.architecture, c.training.recompute, c.parallel.tensor, c.parallel.sequence_parallel);
   c.training.global_batch_size = 4;
   compare(resolve(c));
 }
 
 TEST_CASE("memory by formula equals counted memory: the chunks of logits of a GPU") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.model.vocab_size = 128256;
   c.training.sequence_length = 4096;
   c.training.global_batch_size = 2;
@@ -87,7 +87,7 @@ TEST_CASE("memory by formula equals counted memory: the chunks of logits of a GP
 }
 
 TEST_CASE("memory by formula equals counted memory: schedules") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.parallel.pipeline = 4;
   c.training.micro_batch_size = 1;
   c.training.global_batch_size = GENERATE(16, 18);
@@ -98,7 +98,7 @@ TEST_CASE("memory by formula equals counted memory: schedules") {
 }
 
 TEST_CASE("memory by formula equals counted memory: stages without layers") {
-  Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2));
   c.parallel.pipeline = 4;
   c.training.micro_batch_size = 1;
   c.training.global_batch_size = 32;
@@ -132,7 +132,7 @@ namespace {
 
 /// A model whose steps of many micro-batches are counted quickly.
 Config narrow(int64_t layers) {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.model.layers = layers;
   c.model.hidden_size = 256;
   c.model.heads = 4;
@@ -205,7 +205,7 @@ TEST_CASE("memory of steps that clip samples is counted with all micro-batches")
 }
 
 TEST_CASE("memory by formula equals counted memory: sharding") {
-  Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2));
   c.parallel.data = 4;
   c.parallel.zero_stage = GENERATE(0, 1, 2, 3);
   c.parallel.replicate = c.parallel.zero_stage == 0 ? 1 : GENERATE(1, 2);
@@ -221,7 +221,7 @@ TEST_CASE("memory by formula equals counted memory: sharding") {
 }
 
 TEST_CASE("memory by formula equals counted memory: units that shards do not divide are padded to whole shards of 64 elements") {
-  Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2));
   c.model.hidden_size = 1056;
   c.model.ffn_size = 2770;
   c.parallel.data = GENERATE(3, 5, 7);
@@ -243,7 +243,7 @@ TEST_CASE("memory by formula equals counted memory: units that shards do not div
 }
 
 TEST_CASE("memory by formula equals counted memory: gpipe keeps every micro-batch") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.parallel.pipeline = 2;
   c.training.micro_batch_size = 1;
   c.training.global_batch_size = GENERATE(16, 17, 60);
@@ -252,7 +252,7 @@ TEST_CASE("memory by formula equals counted memory: gpipe keeps every micro-batc
 }
 
 TEST_CASE("memory by formula equals counted memory: gradients of virtual stages") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.parallel.pipeline = 2;
   c.parallel.schedule = "interleaved_1f1b";
   c.parallel.virtual_stages = GENERATE(2, 4, 8);  // stages of four, two and one layers
@@ -266,7 +266,7 @@ TEST_CASE("memory by formula equals counted memory: gradients of virtual stages"
 }
 
 TEST_CASE("the full gradients of a rank do not grow with virtual stages") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.parallel.pipeline = 2;
   c.parallel.data = 4;
   c.parallel.zero_stage = GENERATE(2, 3);
@@ -284,7 +284,7 @@ TEST_CASE("the full gradients of a rank do not grow with virtual stages") {
 }
 
 TEST_CASE("memory by formula equals counted memory: precision") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16", "fp16", "fp64");
   c.model.qk_norm = GENERATE(false, true);
   c.parallel.data = 2;
@@ -295,7 +295,7 @@ TEST_CASE("memory by formula equals counted memory: precision") {
 }
 
 TEST_CASE("a moving average adds one master-dtype element per owned weight, by formula and counted, and three accesses per update") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16");
   c.training.optimizer.name = GENERATE(Optimizer::kAdamW, Optimizer::kLion);
   c.parallel.pipeline = 2;
@@ -320,7 +320,7 @@ TEST_CASE("a moving average adds one master-dtype element per owned weight, by f
 }
 
 TEST_CASE("memory by formula: local updates add two tensors to the optimizer state, and the sum in flight is none of it") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.parallel.pipeline = 2;
   c.parallel.data = 2;
   c.parallel.zero_stage = 3;
@@ -332,7 +332,7 @@ TEST_CASE("memory by formula: local updates add two tensors to the optimizer sta
 }
 
 TEST_CASE("memory by formula: elastic averaging adds the centre to the optimizer state, and hogwild has none") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.parallel.islands = 2;
   c.training.asynchronous.mode = AsynchronousMode::kElasticAveraging;
   c.training.global_batch_size = 16;
@@ -350,7 +350,7 @@ TEST_CASE("memory by formula: elastic averaging adds the centre to the optimizer
 }
 
 TEST_CASE("memory by formula equals counted memory: one block in each stage") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   c.model.layers = 12;
   c.parallel.pipeline = 3;
   c.parallel.schedule = "interleaved_1f1b";
@@ -369,7 +369,7 @@ TEST_CASE("memory by formula equals counted memory: random layouts") {
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };
   using Text = std::string;
   for (int i = 0; i < 200; ++i) {
-    Config c = base(one_of(Text("llama"), Text("gpt2")));
+    Config c = base(one_of(Architecture::kLlama, Architecture::kGpt2));
     c.parallel.tensor = one_of(1, 2, 4);
     c.parallel.sequence_parallel = c.parallel.tensor > 1 && one_of(0, 1) == 1;
     c.parallel.pipeline = one_of(1, 2, 4);
@@ -417,7 +417,7 @@ TEST_CASE("the steady-state schedule has as many micro-batches in flight as the 
 }
 
 TEST_CASE("the runtime allowance grows with the rank's number of NCCL communicators, and is 0 on a CPU") {
-  Config c = base("llama");
+  Config c = base(Architecture::kLlama);
   const double alone = formula_memory(resolve(c), machine("H100")).front().runtime;
   CHECK(alone > 0.5e9);
   CHECK(formula_memory(resolve(c), machine("cpu")).front().runtime == 0);

@@ -164,8 +164,8 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   c.data.train = {"published"};
   c.run.device = "cpu";  // independent of the GPUs of this machine
   ModelConfig& m = c.model;
-  m.architecture = contains(arch, "lama") || contains(name, "lama") ? "llama" : "gpt2";
-  m.tied_embeddings = m.architecture == "gpt2";
+  m.architecture = contains(arch, "lama") || contains(name, "lama") ? Architecture::kLlama : Architecture::kGpt2;
+  m.tied_embeddings = m.architecture == Architecture::kGpt2;
   // Table 6 of the zero-bubble paper omits layers and vocabulary. Table 3 has the layers; its data uses Megatron's GPT-2 vocabulary.
   const bool zero_bubble = get<std::string>(row, "group").value_or("") == "i";
   m.layers = get<int64_t>(model, "layers").value_or(zero_bubble ? (contains(name, "6.2B") ? 30 : contains(name, "28.3B") ? 62 : 0) : 0);

@@ -90,7 +90,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   config.run.seed = 20240229;
   ModelConfig& m = config.model;
   const bool gpt2 = model == ParityModel::kGpt2 || model == ParityModel::kGpt2Dropout;
-  m.architecture = gpt2 ? "gpt2" : "llama";
+  m.architecture = gpt2 ? Architecture::kGpt2 : Architecture::kLlama;
   m.layers = layout.layers;
   // Prime where possible, so that no unit divides by a shard count: heads need not fill the hidden size.
   m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;

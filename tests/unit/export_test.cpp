@@ -31,7 +31,7 @@ namespace {
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-Config base(const std::string& architecture) {
+Config base(Architecture architecture) {
   Config config;
   config.model.architecture = architecture;
   config.model.layers = 2;
@@ -47,8 +47,9 @@ Config base(const std::string& architecture) {
 
 /// A model of each class, with sizes as distinct as possible.
 std::vector<std::pair<std::string, ModelConfig>> models() {
-  Config gpt2 = base("gpt2"), gpt2_untied = base("gpt2"), llama = base("llama"), qwen2 = base("llama"), qwen3 = base("llama");
-  Config mistral = base("llama"), qwen2_window = base("llama");
+  Config gpt2 = base(Architecture::kGpt2), gpt2_untied = base(Architecture::kGpt2), llama = base(Architecture::kLlama),
+         qwen2 = base(Architecture::kLlama), qwen3 = base(Architecture::kLlama);
+  Config mistral = base(Architecture::kLlama), qwen2_window = base(Architecture::kLlama);
   mistral.model.head_size = 6;
   mistral.model.window = 7;
   qwen2_window.model.head_size = 4;
@@ -89,7 +90,7 @@ std::vector<float> values_of(const std::string& name, int64_t count) {
 /// A checkpoint of `model` with one box per parameter, filled by value_at().
 fs::path save_model(const fs::path& directory, const ModelConfig& model, const std::string& changed = "", float to = 0,
                     const std::string& precision = "fp32", const std::string& attention = "auto") {
-  Config config = base(model.architecture);
+  Config config = base(model.architecture.value());
   config.training.precision = precision;
   config.kernels.attention = attention;
   config.model = model;
@@ -197,7 +198,7 @@ TEST_CASE("export: every class round-trips bit for bit", "[export]") {
 }
 
 TEST_CASE("export: matrices larger than a tile are converted completely", "[export]") {
-  Config config = base("gpt2");
+  Config config = base(Architecture::kGpt2);
   config.model.hidden_size = 72;
   config.model.ffn_size = 200;
   const ModelConfig model = resolve(config).model;
@@ -305,7 +306,7 @@ TEST_CASE("export: in bf16 and fp16 weights are rounded to nearest, and overflow
 }
 
 TEST_CASE("export: a model that no class of transformers supports is refused, naming its keys", "[export]") {
-  Config both = base("llama");
+  Config both = base(Architecture::kLlama);
   both.model.head_size = 4;
   both.model.qkv_bias = both.model.qk_norm = true;
   CHECK_THAT(error_of([&] { hugging_face_class(resolve(both).model); }), Contains("model.qkv_bias and model.qk_norm"));
@@ -316,7 +317,7 @@ TEST_CASE("export: a model that no class of transformers supports is refused, na
   gpt2.head_size = 4;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with a model.head_size"));
   // LlamaConfig requires divisibility, the configurations of Qwen do not.
-  Config uneven = base("llama");
+  Config uneven = base(Architecture::kLlama);
   uneven.model.heads = 5;
   uneven.model.head_size = 4;
   CHECK_THAT(error_of([&] { hugging_face_class(resolve(uneven).model); }), Contains("hidden_size that is not a multiple of model.heads"));
@@ -331,7 +332,7 @@ TEST_CASE("export: a model that no class of transformers supports is refused, na
   gpt2 = models()[0].second;
   gpt2.window = 7;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with model.window"));
-  Config mixed = base("llama");
+  Config mixed = base(Architecture::kLlama);
   mixed.model.head_size = 4;
   mixed.model.window = 7;
   mixed.model.window_layers = {1};

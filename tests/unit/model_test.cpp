@@ -16,7 +16,7 @@ namespace {
 
 ModelConfig gpt2_small() {
   ModelConfig model;
-  model.architecture = "gpt2";
+  model.architecture = Architecture::kGpt2;
   model.layers = 12;
   model.hidden_size = 768;
   model.heads = 12;
@@ -30,7 +30,7 @@ ModelConfig gpt2_small() {
 
 ModelConfig qwen3_small() {
   ModelConfig model;
-  model.architecture = "llama";
+  model.architecture = Architecture::kLlama;
   model.layers = 28;
   model.hidden_size = 1024;
   model.heads = 16;
@@ -160,7 +160,7 @@ TEST_CASE("the parameter table: decay only on matrices, smaller initial residual
   }
   CHECK(find(specs, "blocks.0.attention_norm.weight").init.kind == Init::Kind::kOnes);
   ModelConfig llama = gpt2_small();
-  llama.architecture = "llama";
+  llama.architecture = Architecture::kLlama;
   CHECK(find(block_specs(llama, 1, 0, false), "blocks.0.mlp.down.weight").init.standard_deviation == Approx(0.02));
   for (const char* name : {"blocks.0.attention.query_norm.weight", "blocks.0.attention.key_norm.weight"}) {
     const std::vector<ParamSpec> qwen3 = block_specs(qwen3_small(), 4, 1, false);

@@ -15,7 +15,7 @@
 namespace trireme {
 namespace {
 
-ModelConfig model_of(const std::string& architecture) {
+ModelConfig model_of(Architecture architecture) {
   ModelConfig model;
   model.architecture = architecture;
   model.layers = 2;
@@ -56,8 +56,8 @@ double product_flops(const std::vector<OperationRecord>& operations) {
 }
 
 TEST_CASE("a profile's units match the part's declaration, also with fewer kv heads than tensor ranks") {
-  ModelConfig model = model_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
-  const bool gpt2 = model.architecture == "gpt2";
+  ModelConfig model = model_of(GENERATE(Architecture::kGpt2, Architecture::kLlama));
+  const bool gpt2 = model.architecture == Architecture::kGpt2;
   model.tied_embeddings = GENERATE(false, true);
   if (!gpt2) {
     model.kv_heads = GENERATE(8, 2);
@@ -80,7 +80,7 @@ TEST_CASE("a profile's units match the part's declaration, also with fewer kv he
 }
 
 TEST_CASE("units of a stage have the elements of their parts, a tied embedding once") {
-  ModelConfig model = model_of("llama");
+  ModelConfig model = model_of(Architecture::kLlama);
   model.layers = 5;
   model.tied_embeddings = true;
   PartProfiles profiles(model);
@@ -100,7 +100,7 @@ TEST_CASE("units of a stage have the elements of their parts, a tied embedding o
 }
 
 TEST_CASE("a window affects only the attention of its layers in profiles") {
-  ModelConfig model = model_of("llama");
+  ModelConfig model = model_of(Architecture::kLlama);
   model.layers = 3;
   PartProfiles plain(model);
   model.window = 4;
@@ -111,13 +111,13 @@ TEST_CASE("a window affects only the attention of its layers in profiles") {
     if (part.kind != PartKind::kBlock) continue;
     CAPTURE(part.block);
     const bool windowed = part.block != 1;
-    CHECK(part.window == (windowed ? 4 : 0));
+    CHECK(part.block_spec.attention.window == (windowed ? 4 : 0));
     const PartProfile &with = profiles.of(part, shape), &without = plain.of(plain.parts()[static_cast<size_t>(part.block + 1)], shape);
     int attentions = 0;
     for (const PartProfile::Pass* pass : {&with.forward, &with.backward})
       for (const OperationRecord& operation : pass->operations) {
         if (operation.kind != OperationKind::kAttention) continue;
-        CHECK(operation.attention.window == part.window);
+        CHECK(operation.attention.window == part.block_spec.attention.window);
         ++attentions;
       }
     CHECK(attentions == 2);
@@ -129,7 +129,7 @@ TEST_CASE("a window affects only the attention of its layers in profiles") {
 }
 
 TEST_CASE("FLOPs with full attention and the recomputation factor, with a window on some layers") {
-  ModelConfig model = model_of("llama");
+  ModelConfig model = model_of(Architecture::kLlama);
   model.layers = 3;
   model.window = 4;
   model.window_layers = {0, 2};
@@ -148,8 +148,8 @@ TEST_CASE("FLOPs with full attention and the recomputation factor, with a window
 }
 
 TEST_CASE("a block's products, communication and saved bytes match published formulas") {
-  const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
-  const bool sequence_parallel = GENERATE(false, true), gpt2 = architecture == "gpt2";
+  const Architecture architecture = GENERATE(Architecture::kGpt2, Architecture::kLlama);
+  const bool sequence_parallel = GENERATE(false, true), gpt2 = architecture == Architecture::kGpt2;
   const ModelConfig model = model_of(architecture);
   const ProfileShape shape{.tensor = 2, .sequence_parallel = sequence_parallel, .sequences = 3, .length = 4, .compute = DType::kBF16};
   const int64_t M = 12, D = 48, q = 3 * 24, o = 24, F = 40, f = gpt2 ? F : 2 * F, row = M * D / (sequence_parallel ? 2 : 1);
@@ -178,7 +178,7 @@ TEST_CASE("a block's products, communication and saved bytes match published for
 }
 
 TEST_CASE("an operand that is read and written counts twice in the bytes of an operation") {
-  const ModelConfig model = model_of("gpt2");
+  const ModelConfig model = model_of(Architecture::kGpt2);
   PartProfiles profiles(model);
   const ProfileShape shape{.sequences = 3, .length = 4, .compute = DType::kBF16};
   const int64_t M = 12, D = 48;  // a row-parallel layer adds its bias in place: attention's output and the second layer of the MLP
@@ -186,10 +186,10 @@ TEST_CASE("an operand that is read and written counts twice in the bytes of an o
 }
 
 TEST_CASE("the products of a model can be listed for any number of rows") {
-  const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
+  const Architecture architecture = GENERATE(Architecture::kGpt2, Architecture::kLlama);
   const std::vector<bench::Product> products = bench::products_of(model_of(architecture), 1000, 2);  // more rows than positions
   REQUIRE(products.size() == 5);
-  const int64_t up = architecture == "gpt2" ? 40 : 80;
+  const int64_t up = architecture == Architecture::kGpt2 ? 40 : 80;
   const std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>> expected = {
       {"qkv", 48, 72, 2}, {"out", 24, 48, 2}, {"up", 48, up, 2}, {"down", 40, 48, 2}, {"head", 48, 32, 1}};
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -199,7 +199,7 @@ TEST_CASE("the products of a model can be listed for any number of rows") {
 }
 
 TEST_CASE("selective recomputation costs attention, full costs a forward without its last product") {
-  const ModelConfig model = model_of("llama");
+  const ModelConfig model = model_of(Architecture::kLlama);
   const ProfileShape shape{.sequences = 2, .length = 6};
   PartProfiles profiles(model);
   const Part block = parts(model)[1];
@@ -227,7 +227,7 @@ std::vector<std::string> text_of(const std::vector<OperationRecord>& operations)
 }
 
 TEST_CASE("a block on a CPU runs the operations of its profile, and the log times them") {
-  const ModelConfig model = model_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
+  const ModelConfig model = model_of(GENERATE(Architecture::kGpt2, Architecture::kLlama));
   const ProfileShape shape{.sequences = 2, .length = 6};
   const PartProfile profile = profile_of(model, parts(model)[1], shape, Recompute::kNone);
   Arena arena(Device::kCpu);

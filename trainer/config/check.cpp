@@ -30,7 +30,7 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
   const ModelConfig& m = c.model;
   const int64_t heads = m.heads, kv_heads = *m.kv_heads, width = m.hidden_size, length = c.training.sequence_length;
   if (rules.apply({"model.architecture", "model.head_size", "model.hidden_size", "model.heads"})) {
-    const bool rope = m.architecture == "llama";
+    const bool rope = m.preset().positions == PositionKind::kRope;
     const auto divides = [&](int64_t n) { return width % n == 0 && !(rope && width / n % 2 != 0); };
     if (given.model.head_size && rope && *m.head_size % 2 != 0)
       rules.broken("model.head_size", "odd, but RoPE rotates pairs of dimensions", "even integers",
@@ -50,8 +50,8 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
   if (rules.apply({"model.max_positions", "training.sequence_length"}) && *m.max_positions < length)
     rules.broken("model.max_positions", concat("shorter than training.sequence_length ", length), concat("integer from ", length, ", or auto"),
                  std::to_string(length));
-  if (m.architecture == "gpt2" && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
-    rules.broken("model.qkv_bias", "architecture gpt2 always has these biases", "true", "true, or remove the key");
+  if (m.preset().biases && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
+    rules.broken("model.qkv_bias", concat("architecture ", m.architecture, " always has these biases"), "true", "true, or remove the key");
   if (m.window_layers && rules.apply({"model.layers", "model.window_layers"})) {
     const std::vector<int64_t>& layers = *m.window_layers;
     const std::string allowed = concat("all, or increasing integers from 0 to ", m.layers - 1);

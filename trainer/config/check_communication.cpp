@@ -13,7 +13,7 @@ int64_t largest_rank(const Config& c) {
   const ModelConfig& m = c.model;
   const int64_t tensor = c.parallel.tensor, width = m.hidden_size;
   int64_t side = (std::max({*m.vocab_size, *m.ffn_size, m.heads * *m.head_size}) + tensor - 1) / tensor;
-  if (m.architecture == "gpt2" && !(tensor > 1 && c.parallel.sequence_parallel)) side = std::max(side, *m.max_positions);
+  if (m.preset().positions == PositionKind::kLearned && !(tensor > 1 && c.parallel.sequence_parallel)) side = std::max(side, *m.max_positions);
   return (side * width - 1) / (2 * (side + width));
 }
 

@@ -11,13 +11,9 @@
 #include "kernels/core/optimizer_traits.h"
 #include "parallel/sharding/aggregation_rule.h"
 #include "parallel/sharding/zero_policy.h"
-#include "trainer/config/one_of.h"
+#include "trainer/config/model_config.h"
 
 namespace trireme {
-
-/// `auto` in the file is std::nullopt here until it is resolved.
-template <class T>
-using Auto = std::optional<T>;
 
 struct RunConfig {
   std::string name = "run";
@@ -26,42 +22,6 @@ struct RunConfig {
   std::string device = "auto";  ///< auto | cpu | cuda
   int64_t ranks_per_gpu = 1;
   bool operator==(const RunConfig&) const = default;
-};
-
-enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
-template <>
-inline constexpr std::array kNames<RopeScaling>{"none", "linear", "llama3"};
-
-struct RopeScalingConfig {
-  OneOf<RopeScaling> type = RopeScaling::kNone;
-  double factor = 1.0;
-  double low_frequency_factor = 1.0;  ///< this and the next two: llama3 only
-  double high_frequency_factor = 4.0;
-  int64_t original_max_positions = 8192;
-  bool operator==(const RopeScalingConfig&) const = default;
-};
-
-struct ModelConfig {
-  std::string architecture = "llama";  ///< llama | gpt2
-  int64_t layers = 8;
-  int64_t hidden_size = 256;
-  int64_t heads = 8;
-  Auto<int64_t> kv_heads;       ///< auto: heads
-  Auto<int64_t> head_size;      ///< auto: hidden_size / heads
-  Auto<int64_t> ffn_size;       ///< auto: llama 8/3 hidden_size rounded up to a multiple of 64, gpt2 4 hidden_size
-  Auto<int64_t> vocab_size;     ///< auto: the tokenizer's vocabulary size
-  Auto<int64_t> max_positions;  ///< auto: sequence_length
-  bool tied_embeddings = true;
-  double dropout = 0.0;                      ///< probability, on the embedding and on each residual branch
-  bool qkv_bias = false;                     ///< gpt2 always has one
-  bool qk_norm = false;                      ///< RMSNorm over each query and key head, before RoPE
-  std::optional<int64_t> window;             ///< tokens that a query attends to, including itself; unset: all tokens before it too
-  Auto<std::vector<int64_t>> window_layers;  ///< indices of blocks; auto, written `all` in a file: every block
-  double rope_theta = 10000;
-  RopeScalingConfig rope_scaling;
-  double norm_epsilon = 1e-5;
-  double init_std = 0.02;
-  bool operator==(const ModelConfig&) const = default;
 };
 
 template <>

@@ -12,11 +12,11 @@ Config with_derived_sizes(Config config) {
   if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
   if (!m.kv_heads) m.kv_heads = m.heads;
   if (!m.head_size) m.head_size = m.hidden_size / m.heads;
-  if (!m.ffn_size) m.ffn_size = m.architecture == "gpt2" ? 4 * m.hidden_size : ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64;
+  if (!m.ffn_size) m.ffn_size = m.preset().gated ? ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64 : 4 * m.hidden_size;
   // Reset to the default after use, so that the written configuration, which gives model.vocab_size, loads as an equal one.
   if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
-  if (m.architecture == "gpt2") m.qkv_bias = true;
+  if (m.preset().biases) m.qkv_bias = true;
   if (m.window_layers && static_cast<int64_t>(m.window_layers->size()) == m.layers) {
     std::vector<int64_t> every(m.window_layers->size());
     std::iota(every.begin(), every.end(), 0);

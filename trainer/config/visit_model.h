@@ -5,6 +5,9 @@
 
 namespace trireme {
 
+/// Why a key of RoPE has no effect.
+inline constexpr const char* kNoRope = "architecture gpt2 has learned positions, not RoPE";
+
 /// The section rope_scaling; it has no effect without RoPE.
 struct RopeScalingSection {
   RopeScalingConfig& values;
@@ -14,7 +17,7 @@ struct RopeScalingSection {
 template <class V>
 void visit(V& v, RopeScalingSection& c) {
   RopeScalingConfig& s = c.values;
-  const char* const no_rope = c.rope ? nullptr : "architecture gpt2 has learned positions, not RoPE";
+  const char* const no_rope = c.rope ? nullptr : kNoRope;
   const char* const unscaled = no_rope ? no_rope : s.type == RopeScaling::kNone ? "rope_scaling.type is none" : nullptr;
   const char* const other = unscaled                         ? unscaled
                             : s.type == RopeScaling::kLinear ? "rope_scaling.type linear scales all frequencies equally"
@@ -47,10 +50,9 @@ void visit(V& v, RopeScalingSection& c) {
 
 template <class V>
 void visit(V& v, ModelConfig& c) {
-  const bool llama = c.architecture == "llama";
-  v(Field{.key = "architecture",
-          .doc = "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention. gpt2: LayerNorm, learned positions, GELU, biases.",
-          .choices = {"llama", "gpt2"}},
+  const ArchitecturePreset& preset = c.preset();
+  const bool rope = preset.positions == PositionKind::kRope;
+  v(Field{.key = "architecture", .doc = "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention. gpt2: LayerNorm, learned positions, GELU, biases."},
     c.architecture);
   v(Field{.key = "layers", .doc = "Number of transformer blocks.", .min = 1, .max = 1024}, c.layers);
   v(Field{.key = "hidden_size", .doc = "Width of the residual stream.", .min = 1, .max = 1 << 20}, c.hidden_size);
@@ -66,7 +68,7 @@ void visit(V& v, ModelConfig& c) {
           .doc = "Inner width of the feed-forward network.",
           .min = 1,
           .max = 1 << 22,
-          .auto_rule = llama ? "8/3 hidden_size, rounded up to a multiple of 64" : "4 hidden_size"},
+          .auto_rule = preset.gated ? "8/3 hidden_size, rounded up to a multiple of 64" : "4 hidden_size"},
     c.ffn_size);
   v(Field{.key = "vocab_size",
           .doc = "Number of rows of the embedding. Rows beyond the tokenizer's vocabulary are padding and never targets.",
@@ -91,7 +93,7 @@ void visit(V& v, ModelConfig& c) {
   v(Field{.key = "qkv_bias", .doc = "Add biases to the query, key and value projections. gpt2 always has them."}, c.qkv_bias);
   v(Field{.key = "qk_norm",
           .doc = "Apply RMSNorm to each query and key head, before RoPE.",
-          .without_effect = llama ? nullptr : "architecture gpt2 has no qk_norm"},
+          .without_effect = rope ? nullptr : "architecture gpt2 has no qk_norm"},
     c.qk_norm);
   v(Field{.key = "window",
           .doc = "Sliding-window attention: a token attends to itself and the window - 1 tokens before it. null: attention to all tokens before.",
@@ -107,13 +109,9 @@ void visit(V& v, ModelConfig& c) {
           .auto_name = "all",
           .without_effect = c.window ? nullptr : "model.window is not set"},
     c.window_layers);
-  v(Field{.key = "rope_theta",
-          .doc = "Base of the RoPE frequencies.",
-          .min = 0,
-          .above_min = true,
-          .without_effect = llama ? nullptr : "architecture gpt2 has learned positions, not RoPE"},
+  v(Field{.key = "rope_theta", .doc = "Base of the RoPE frequencies.", .min = 0, .above_min = true, .without_effect = rope ? nullptr : kNoRope},
     c.rope_theta);
-  RopeScalingSection rope_scaling{c.rope_scaling, llama};
+  RopeScalingSection rope_scaling{c.rope_scaling, rope};
   v.section("rope_scaling", "RoPE scaling for sequences longer than in the original training.", rope_scaling);
   v(Field{.key = "norm_epsilon", .doc = "Constant added to the variance in each norm.", .min = 0, .above_min = true}, c.norm_epsilon);
   v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true, .training_only = true}, c.init_std);

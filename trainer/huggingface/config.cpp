@@ -142,7 +142,7 @@ void read_window(const Keys& keys, const std::string& type, ModelConfig& model) 
 
 ModelConfig llama_config(const Keys& keys, const std::string& type) {
   ModelConfig model;
-  model.architecture = "llama";
+  model.architecture = Architecture::kLlama;
   model.layers = keys.integer("num_hidden_layers");
   model.hidden_size = keys.integer("hidden_size");
   model.heads = keys.integer("num_attention_heads");
@@ -172,7 +172,7 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
 
 ModelConfig gpt2_config(const Keys& keys) {
   ModelConfig model;
-  model.architecture = "gpt2";
+  model.architecture = Architecture::kGpt2;
   model.layers = keys.integer("n_layer");
   model.hidden_size = keys.integer("n_embd");
   model.heads = keys.integer("n_head");

@@ -87,7 +87,7 @@ ordered_json llama_config(const ModelConfig& model) {
 }  // namespace
 
 const char* hugging_face_class(const ModelConfig& model) {
-  if (model.architecture != "gpt2") {
+  if (model.architecture != Architecture::kGpt2) {
     if (model.qkv_bias && model.qk_norm) refuse("both model.qkv_bias and model.qk_norm");
     if (model.window_layers && !is_qwen(model)) refuse("model.window_layers without model.qkv_bias or model.qk_norm");
     // Only LlamaConfig requires divisibility.
@@ -104,7 +104,7 @@ const char* hugging_face_class(const ModelConfig& model) {
 
 ordered_json hugging_face_config(const ModelConfig& model, DType dtype, const ordered_json& special_tokens) {
   ordered_json config = {{"architectures", ordered_json::array({hugging_face_class(model)})}};
-  config.update(model.architecture == "gpt2" ? gpt2_config(model) : llama_config(model));
+  config.update(model.architecture == Architecture::kGpt2 ? gpt2_config(model) : llama_config(model));
   config.update(
       ordered_json{{"vocab_size", *model.vocab_size}, {"tie_word_embeddings", model.tied_embeddings}, {"initializer_range", model.init_std}});
   config.update(special_tokens);

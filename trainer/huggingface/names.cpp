@@ -87,7 +87,7 @@ int64_t HuggingFaceTensor::columns() const { return parts.back().shape[1]; }
 std::vector<HuggingFaceTensor> hugging_face_tensors(const ModelConfig& model) {
   std::vector<HuggingFaceTensor> tensors;
   for (const ParamSpec& spec : whole_model(model)) {
-    auto [name, transposed] = translate(spec.name, model.architecture == "gpt2");
+    auto [name, transposed] = translate(spec.name, model.architecture == Architecture::kGpt2);
     if (tensors.empty() || tensors.back().name != name) tensors.push_back({std::move(name), {}, transposed, {}});
     HuggingFaceTensor& tensor = tensors.back();
     tensor.parts.push_back({spec.name, spec.shape, tensor.parts.empty() ? 0 : tensor.rows()});

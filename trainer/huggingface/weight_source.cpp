@@ -147,7 +147,8 @@ std::string model_difference(const ModelConfig& configured, const ModelConfig& w
   std::set<std::string> different;
   for (const FieldRow& row : wanted.fields)
     if (row.path.starts_with("model.") && !row.field.training_only && row.value != given.at(row.path).value) different.insert(row.path);
-  if (weights.architecture == "llama" && *configured.max_positions <= *weights.max_positions) different.erase("model.max_positions");
+  if (weights.preset().positions == PositionKind::kRope && *configured.max_positions <= *weights.max_positions)
+    different.erase("model.max_positions");
   return to_yaml(b, [&](const std::string& path) { return different.contains(path); });
 }
 

@@ -253,10 +253,7 @@ StepSchedule step_schedule(const Config& config) {
 
 int64_t blocks_per_unit(const Config& config) {
   if (!config.parallel.bucket_size) return 1;
-  int64_t elements = 0;
-  for (const ParamSpec& spec : whole_model(config.model))
-    if (spec.name.starts_with("blocks.0.")) elements += spec.shape[0] * spec.shape[1];
-  const int64_t bytes = elements / config.parallel.tensor * size_of(precision_of(config.training).compute);
+  const int64_t bytes = largest_block(config.model) / config.parallel.tensor * size_of(precision_of(config.training).compute);
   return std::max<int64_t>(1, *config.parallel.bucket_size / std::max<int64_t>(1, bytes));
 }
 

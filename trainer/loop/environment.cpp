@@ -85,7 +85,7 @@ nlohmann::json describe_model(const ModelConfig& model) {
   ModelConfig copy = model;
   Description all;
   visit(all, copy);
-  all.json["qkv_bias"] = model.qkv_bias || model.architecture == "gpt2";
+  all.json["qkv_bias"] = model.qkv_bias || model.preset().biases;
   return all.json;
 }
 

@@ -1,11 +1,19 @@
 #include "trainer/model/declare.h"
 
 #include <algorithm>
-#include <cmath>
+#include <map>
+#include <string_view>
 
+#include "kernels/core/check.h"
 #include "parallel/comm/null.h"
 
 namespace trireme {
+
+namespace {
+
+constexpr std::string_view kBlockPrefix = "blocks.";
+
+}  // namespace
 
 Declaration::Declaration(const ModelConfig& model, const Region& region)
     : model_(model), dims_(model, region.tensor().size()), region_(&region), at_{region.tensor().rank(), region.tensor().size()} {}
@@ -41,14 +49,15 @@ Param* Declaration::tied_embedding(Unit& unit) const {
 
 Param* Declaration::head(Unit& unit) const { return unit.add({vocabulary("head.weight")}); }
 
-Norm Declaration::norm(Unit& unit, const std::string& name) const {
-  Norm layer{nullptr, nullptr, model_.norm_epsilon};
+Norm Declaration::norm(Unit& unit, const std::string& name, const NormSpec& spec) const {
+  Norm layer{nullptr, nullptr, spec.epsilon};
   layer.weight = vector(unit, replicated(name + ".weight", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kOnes);
-  if (dims_.gpt2) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kZeros);
+  if (spec.kind == NormKind::kLayer)
+    layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kZeros);
   return layer;
 }
 
-Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm"); }
+Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm", final_norm_spec(model_)); }
 
 HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const {
   // All heads share this weight and a tensor rank has only some of them, so its gradient is partial with and without sequence parallelism.
@@ -56,7 +65,7 @@ HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t fir
   return {{weight, nullptr, model_.norm_epsilon}, first_column, heads, dims_.H};
 }
 
-ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name) const {
+ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const {
   const int64_t kv_parts = std::min<int64_t>(dims_.K, at_.size);
   const struct {
     const char* part;
@@ -69,49 +78,53 @@ ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string&
     biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
   }
   ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "qkv"};
-  if (dims_.gpt2 || model_.qkv_bias) layer.bias = unit.add(std::move(biases));
+  if (spec.qkv_bias) layer.bias = unit.add(std::move(biases));
   return layer;
 }
 
-RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs) const {
-  // GPT-2 scales the projections back into the residual stream by 1/sqrt(number of residual branches).
-  const double scale = dims_.gpt2 ? 1 / std::sqrt(2.0 * static_cast<double>(dims_.L)) : 1;
-  RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), model_.init_std * scale)}), nullptr, region_,
+RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
+  RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr, region_,
                           layer_name};
   // The bias gradient sums dy over all rows, so it is complete on each tensor rank.
-  if (dims_.gpt2) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
+  if (bias) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
   return layer;
 }
 
-ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name) const {
-  const auto weight = [&](const char* part) {
-    return matrix(split_rows(name + "." + part + ".weight", {dims_.F, dims_.D}, 2, at_, at_.size), model_.init_std);
-  };
-  if (!dims_.gpt2) return {unit.add({weight("gate"), weight("up")}), nullptr, region_, "up"};
-  Param* up = unit.add({weight("up")});
-  return {up, vector(unit, split_rows(name + ".up.bias", {dims_.F, 1}, 1, at_, at_.size), Init::Kind::kZeros), region_, "up"};
+ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const {
+  std::vector<ParamSpec> weights, biases;
+  for (const char* part : {"gate", "up"}) {
+    if (!spec.gated && part == std::string("gate")) continue;
+    const std::string prefix = name + "." + part;
+    weights.push_back(matrix(split_rows(prefix + ".weight", {dims_.F, dims_.D}, 2, at_, at_.size), model_.init_std));
+    biases.push_back(split_rows(prefix + ".bias", {dims_.F, 1}, 1, at_, at_.size));
+  }
+  ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "up"};
+  if (spec.bias) layer.bias = unit.add(std::move(biases));
+  return layer;
 }
 
 TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& rope) const {
   const std::string& name = part.name;
+  const auto& [norm_spec, attention, mlp] = part.block_spec;
+  TRIREME_CHECK(mlp.gated == (mlp.activation == Activation::kSilu), name, ": there are SwiGLU and GELU");
   TransformerBlock block;
   block.name = name;
-  block.attention_norm = norm(unit, name + ".attention_norm");
-  block.attention.qkv = query_key_value(unit, name + ".attention");
-  if (model_.qk_norm) {
+  block.attention_norm = norm(unit, name + ".attention_norm", norm_spec);
+  block.attention.qkv = query_key_value(unit, name + ".attention", attention);
+  if (attention.head_norms) {
     block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", 0, dims_.local_N);
     block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", dims_.local_N * dims_.H, dims_.local_K);
   }
-  block.attention.output = row_linear(unit, name + ".attention.output", "out", dims_.N * dims_.H);
+  block.attention.output = row_linear(unit, name + ".attention.output", "out", dims_.N * dims_.H, attention.output_bias);
   block.attention.heads = dims_.local_N;
   block.attention.kv_heads = dims_.local_K;
   block.attention.head_size = dims_.H;
-  block.attention.window = part.window;
-  block.attention.rope = rope;
-  block.mlp_norm = norm(unit, name + ".mlp_norm");
-  block.mlp.up = mlp_up(unit, name + ".mlp");
-  block.mlp.down = row_linear(unit, name + ".mlp.down", "down", dims_.F);
-  block.mlp.gelu = dims_.gpt2;
+  block.attention.window = attention.window;
+  if (attention.rope) block.attention.rope = rope;
+  block.mlp_norm = norm(unit, name + ".mlp_norm", norm_spec);
+  block.mlp.up = mlp_up(unit, name + ".mlp", mlp);
+  block.mlp.down = row_linear(unit, name + ".mlp.down", "down", dims_.F, mlp.bias);
+  block.mlp.gated = mlp.gated;
   block.mlp.ffn = dims_.local_F;
   return block;
 }
@@ -125,7 +138,7 @@ std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank&
     switch (part.kind) {
       case PartKind::kEmbedding:
         declare.embedding(unit);
-        if (part.units.size() > 1) declare.positions(unit);
+        if (has_learned_positions(model)) declare.positions(unit);
         break;
       case PartKind::kBlock: declare.block(unit, part, Tensor()); break;
       case PartKind::kHead:
@@ -140,9 +153,18 @@ std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank&
 
 std::vector<ParamSpec> whole_model(const ModelConfig& model) { return parameters_of(model, TensorRank{}, false); }
 
+int64_t largest_block(const ModelConfig& model) {
+  std::map<std::string, int64_t> elements;
+  for (const ParamSpec& spec : whole_model(model))
+    if (spec.name.starts_with(kBlockPrefix)) elements[layer_group(spec.name)] += spec.shape[0] * spec.shape[1];
+  int64_t largest = 0;
+  for (const auto& [block, count] : elements) largest = std::max(largest, count);
+  return largest;
+}
+
 std::string layer_group(const std::string& parameter) {
   const size_t dot = parameter.find('.');
-  return parameter.substr(0, parameter.starts_with("blocks.") ? parameter.find('.', dot + 1) : dot);
+  return parameter.substr(0, parameter.starts_with(kBlockPrefix) ? parameter.find('.', dot + 1) : dot);
 }
 
 std::vector<std::string> layer_groups(const ModelConfig& model) {

@@ -1,5 +1,5 @@
 #pragma once
-// The parameter table of the two model families, GPT-2 and LLaMA: every parameter is declared here, once.
+// The parameter table: every parameter of a model is declared here, once.
 #include "parallel/sharding/unit.h"
 #include "parallel/tensor/vocab.h"
 #include "trainer/model/dims.h"
@@ -15,7 +15,7 @@ class Declaration {
 
   /// embedding.weight [V,D].
   VocabParallelEmbedding embedding(Unit& unit) const;
-  /// positions.weight [P,D] of GPT-2.
+  /// positions.weight [P,D] of learned positions.
   Param* positions(Unit& unit) const;
   /// The copy of a tied embedding that the head reads on a stage other than the first: same values, not a primary copy.
   Param* tied_embedding(Unit& unit) const;
@@ -24,18 +24,16 @@ class Declaration {
   /// head.weight [V,D] of untied embeddings.
   Param* head(Unit& unit) const;
 
-  const Dims& dims() const { return dims_; }
-
  private:
   ParamSpec vocabulary(const std::string& name) const;
-  Norm norm(Unit& unit, const std::string& name) const;
+  Norm norm(Unit& unit, const std::string& name, const NormSpec& spec) const;
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
   HeadNorm head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const;
-  ColumnParallelLinear query_key_value(Unit& unit, const std::string& name) const;
-  RowParallelLinear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs) const;
-  ColumnParallelLinear mlp_up(Unit& unit, const std::string& name) const;
+  ColumnParallelLinear query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const;
+  RowParallelLinear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const;
+  ColumnParallelLinear mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const;
 
   ModelConfig model_;
   Dims dims_;
@@ -47,6 +45,8 @@ class Declaration {
 std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank& at, bool sequence_parallel);
 /// All parameters of a resolved model, unsplit. The local shape of a vocabulary has rows of padding; `shape` and `box` have not.
 std::vector<ParamSpec> whole_model(const ModelConfig& model);
+/// Elements of the largest block of a resolved model, unsplit.
+int64_t largest_block(const ModelConfig& model);
 /// The group of a parameter in figures by layer: its block, or what stands before the first dot: "blocks.3", "embedding".
 std::string layer_group(const std::string& parameter);
 /// The groups of a resolved model, each once, in the order of the model.

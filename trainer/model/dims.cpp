@@ -5,8 +5,7 @@
 namespace trireme {
 
 Dims::Dims(const ModelConfig& model, int tensor_ranks)
-    : gpt2(model.architecture == "gpt2"),
-      L(model.layers),
+    : L(model.layers),
       D(model.hidden_size),
       N(model.heads),
       K(model.kv_heads.value()),

@@ -6,7 +6,6 @@ namespace trireme {
 /// Sizes of a resolved model, named by the letters of the literature; `local_*` are sizes on one tensor rank.
 struct Dims {
   explicit Dims(const ModelConfig& model, int tensor_ranks);
-  bool gpt2;  ///< LayerNorm, learned positions, GELU, biases; else RMSNorm, RoPE, SwiGLU
   int64_t L;  ///< layers
   int64_t D;  ///< hidden size
   int64_t N;  ///< query heads

@@ -18,17 +18,17 @@ Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
     if (keeps_activated) saved.activated = activated;
     return activated;
   };
-  if (gelu) return down.forward(ctx, kept(up.forward_gelu(ctx, x, saved.hidden)));
+  if (!gated) return down.forward(ctx, kept(up.forward_gelu(ctx, x, saved.hidden)));
   saved.hidden = up.forward(ctx, x);
   return down.forward(ctx, kept(activate(ctx, saved.hidden)));
 }
 
 void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  if (gelu) {
+  if (gated) {
+    saved.hidden = up.forward(ctx, x);
+  } else {
     const Tensor activated = up.forward_gelu(ctx, x, saved.hidden);
     if (keeps_activated) saved.activated = activated;
-  } else {
-    saved.hidden = up.forward(ctx, x);
   }
 }
 
@@ -37,19 +37,19 @@ void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const
   PendingRegionOp dy_all = down.gather(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());
   const bool kept = saved.activated.defined();
-  if (!gelu && !kept) saved.activated = activate(ctx, hidden);
+  if (gated && !kept) saved.activated = activate(ctx, hidden);
   const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
   saved.dy_all = gradient.dy_all;
-  if (gelu) {
+  if (gated) {
+    swiglu_backward(ctx, gradient.dx, hidden, hidden);
+    saved.dhidden = hidden;
+  } else {
     gelu_backward(ctx, gradient.dx, hidden, gradient.dx);
     saved.dhidden = gradient.dx;
     if (!kept) {
       gelu_forward(ctx, hidden, hidden);
       saved.activated = hidden;
     }
-  } else {
-    swiglu_backward(ctx, gradient.dx, hidden, hidden);
-    saved.dhidden = hidden;
   }
 }
 

@@ -3,11 +3,11 @@
 
 namespace trireme {
 
-/// SwiGLU (LLaMA: `up` stacks gate and up) or GELU (GPT-2): ColumnParallel up, activation, RowParallel down.
+/// ColumnParallel up, activation, RowParallel down: SwiGLU if gated (`up` stacks gate and up), else GELU.
 struct Mlp {
   ColumnParallelLinear up;
   RowParallelLinear down;
-  bool gelu;
+  bool gated;
   int64_t ffn;  ///< F on this rank
   bool keeps_activated = false;
 

@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-/// RMSNorm (LLaMA) or LayerNorm (GPT-2, when it has a bias) of the residual stream.   x, y [M',D].
+/// RMSNorm, or LayerNorm when it has a bias, of the residual stream.   x, y [M',D].
 struct Norm {
   Param* weight;
   Param* bias;  ///< null: RMSNorm

@@ -12,12 +12,6 @@ bool reads_first_stage(const Part& part, const std::string& unit, const StageRan
   return part.kind == PartKind::kHead && unit == kEmbeddingUnit && !range.first() && first_stage_is_local;
 }
 
-/// model.window if the block has a window (model.window_layers), else 0.
-int64_t window_of(const ModelConfig& model, int64_t block) {
-  const auto& layers = model.window_layers;
-  return !layers || std::ranges::binary_search(*layers, block) ? model.window.value_or(0) : 0;
-}
-
 }  // namespace
 
 std::vector<StageRange> stage_ranges(const std::vector<int64_t>& layers_per_stage) {
@@ -39,11 +33,11 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
   std::vector<Part> parts;
   if (range.first()) {
     parts.push_back({PartKind::kEmbedding, "embedding", {kEmbeddingUnit}});
-    if (model.architecture == "gpt2") parts.back().units.push_back("positions");
+    if (has_learned_positions(model)) parts.back().units.push_back("positions");
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
     const int64_t block = range.first_block + b;
-    parts.push_back({PartKind::kBlock, block_name(block), {block_name(block - b % blocks_per_unit)}, block, window_of(model, block)});
+    parts.push_back({PartKind::kBlock, block_name(block), {block_name(block - b % blocks_per_unit)}, block, block_spec(model, block)});
   }
   if (range.last()) {
     parts.push_back({PartKind::kHead, "head", {"head"}});

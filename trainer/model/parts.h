@@ -2,11 +2,11 @@
 // A model as a sequence of parts. Stages, lowering, forecasts of memory and time, and the list of all parameters iterate this table.
 #include <cstdint>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "parallel/pipeline/lower.h"
-#include "trainer/config/config.h"
+#include "trainer/model/spec.h"
 
 namespace trireme {
 
@@ -32,11 +32,11 @@ struct Part {
   std::string name;                ///< "embedding", "blocks.3", "head"
   std::vector<std::string> units;  ///< names of the units that the part reads; a tied head reads the embedding
   int64_t block = -1;              ///< kBlock: index in the model
-  int64_t window = 0;              ///< kBlock: tokens a query attends to, itself included; 0: all preceding tokens
+  BlockSpec block_spec = {};       ///< kBlock
 
   /// The properties that determine time and memory: parts of one kind may differ between layers.
-  using Traits = std::tuple<PartKind, int64_t>;
-  Traits traits() const { return {kind, window}; }
+  using Traits = std::pair<PartKind, BlockSpec>;
+  Traits traits() const { return {kind, block_spec}; }
 };
 
 /// The parts of a stage in forward order. Up to `blocks_per_unit` consecutive blocks share a unit, named after the first of them.

@@ -52,7 +52,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
     switch (part.kind) {
       case PartKind::kEmbedding:
         embedding_ = declare.embedding(own);
-        if (part.units.size() > 1) positions_ = declare.positions(unit(part.units[1]));
+        if (has_learned_positions(model)) positions_ = declare.positions(unit(part.units[1]));
         break;
       case PartKind::kBlock:
         blocks_.push_back(declare.block(own, part, rope));
@@ -84,7 +84,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
 }
 
 Tensor TransformerStage::make_rope_table(Context& ctx, const ModelConfig& model) const {
-  if (dims_.gpt2) return {};
+  if (rope_table_elements(model) == 0) return {};
   const Tensor table = Tensor::empty(ctx, {dims_.P, dims_.H}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
   rope_table(ctx, rope_frequencies(model.rope_theta, dims_.H, model.rope_scaling), table);
   return table;

@@ -60,7 +60,7 @@ Row Sequence::linear(const std::string& name, const Row& x) const {
 }
 
 Row Sequence::norm(const std::string& name, const Row& x) const {
-  const bool centred = m_.architecture == "gpt2";
+  const bool centred = m_.preset().norm == NormKind::kLayer;
   const auto n = static_cast<double>(x.size());
   double mean = 0, square = 0;
   for (const double v : x) mean += v / n;
@@ -94,7 +94,7 @@ double Sequence::frequency(size_t pair) const {
 }
 
 void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
-  if (m_.architecture == "gpt2") return;
+  if (m_.preset().positions != PositionKind::kRope) return;
   const auto size = static_cast<size_t>(*m_.head_size), half = size / 2;
   for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
     for (size_t i = 0; i < half; ++i) {
@@ -167,7 +167,7 @@ Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window)
 
 Row Sequence::mlp(const std::string& name, const Row& x) const {
   Row up = linear(name + ".up", x);
-  if (m_.architecture == "gpt2") {
+  if (!m_.preset().gated) {
     for (double& u : up) u = 0.5 * u * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (u + 0.044715 * u * u * u)));
   } else {
     const Row gate = linear(name + ".gate", x);
@@ -195,7 +195,7 @@ double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int3
   for (size_t t = 0; t < tokens.size(); ++t) {
     const double* const row = weight("embedding.weight").data() + static_cast<size_t>(tokens[t]) * width;
     x.emplace_back(row, row + width);
-    if (m_.architecture == "gpt2")
+    if (m_.preset().positions == PositionKind::kLearned)
       for (size_t i = 0; i < width; ++i) x[t][i] += weight("positions.weight")[static_cast<size_t>(position_[t]) * width + i];
   }
   drop("embedding", x);
@@ -292,7 +292,7 @@ GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) cons
     tensor.values.assign(static_cast<size_t>(spec.shape[0] * spec.shape[1]), 1.0);
     const bool bias = spec.name.ends_with(".bias"), residual = spec.name.ends_with(".output.weight") || spec.name.ends_with(".down.weight");
     const bool norm = spec.name.ends_with("norm.weight");
-    const double scale = m.architecture == "gpt2" && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
+    const double scale = m.preset().scaled_residual_init && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
     const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name);
     for (size_t i = 0; i < tensor.values.size(); ++i)
       tensor.values[i] = (norm ? 1 : 0) + (norm ? norm_scale : bias ? bias_scale : m.init_std * scale) * random_normal(key, i);

@@ -161,7 +161,8 @@ GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunReco
 RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& validation, const RecordOptions& options) {
   RunRecord record;
   const Config& config = trainer.config();
-  if (config.training.optimizer.name == Optimizer::kLion && config.model.architecture == "gpt2")
+  // Without RoPE a bias of the keys adds the same to all scores of a query: its gradient is rounding, whose sign Lion follows.
+  if (config.training.optimizer.name == Optimizer::kLion && config.model.qkv_bias && has_learned_positions(config.model))
     for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat("blocks.", block, ".attention.key.bias"));
   if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(uneven_split(config));
   trainer.initialise();

@@ -64,7 +64,7 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
     switch (feature) {
       case Feature::kDropout: set(m.dropout, 0.0); break;
       case Feature::kBiases:
-        if (m.architecture == "gpt2" || m.qkv_bias) set(s.record.bias_scale, 0.0);
+        if (m.preset().biases || m.qkv_bias) set(s.record.bias_scale, 0.0);
         break;
       case Feature::kTied: set(m.tied_embeddings, false); break;
       case Feature::kSharedKv: set(*m.kv_heads, m.heads); break;

@@ -18,12 +18,7 @@ textbook::Block block_of(const Config& config) {
 }
 
 /// Parameters of a block or of the embedding, whichever is larger.
-double largest_layer(const ModelConfig& model) {
-  double block = 0;
-  for (const ParamSpec& spec : whole_model(model))
-    if (spec.name.starts_with("blocks.0.")) block += static_cast<double>(spec.shape[0] * spec.shape[1]);
-  return std::max(block, static_cast<double>(*model.vocab_size * model.hidden_size));
-}
+double largest_layer(const ModelConfig& model) { return static_cast<double>(std::max(largest_block(model), *model.vocab_size * model.hidden_size)); }
 
 textbook::MegatronRun megatron_run(const Config& config) {
   const ModelConfig& model = config.model;

@@ -32,8 +32,7 @@ LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
   const int64_t tokens = training.micro_batch_size * training.sequence_length;
   boundary_ = static_cast<double>(tokens * config.model.hidden_size) * bytes(precision.compute) / (shape.sequence_parallel ? shape.tensor : 1);
   input_ = static_cast<double>(2 * static_cast<int64_t>(sizeof(int32_t)) * tokens);
-  if (config.model.architecture != "gpt2")
-    table_ = static_cast<double>(*config.model.max_positions * *config.model.head_size) * bytes(accumulator_of(precision.compute));
+  table_ = static_cast<double>(rope_table_elements(config.model)) * bytes(accumulator_of(precision.compute));
   master_weights_ = precision.master != precision.compute;
   parameter_ = bytes(precision.compute);
   gradient_ = bytes(precision.gradient);

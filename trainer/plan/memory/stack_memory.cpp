@@ -29,7 +29,7 @@ Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
              F = static_cast<double>(d.local_F);
   const double scores = static_cast<double>(d.local_N) * (fused ? 4.0 : 5.0 * static_cast<double>(config.training.sequence_length));
   // Inputs of both norms and of the products after them, dropout masks of both branches.
-  const double split = (1 + memory.copies) * 2 * packed + 2 * attended + (d.gpt2 ? 4 : memory.swiglu) * F;
+  const double split = (1 + memory.copies) * 2 * packed + 2 * attended + (config.model.preset().gated ? memory.swiglu : 4) * F;
   Layer layer;
   if (memory.saves_gathered) layer.gathered = tokens * 2 * (static_cast<double>(d.D) - row);
   layer.all = tokens * ((memory.masks ? 10 : 8) * row + split + scores) + 2 * layer.gathered;

@@ -265,8 +265,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   }
   // About the largest fragment, whose sum is in flight.
   if (rounds.delay > 0) bytes.other += wide * elements / policy_.shard / static_cast<double>(rounds.fragments);
-  if (config_.model.architecture != "gpt2")
-    bytes.other += static_cast<double>(local * *config_.model.max_positions * *config_.model.head_size * size_of(accumulator_of(precision_.compute)));
+  bytes.other += static_cast<double>(local * rope_table_elements(config_.model) * size_of(accumulator_of(precision_.compute)));
 
   // In flight between stages: an output not yet sent; a gradient once backwards have begun; an input received ahead while inputs remain.
   const auto last = static_cast<int>(stages.size()) - 1;

@@ -1,0 +1,43 @@
+#include "trainer/model/spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme {
+namespace {
+
+/// model.window if the block has a window (model.window_layers), else 0.
+int64_t window_of(const ModelConfig& model, int64_t block) {
+  const auto& layers = model.window_layers;
+  return !layers || std::ranges::binary_search(*layers, block) ? model.window.value_or(0) : 0;
+}
+
+}  // namespace
+
+BlockSpec block_spec(const ModelConfig& model, int64_t block) {
+  const ArchitecturePreset& preset = model.preset();
+  return {.norm = final_norm_spec(model),
+          .attention = {.heads = model.heads,
+                        .kv_heads = model.kv_heads.value(),
+                        .head_size = model.head_size.value(),
+                        .window = window_of(model, block),
+                        .qkv_bias = preset.biases || model.qkv_bias,
+                        .output_bias = preset.biases,
+                        .head_norms = model.qk_norm,
+                        .rope = preset.positions == PositionKind::kRope},
+          .mlp = {.size = model.ffn_size.value(), .activation = preset.activation, .gated = preset.gated, .bias = preset.biases}};
+}
+
+NormSpec final_norm_spec(const ModelConfig& model) { return {model.preset().norm, model.norm_epsilon}; }
+
+bool has_learned_positions(const ModelConfig& model) { return model.preset().positions == PositionKind::kLearned; }
+
+int64_t rope_table_elements(const ModelConfig& model) {
+  return model.preset().positions == PositionKind::kRope ? model.max_positions.value() * model.head_size.value() : 0;
+}
+
+double residual_init_std(const ModelConfig& model) {
+  return model.init_std * (model.preset().scaled_residual_init ? 1 / std::sqrt(2.0 * static_cast<double>(model.layers)) : 1);
+}
+
+}  // namespace trireme
