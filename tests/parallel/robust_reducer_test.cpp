@@ -185,6 +185,26 @@ TEST_CASE("robust: gradients that are not finite, or absent, count as wrong ones
   });
 }
 
+TEST_CASE("robust: without the first data rank, every rule combines the gradients of the others") {
+  // A rule numbers the gradients that take part, which are then those of data ranks 1 to 6.
+  const std::vector<double> outlier = kSevenGradients.back();
+  for (const bool absent : {false, true}) {
+    run_ranks(7, [&](Communicator& world) {
+      for (const auto& [rule, values] : {KnownAnswer{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},
+                                         {AggregationRule::kMedian, {1, 2, 3}},
+                                         {AggregationRule::kKrum, {1, 2, 3}},
+                                         {AggregationRule::kBulyan, {1, 2, 18.2 / 6}}}) {
+        DataRank rank(world, 7, rule_options(rule));
+        const bool first = world.rank() == 0;
+        const std::vector<double> wrong = absent ? outlier : std::vector<double>{kNotANumber, 0, 0};
+        const std::vector<double> distances = rank.step(first ? wrong : kSevenGradients[static_cast<size_t>(world.rank() - 1)], first && absent);
+        rank.expect(values, 1e-12, concat("rule ", static_cast<int>(rule), absent ? ", the first absent" : ", the first not finite"));
+        TRIREME_CHECK(std::isinf(distances[0]) && distances[6] < 2, "the distance of a data rank that does not take part is ", distances[0]);
+      }
+    });
+  }
+}
+
 TEST_CASE("robust: a copy of a parameter that counts in no norm takes no part if it is not finite") {
   constexpr TensorRank kSecond{1, 2};  // the first tensor rank has the primary copy
   run_ranks(7, [&](Communicator& world) {

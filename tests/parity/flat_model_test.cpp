@@ -1,7 +1,10 @@
-// The update that a member of a federation sends: its elements and their numbers do not depend on the length of messages or on the layout.
+// The update that a member of a federation sends, and the weights that it gets: elements and their numbers do not depend on the length of messages or on
+// the layout.
 #include "trainer/federation/flat_model.h"
 
+#include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
@@ -65,6 +68,50 @@ TEST_CASE("flat model: an update is the same in messages of any length and in ev
       double furthest = 0;
       for (size_t i = 0; i < whole.values.size(); ++i) furthest = std::max(furthest, std::abs(update.values[i] - whole.values[i]));
       CHECK(furthest < 1e-9);
+    }
+  }
+}
+
+TEST_CASE("flat model: weights that arrive in pieces are in the places of their numbers, in every layout") {
+  for (const char* const spec : {"tp1pp1dp1z0", "tp2pp1dp2z3", "tp1pp2dp2z1"}) {
+    for (const std::string precision : {"fp64", "fp32"}) {
+      CAPTURE(spec, precision);
+      ParityLayout layout;
+      static_cast<Layout&>(layout) = parse_layout(spec);
+      const Config config = parity_config(ParityModel::kLlama, layout, precision);
+      const Device device = precision == "fp64" ? Device::kReference : Device::kCpu;
+      run_ranks(layout.world(), [&](Communicator& world) {
+        Arena arena(device);
+        Context ctx{device, &arena, 1};
+        Trainer trainer(ctx, world, config, true);
+        trainer.initialise();
+        federation::FlatModel model(trainer);
+        const auto size = static_cast<int64_t>(size_of(model.dtype()));
+        std::string sent(static_cast<size_t>(model.numel() * size), 0);  // every weight is its own number
+        for (int64_t number = 0; number < model.numel(); ++number) {
+          const auto as_double = static_cast<double>(number);
+          const auto as_float = static_cast<float>(number);
+          const void* const value = size == 8 ? static_cast<const void*>(&as_double) : &as_float;
+          std::memcpy(sent.data() + number * size, value, static_cast<size_t>(size));
+        }
+        size_t done = 0;
+        const bool arrived = model.receive(101 * size, [&](int64_t bytes) {
+          const size_t begin = std::exchange(done, done + static_cast<size_t>(bytes));
+          return sent.substr(begin, done - begin);
+        });
+        TRIREME_CHECK(arrived && done == sent.size(), done, " of ", sent.size(), " bytes");
+        model.apply();
+        model.visit_boxes([&](const OwnedBox& owned, std::span<const int64_t> numbers) {
+          for (size_t i = 0; i < numbers.size(); ++i) {
+            const double weight = size == 8 ? owned.weight.data<double>()[i] : static_cast<double>(owned.weight.data<float>()[i]);
+            TRIREME_CHECK(weight == static_cast<double>(numbers[i]), owned.spec->name, ": element ", numbers[i], " is ", weight);
+          }
+        });
+        int asked = 0;
+        const bool complete =
+            model.receive(101 * size, [&](int64_t bytes) { return std::string(++asked < 3 ? static_cast<size_t>(bytes) : 0, 'x'); });
+        TRIREME_CHECK(!complete && asked == 3, "weights that end early are complete, or were asked for ", asked, " times");
+      });
     }
   }
 }

@@ -64,6 +64,8 @@ TEST_CASE("local updates: a step that the second island rejects is reported, and
   CHECK(run_disturbed(config, rejection(7, 0), {.max_steps = 8}).empty());
   REQUIRE(events_of(config, "rejected_step").size() == 2);
   CHECK(events_of(config, "rejected_step")[1]["island"] == 0);
+  const CheckpointDescription resumed = CheckpointReader(fs::path(config.run.directory) / "checkpoints" / checkpoint_name(8)).description();
+  CHECK(resumed.island_steps == std::vector<int64_t>{7, 7});  // each continues with its own number
   CHECK(run_disturbed(config, rejection(9, 2), {.max_steps = 9}).empty());
   CHECK(run_disturbed(config, rejection(10, 2)).find("2 steps in a row were rejected by island 1, the last of them step 10") != std::string::npos);
 }

@@ -223,6 +223,23 @@ TEST_CASE("peer copies: at most two are kept, and those that the job continued f
   });
 }
 
+TEST_CASE("peer copies: where there are too few hosts, or one host has too few ranks, the user learns how many are needed") {
+  const ParityLayout layout = layout_of(1, 1, 2, 1);
+  const Hosts hosts(parity_config(kModel, layout, "fp64"), 2);
+  const auto said_on = [&](const std::vector<int>& host_of_rank) {
+    std::string text;
+    on_ranks(parity_config(kModel, layout, "fp64"), [&](Trainer& trainer) {
+      const int rank = trainer.mesh().world.rank();
+      const PeerCopies peers(trainer, hosts.of(host_of_rank[static_cast<size_t>(rank)], trainer.config().parallel), "1");
+      if (rank == 0) text = peers.text();
+    });
+    return text;
+  };
+  using Catch::Matchers::StartsWith;  // the state itself is on one more than the copies
+  CHECK_THAT(said_on({0, 1}), StartsWith("warning: resilience.peer_copies=2 needs 3 hosts; peer copies: every "));
+  CHECK_THAT(said_on({0, 0}), StartsWith("warning: resilience.peer_copies=2 needs 3 ranks; peer copies: every "));
+}
+
 TEST_CASE("peer copies: copies of another history are not used") {
   const ParityLayout layout = layout_of(1, 1, 2, 1);
   const std::vector<int> apart{0, 1};

@@ -1,6 +1,9 @@
 // A checkpoint contains the complete state of a run, every element once.
 #include "trainer/loop/state.h"
 
+#include <array>
+#include <fstream>
+
 #include "parallel/comm/self.h"
 #include "tests/parity/run_state.h"
 #include "tests/support/catch.h"
@@ -58,6 +61,44 @@ TEST_CASE("a run stopped twice reads the samples and takes the steps of an unint
   const std::vector<nlohmann::json> through = steps_of(directory.path / "through");
   CHECK(through.size() == 10);
   CHECK(through == steps_of(directory.path / "stopped"));
+}
+
+TEST_CASE("a run that continues with other sets of a blend counts what it has read of them from there on") {
+  const TemporaryDirectory directory;
+  for (const char* name : {"a", "b"}) write_tokens(directory.path / name, 12 * 40 + 1);
+  for (const char* name : {"c", "d"}) write_tokens(directory.path / name, 12 * 40 + 1, 200);
+  Config config = parity_config(ParityModel::kLlama, {}, "fp64");
+  config.run.directory = directory.path / "run";
+  config.model.vocab_size = 256;
+  config.data.weights = {1, 3};
+  const auto run = [&](const std::vector<std::string>& sets, const RunOptions& options) {
+    config.data.train.clear();
+    for (const std::string& name : sets) config.data.train.push_back(directory.path / name);
+    SelfCommunicator world("world");
+    Arena arena(Device::kReference);
+    Context ctx{Device::kReference, &arena, 1};
+    Progress progress;
+    CHECK(run_training(ctx, world, resolve(config, 1), options, progress) == ExitCode::kOk);
+  };
+  run({"a", "b"}, {.max_steps = 4});
+  run({"c", "d"}, {.change = {"data.train"}, .max_steps = 7});
+  run({"c", "d"}, {});
+  const int64_t tokens_of_step = config.training.global_batch_size * config.training.sequence_length;
+  int64_t steps = 0;
+  std::ifstream lines(directory.path / "run/metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json fields = nlohmann::json::parse(line);
+    if (!fields.contains("loss")) continue;
+    CAPTURE(line);
+    const auto step = fields["step"].get<int64_t>();
+    CHECK(step == ++steps);
+    int64_t read = 0;
+    for (const char* name : step <= 4 ? std::array{"a", "b"} : std::array{"c", "d"})
+      read += fields["data_tokens"].value((directory.path / name).string(), int64_t{0});
+    CHECK(fields["data_tokens"].size() == 2);
+    CHECK(read == (step <= 4 ? step : step - 4) * tokens_of_step);
+  }
+  CHECK(steps == 10);
 }
 
 TEST_CASE("training resumes from a checkpoint bit for bit, twice, in every kind of layout") {

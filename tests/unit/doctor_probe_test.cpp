@@ -206,6 +206,12 @@ TEST_CASE("doctor: links between ranks are measured pair by pair") {
   for (size_t rank = 0; rank < gathered.size(); ++rank) CHECK(gathered[rank].size() == 5 * rank);
 }
 
+TEST_CASE("doctor: a pair without a connection begins with the rank that could not reach the other one") {
+  using Pair = std::pair<int, int>;
+  CHECK(pairs_without_connection({"[2,4]", "[]", "[]", "[]", "[2]"}) == std::vector<Pair>{{0, 2}, {0, 4}, {4, 2}});
+  CHECK(pairs_without_connection({"[]", "[]"}).empty());
+}
+
 TEST_CASE("doctor: a door answers its own token only, and a closed port is found in time") {
   const Door door;
   std::string address = door.address();

@@ -537,6 +537,28 @@ TEST_CASE("launcher: what is said about five failures, with and without a new ch
         "giving up: step 10 has failed twice in a row, with no new checkpoint in between\n");
 }
 
+TEST_CASE("launcher: a restarted job has a launch time of its own", "[launcher]") {
+  LaunchOptions options;
+  options.restarts = 1;
+  options.continuation = [] { return Continuation{{"again"}, 1, "step 1"}; };
+  const Launched restarted = launch_script(concat("echo $", kTimesVariable, " >&2; sleep 0.05; [ $4 = again ] || exit 70\n"), options);
+  CHECK(restarted.code == 0);
+  INFO(restarted.errors);
+  std::istringstream lines(restarted.errors);
+  std::string first, said, second;
+  REQUIRE((std::getline(lines, first) && std::getline(lines, said) && std::getline(lines, second)));
+  CHECK(said == "restart 1 of 1, from step 1");
+  const auto times = [](const std::string& text) {  // of the launcher and the job, in milliseconds
+    std::pair<int64_t, int64_t> found;
+    std::istringstream(text) >> found.first >> found.second;
+    return found;
+  };
+  CHECK(times(first).first > 0);
+  CHECK(times(first).second == times(first).first);
+  CHECK(times(second).first == times(first).first);
+  CHECK(times(second).second >= times(first).second + 50);
+}
+
 TEST_CASE("launcher: hosts that cannot be reached are left out, and the job continues with fewer ranks", "[launcher]") {
   const fs::path hosts = fs::temp_directory_path() / concat("trireme-hosts-", ::getpid());
   std::ofstream(hosts) << "a slots=2\nb slots=2\n";

@@ -628,6 +628,23 @@ TEST_CASE("verdict: says since when the ranks have failed") {
   }
 }
 
+TEST_CASE("verdict: each of several deaths has the time of its own failure on the wall clock") {
+  using std::chrono::milliseconds;
+  Job job(true);
+  job.end(0, Life::kDead);
+  job.pass(0.25);
+  job.end(2, Life::kDead);
+  job.pass(0.5);
+  std::optional<Verdict> verdict = job.verdict();
+  REQUIRE(verdict);
+  REQUIRE(verdict->deaths.size() == 2);
+  const std::chrono::system_clock::time_point now(milliseconds(1'700'000'000'000));
+  set_wall_times(*verdict, job.now, now);
+  CHECK(verdict->since_time == now - milliseconds(750));
+  CHECK(verdict->deaths[0].since_time == now - milliseconds(750));
+  CHECK(verdict->deaths[1].since_time == now - milliseconds(500));
+}
+
 TEST_CASE("verdict: the stacks of accused ranks are where those that have answered have written them") {
   std::vector<RankState> ranks(5);
   CHECK(place_of_stacks(ranks, {1, 2, 4}).empty());

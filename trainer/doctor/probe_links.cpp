@@ -256,10 +256,13 @@ std::vector<std::pair<int, int>> probe_reach(Communicator& world, const std::vec
     for (size_t i = 0; i < first.size(); ++i)
       if (!others[i].empty() && !opened[i]) mine.push_back(first[i]);
   }
+  return pairs_without_connection(all_gather_strings(world, mine.dump()));  // every door stays open until all have tried
+}
+
+std::vector<std::pair<int, int>> pairs_without_connection(const std::vector<std::string>& reports) {
   std::vector<std::pair<int, int>> unreachable;
-  const std::vector<std::string> all = all_gather_strings(world, mine.dump());  // every door stays open until all have tried
-  for (size_t from = 0; from < all.size(); ++from)
-    for (const auto& to : parse_value(all[from], "report of a rank")) unreachable.emplace_back(static_cast<int>(from), to.get<int>());
+  for (size_t from = 0; from < reports.size(); ++from)
+    for (const auto& to : parse_value(reports[from], "report of a rank")) unreachable.emplace_back(static_cast<int>(from), to.get<int>());
   return unreachable;
 }
 

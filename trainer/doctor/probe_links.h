@@ -41,7 +41,9 @@ ClockOffset offset_of(const std::vector<ClockSample>& samples);
 ClockOffset probe_clock(Communicator& world, const std::vector<std::string>& hosts);
 
 /// Whether the first rank of each host can open a TCP connection to that of each other one, within `seconds`. Listens on every interface for that long,
-/// with a random token. Returns the pairs that cannot, on every rank.
+/// with a random token. Returns the pairs (from, to) of which `from` cannot, on every rank.
 std::vector<std::pair<int, int>> probe_reach(Communicator& world, const std::vector<std::string>& hosts, double seconds);
+/// The same from what each rank has to say, in order: "[2,4]" are the ranks that it could not reach.
+std::vector<std::pair<int, int>> pairs_without_connection(const std::vector<std::string>& reports);
 
 }  // namespace trireme::doctor

@@ -64,7 +64,8 @@ void FlatModel::visit_runs(const Part& part, const std::function<void(int64_t, i
     visit(part.first + (box.start[0] + row) * columns + box.start[1], row * box.extent[1], box.extent[1]);
 }
 
-void FlatModel::receive(int64_t first, std::span<const std::byte> values) {
+/// Keeps those of the elements from number `first` on that this rank owns.
+void FlatModel::keep(int64_t first, std::span<const std::byte> values) {
   const auto size = static_cast<int64_t>(size_of(dtype_));
   const int64_t end = first + std::ssize(values) / size;
   for (const Part& part : parts_) {
@@ -75,6 +76,17 @@ void FlatModel::receive(int64_t first, std::span<const std::byte> values) {
                     static_cast<size_t>((to - from) * size));
     });
   }
+}
+
+bool FlatModel::receive(int64_t longest, const std::function<std::string(int64_t)>& next) {
+  const auto size = static_cast<int64_t>(size_of(dtype_));
+  for (int64_t done = 0; done < numel_ * size;) {
+    const std::string piece = next(std::min(longest, numel_ * size - done));
+    if (piece.empty()) return false;
+    keep(done / size, std::as_bytes(std::span(piece)));
+    done += std::ssize(piece);
+  }
+  return true;
 }
 
 void FlatModel::apply() {

@@ -20,8 +20,9 @@ class FlatModel {
   int64_t numel() const { return numel_; }  ///< of the whole model
   DType dtype() const { return dtype_; }    ///< of the master weights
 
-  /// Takes elements from number `first` on of new weights, in dtype(): keeps those that this rank owns.
-  void receive(int64_t first, std::span<const std::byte> values);
+  /// Takes new weights, in dtype() and in order, and keeps those that this rank owns. `next` returns as many bytes of them as it is asked for, at most
+  /// `longest`, a multiple of an element's size; or nothing, if there are no more: then the result is false, and what has come is void.
+  bool receive(int64_t longest, const std::function<std::string(int64_t bytes)>& next);
   /// What receive() has kept becomes the weights of the trainer. Collective.
   void apply();
 
@@ -45,6 +46,7 @@ class FlatModel {
     bool is_primary;  ///< this rank visits it
     Tensor begin;     ///< host tensor [box.numel()]: the weights of the beginning
   };
+  void keep(int64_t first, std::span<const std::byte> values);
   void visit_runs(const Part& part, const std::function<void(int64_t first, int64_t place, int64_t count)>& visit) const;
 
   Trainer& trainer_;

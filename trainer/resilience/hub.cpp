@@ -121,7 +121,7 @@ class Hub::Impl {
       judged_ = true;
       if (is_hang(verdict_->kind)) verdict_->text += place_of_stacks(ranks_, verdict_->ranks);
       tell_ranks({{"leave", verdict_->text.substr(0, kMostReasons)}});
-      date(*verdict_);
+      set_wall_times(*verdict_, now_, std::chrono::system_clock::now());
       on_verdict_(*verdict_);
     }
     tell_ranks({{"bye", true}});
@@ -130,16 +130,6 @@ class Hub::Impl {
     for (const double until = now_ + 0.2; !connections_.empty() && now_ < until;) turn(20);
     for (const Connection& connection : connections_) note_stranger(connection);
     write_without_waiting(refused_.take_warning(now_, true));
-  }
-
-  /// Sets the wall-clock time of a failure.
-  void date(Verdict& verdict) const {
-    const auto date_one = [this](Verdict& one) {
-      const std::chrono::duration<double> age(now_ - one.since);
-      one.since_time = std::chrono::system_clock::now() - std::chrono::duration_cast<std::chrono::system_clock::duration>(age);
-    };
-    date_one(verdict);
-    for (Verdict& death : verdict.deaths) date_one(death);
   }
 
   static bool is_stranger(const Connection& connection) { return connection.rank < 0; }

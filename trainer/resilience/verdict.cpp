@@ -361,6 +361,15 @@ std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, co
   return verdict;
 }
 
+void set_wall_times(Verdict& verdict, double now, std::chrono::system_clock::time_point wall_now) {
+  const auto date_one = [&](Verdict& one) {
+    const std::chrono::duration<double> age(now - one.since);
+    one.since_time = wall_now - std::chrono::duration_cast<std::chrono::system_clock::duration>(age);
+  };
+  date_one(verdict);
+  for (Verdict& death : verdict.deaths) date_one(death);
+}
+
 std::string place_of_stacks(const std::vector<RankState>& ranks, const std::vector<int>& accused) {
   std::vector<std::string> files;
   for (const int rank : accused)

@@ -41,7 +41,7 @@ struct Verdict {
   /// Where the job is blocked: the first operation in which others wait for these ranks, else the one in which the first of these ranks waits itself;
   /// nullopt if there is neither.
   std::optional<BlockedOperation> operation = {};
-  /// When the failure began, as far as its reports tell: on the clock of the RankStates, and, set by a hub, on the wall clock.
+  /// When the failure began, as far as its reports tell: on the clock of the RankStates, and, by set_wall_times(), on the wall clock.
   double since = 0;
   std::chrono::system_clock::time_point since_time = {};
   std::string text = {};  ///< all of this in one sentence: rank, host, last action, the operation it never entered, and the waiting ranks
@@ -89,6 +89,9 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
 ///            that called another operation, else (left) those that have exited and never entered an operation, else those that may be stuck while
 ///            others wait for them, else (deadlock) all that wait for each other. Not judged while a rank has no timeout, or is absent.
 std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, const Limits& limits);
+
+/// Sets `since_time` of a verdict and of each of its deaths: `now` on the clock of the RankStates is `wall_now` on the wall clock.
+void set_wall_times(Verdict& verdict, double now, std::chrono::system_clock::time_point wall_now);
 
 /// "; stacks of its threads: runs/a/logs/rank-0003.log"; empty if none of the accused ranks has written any.
 std::string place_of_stacks(const std::vector<RankState>& ranks, const std::vector<int>& accused);

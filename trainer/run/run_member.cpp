@@ -115,17 +115,15 @@ bool Run::take_weights(const federation::Order& order) {
   if (order.bytes != model_->numel() * size)
     throw AgreedError(ExitCode::kInternal,
                       concat("the coordinator sends ", order.bytes, " bytes of weights, and the model has ", model_->numel() * size), reports());
-  for (int64_t done = 0; done < order.bytes;) {
+  const bool complete = model_->receive(kChunk, [&](int64_t bytes) {
     std::string chunk;
     if (reports()) {
-      chunk.resize(static_cast<size_t>(std::min(kChunk, order.bytes - done)));
+      chunk.resize(static_cast<size_t>(bytes));
       if (!member_->receive_weights(std::as_writable_bytes(std::span(chunk)))) chunk.clear();
     }
-    chunk = from_rank_0(world_, std::move(chunk));
-    if (chunk.empty()) return true;  // the connection is lost; what has come is replaced by the next weights
-    model_->receive(done / size, std::as_bytes(std::span(chunk)));
-    done += std::ssize(chunk);
-  }
+    return from_rank_0(world_, std::move(chunk));
+  });
+  if (!complete) return true;  // the connection is lost; what has come is replaced by the next weights
   model_->apply();
   if (!data_->validation.empty() && !evaluate(order.step)) return false;
   if (reports()) member_->answer_weights(last_evaluation_.loss, last_evaluation_.tokens);  // 0 tokens: there is no held-out data
