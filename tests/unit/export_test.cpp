@@ -16,7 +16,7 @@
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/new_directory.h"
-#include "trainer/huggingface/config_writer.h"
+#include "trainer/huggingface/config.h"
 #include "trainer/huggingface/writer.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"

@@ -12,7 +12,6 @@
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/huggingface/config.h"
-#include "trainer/huggingface/config_writer.h"
 #include "trainer/huggingface/names.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/state.h"

@@ -12,7 +12,7 @@
 #include "trainer/files/new_directory.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/files/table.h"
-#include "trainer/huggingface/config_writer.h"
+#include "trainer/huggingface/config.h"
 #include "trainer/huggingface/writer.h"
 #include "trainer/job/world.h"
 

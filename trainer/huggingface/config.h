@@ -1,19 +1,27 @@
 #pragma once
+// The config.json of a model folder, in and out.
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "kernels/core/dtype.h"
 #include "trainer/config/config.h"
 
 namespace trireme {
 
-/// Parses the config.json of a LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or GPT2LMHeadModel into a resolved model
-/// section. Dropout is set to 0, since it belongs to training. Absent and null keys have the defaults of transformers. The sizes of the model are
-/// required, except those that follow from others: head_dim (required for Qwen3), n_inner, and num_key_value_heads, which defaults to
-/// num_attention_heads if it is null, or absent in a Llama. The window of a Mistral is "sliding_window" (null: none; absent: 4096 if the model
-/// has more positions); a Qwen with "use_sliding_window" needs it and its layers, as "layer_types" or "max_window_layers". "attention_bias" gives
-/// biases of query, key and value. RoPE is given as "rope_theta" with "rope_scaling", or as
-/// "rope_parameters". Unsupported features are refused by key and value: other model types and activations, RoPE types other than default, linear
-/// and llama3, biases other than those of query, key and value, quantised weights.
-/// Source: configuration_{llama,mistral,qwen2,qwen3,gpt2}.py and modeling_rope_utils.py of transformers. Errors: DataError, prefixed with `where`.
+/// The section `model`, resolved, of a config.json whose model_type has a family (families/). Dropout is 0, since it belongs to training. Absent and
+/// null keys have the defaults of transformers, but sizes that do not follow from others are required.
+/// Errors: DataError prefixed with `where`, for what is missing, and for every key and value that this program does not compute.
 ModelConfig parse_hugging_face_config(const std::string& text, const std::string& where);
+
+/// The transformers class of `model` (resolved), that of its family. Errors: ConfigError naming the combination of keys that no class supports.
+const char* hugging_face_class(const ModelConfig& model);
+
+/// config.json of `model` (resolved) with weights in `dtype`. Leaves out settings of training, such as dropout if the class has none.
+/// `special_tokens`: those of bos_token_id, eos_token_id and pad_token_id to be written; each a number, a list of numbers, or null.
+/// Errors: those of hugging_face_class.
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType dtype, const nlohmann::ordered_json& special_tokens);
+
+/// generation_config.json with `special_tokens`.
+nlohmann::ordered_json hugging_face_generation_config(const nlohmann::ordered_json& special_tokens);
 
 }  // namespace trireme

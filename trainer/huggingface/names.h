@@ -26,8 +26,7 @@ struct HuggingFaceTensor {
 };
 
 /// Every tensor of `model` (resolved), in the order of the parameter table: embedding, blocks, final norm, head unless it is tied.
-/// llama: model.embed_tokens, model.layers.N, model.norm, lm_head, the same in LLaMA, Mistral, Qwen2 (with biases) and Qwen3 (with q_norm, k_norm).
-/// gpt2: transformer.wte, wpe, h.N, ln_f. Source: modeling_{llama,mistral,qwen2,qwen3,gpt2}.py of transformers.
+/// The names are those of the model's family (families/).
 std::vector<HuggingFaceTensor> hugging_face_tensors(const ModelConfig& model);
 
 }  // namespace trireme

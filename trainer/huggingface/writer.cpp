@@ -6,7 +6,7 @@
 #include "trainer/checkpoint/non_finite.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
-#include "trainer/huggingface/config_writer.h"
+#include "trainer/huggingface/config.h"
 #include "trainer/huggingface/names.h"
 #include "trainer/huggingface/tokenizer_files.h"
 

@@ -1,11 +1,13 @@
-#include "trainer/huggingface/model_types.h"
+#include "trainer/huggingface/families/family.h"
 
 #include <algorithm>
 
 #include "kernels/core/check.h"
 
-namespace trireme {
+namespace trireme::huggingface {
 namespace {
+
+constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2};
 
 struct Unsupported {
   const char* type;
@@ -60,20 +62,26 @@ constexpr Unsupported kUnsupported[] = {
 
 }  // namespace
 
-const ModelType* find_model_type(const std::string& name) {
-  const auto* found = std::find_if(std::begin(kModelTypes), std::end(kModelTypes), [&](const ModelType& type) { return name == type.name; });
-  return found == std::end(kModelTypes) ? nullptr : found;
+const Family* find_family(const std::string& model_type) {
+  const auto* found = std::ranges::find_if(kFamilies, [&](const Family* family) { return model_type == family->model_type; });
+  return found == std::end(kFamilies) ? nullptr : *found;
 }
 
-std::string unsupported_model_type(const std::string& name) {
-  const auto* found = std::find_if(std::begin(kUnsupported), std::end(kUnsupported), [&](const Unsupported& type) { return name == type.type; });
+const Family& family_of(const ModelConfig& model) {
+  const auto* found = std::ranges::find_if(kFamilies, [&](const Family* family) { return family->has(model); });
+  TRIREME_CHECK(found != std::end(kFamilies), "a model of architecture ", model.architecture, " is of no family");
+  return **found;
+}
+
+std::string unsupported_model_type(const std::string& model_type) {
+  const auto* found = std::ranges::find_if(kUnsupported, [&](const Unsupported& row) { return model_type == row.type; });
   std::string text = found == std::end(kUnsupported) ? "not supported" : concat("not supported, because this program lacks ", found->lacks);
   const char* separator = "; supported ";
-  for (const ModelType& type : kModelTypes) {
-    text += concat(separator, '"', type.name, '"');
+  for (const Family* family : kFamilies) {
+    text += concat(separator, '"', family->model_type, '"');
     separator = ", ";
   }
   return text;
 }
 
-}  // namespace trireme
+}  // namespace trireme::huggingface

@@ -1,0 +1,121 @@
+#include "trainer/huggingface/families/config_keys.h"
+
+#include "kernels/core/check.h"
+#include "trainer/files/strict_json.h"
+
+namespace trireme::huggingface {
+
+using nlohmann::json;
+
+const json* ConfigKeys::find(const char* key) const {
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+int64_t ConfigKeys::integer(const char* key, std::optional<int64_t> fallback, int64_t least) const {
+  if (!find(key) && fallback) return *fallback;
+  return integer_member(object_, key, where_, least);
+}
+
+double ConfigKeys::number(const char* key, std::optional<double> fallback) const {
+  const json* value = find(key);
+  if (!value && fallback) return *fallback;
+  const json& given = member(object_, key, where_);
+  if (!given.is_number()) refuse(key, "expected a number");
+  return given.get<double>();
+}
+
+bool ConfigKeys::boolean(const char* key, bool fallback) const {
+  const json* value = find(key);
+  if (value && !value->is_boolean()) refuse(key, "expected true or false");
+  return value ? value->get<bool>() : fallback;
+}
+
+std::string ConfigKeys::text(const char* key, std::optional<std::string> fallback) const {
+  return !find(key) && fallback ? *fallback : string_member(object_, key, where_);
+}
+
+void ConfigKeys::require(const char* key, bool value, const char* reason) const {
+  if (boolean(key, value) != value) refuse(key, concat(reason, "; allowed ", value ? "true" : "false"));
+}
+
+void ConfigKeys::require(const char* key, const char* value) const {
+  if (text(key, value) != value) refuse(key, concat("not supported; allowed \"", value, "\""));
+}
+
+void ConfigKeys::refuse(const char* key, const std::string& reason) const {
+  throw DataError(concat(where_, ": \"", key, "\" is ", object_.at(key).dump(), ": ", reason));
+}
+
+namespace {
+
+struct Rope {
+  double theta = 0;
+  RopeScalingConfig scaling;
+  bool operator==(const Rope&) const = default;
+};
+
+Rope parse_rope(const ConfigKeys& config, const char* key) {
+  const json* object = config.find(key);
+  Rope rope{config.number("rope_theta", 10000), {}};
+  if (!object) return rope;
+  const std::string where = concat(config.where(), ": \"", key, "\"");
+  if (!object->is_object()) config.refuse(key, "expected an object");
+  const ConfigKeys keys(*object, where);
+  rope.theta = keys.number("rope_theta", rope.theta);
+  const char* const type_key = keys.find("rope_type") ? "rope_type" : "type";
+  const std::string type = keys.text(type_key, "default");
+  if (type != "default" && type != "linear" && type != "llama3") keys.refuse(type_key, "not supported; allowed \"default\", \"linear\", \"llama3\"");
+  require_known_keys(*object,
+                     {"rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+                      "partial_rotary_factor"},
+                     where);
+  if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
+  if (type == "default") return rope;
+  rope.scaling.type = OneOf<RopeScaling>(type);
+  rope.scaling.factor = keys.number("factor");
+  if (type == "linear") return rope;
+  rope.scaling.low_frequency_factor = keys.number("low_freq_factor");
+  rope.scaling.high_frequency_factor = keys.number("high_freq_factor");
+  rope.scaling.original_max_positions = keys.integer("original_max_position_embeddings", config.integer("max_position_embeddings"));
+  return rope;
+}
+
+}  // namespace
+
+void read_rope(const ConfigKeys& keys, ModelConfig& model) {
+  const Rope by_parameters = parse_rope(keys, "rope_parameters"), by_scaling = parse_rope(keys, "rope_scaling");
+  if (keys.find("rope_scaling") && keys.find("rope_parameters") && by_parameters != by_scaling)
+    keys.refuse("rope_scaling", "\"rope_parameters\" differs from it; keep one of them");
+  if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
+  const Rope& rope = keys.find("rope_scaling") ? by_scaling : by_parameters;
+  model.rope_theta = rope.theta;
+  model.rope_scaling = rope.scaling;
+}
+
+json rope_scaling_of(const RopeScalingConfig& scaling) {
+  if (scaling.type == RopeScaling::kNone) return nullptr;
+  json result = {{"rope_type", scaling.type.text()}, {"factor", scaling.factor}};
+  if (scaling.type == RopeScaling::kLlama3) {
+    result["low_freq_factor"] = scaling.low_frequency_factor;
+    result["high_freq_factor"] = scaling.high_frequency_factor;
+    result["original_max_position_embeddings"] = scaling.original_max_positions;
+  }
+  return result;
+}
+
+std::optional<std::vector<int64_t>> read_layer_types(const ConfigKeys& keys, int64_t layers) {
+  const json* types = keys.find("layer_types");
+  if (!types) return std::nullopt;
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) keys.refuse("layer_types", concat("expected a list of length ", layers));
+  std::vector<int64_t> sliding;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const json& type = (*types)[static_cast<size_t>(layer)];
+    if (type != "full_attention" && type != "sliding_attention")
+      keys.refuse("layer_types", "a layer's type is not supported; allowed \"full_attention\", \"sliding_attention\"");
+    if (type == "sliding_attention") sliding.push_back(layer);
+  }
+  return sliding;
+}
+
+}  // namespace trireme::huggingface
