@@ -40,6 +40,15 @@ MODELS = {
                                 "original_max_positions": 128}},
     "gpt2": {"architecture": "gpt2", "layers": 3, "hidden_size": 24, "heads": 4, "kv_heads": 4, "head_size": 6, "ffn_size": 96, "vocab_size": 53,
              "max_positions": SEQUENCE, "tied_embeddings": True, "norm_epsilon": 1e-5, "init_std": 0.02, "bias_std": 0.02},
+    # 4 of the 16 elements of each head are rotated.
+    "gpt_neox": {"architecture": "gpt_neox", "layers": 3, "hidden_size": 48, "heads": 3, "kv_heads": 3, "head_size": 16, "ffn_size": 96,
+                 "vocab_size": 53, "max_positions": SEQUENCE, "tied_embeddings": False, "rope_theta": 10000.0, "norm_epsilon": 1e-5, "init_std": 0.02,
+                 "bias_std": 0.02},
+}
+PRESETS = {  # what the names stand for
+    "llama": {"layer_norm": False, "learned": False, "biases": False, "parallel": False, "rope_share": 1.0, "activation": "swiglu"},
+    "gpt2": {"layer_norm": True, "learned": True, "biases": True, "parallel": False, "rope_share": 0.0, "activation": "gelu_tanh"},
+    "gpt_neox": {"layer_norm": True, "learned": False, "biases": True, "parallel": True, "rope_share": 0.25, "activation": "gelu"},
 }
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
 
@@ -96,24 +105,24 @@ def parameter_table(m):
     """(name, shape, standard deviation or the constant it starts as); matrices are the two-dimensional ones."""
     d, f, kv = m["hidden_size"], m["ffn_size"], m["kv_heads"] * m["head_size"]
     inner = m["heads"] * m["head_size"]
-    gpt2 = m["architecture"] == "gpt2"
-    qkv_bias = gpt2 or m.get("qkv_bias", False)
+    preset = PRESETS[m["architecture"]]
+    qkv_bias = preset["biases"] or m.get("qkv_bias", False)
     std = m["init_std"]
-    output_std = std / math.sqrt(2 * m["layers"]) if gpt2 else std
+    output_std = std / math.sqrt(2 * m["layers"]) if m["architecture"] == "gpt2" else std
     table = []
 
-    def linear(name, rows, columns, weight_std, bias=gpt2):
+    def linear(name, rows, columns, weight_std, bias=preset["biases"]):
         table.append((name + ".weight", (rows, columns), ("normal", weight_std)))
         if bias:
             table.append((name + ".bias", (rows,), ("normal", m["bias_std"])))
 
     def norm(name):
         table.append((name + ".weight", (d,), ("constant", 1.0)))
-        if gpt2:
+        if preset["layer_norm"]:
             table.append((name + ".bias", (d,), ("constant", 0.0)))
 
     table.append(("embedding.weight", (m["vocab_size"], d), ("normal", std)))
-    if gpt2:
+    if preset["learned"]:
         table.append(("positions.weight", (m["max_positions"], d), ("normal", std)))
     for i in range(m["layers"]):
         block = f"blocks.{i}."
@@ -126,7 +135,7 @@ def parameter_table(m):
             table.append((block + "attention.key_norm.weight", (m["head_size"],), ("constant", 1.0)))
         linear(block + "attention.output", d, inner, output_std)
         norm(block + "mlp_norm")
-        if not gpt2:
+        if preset["activation"] == "swiglu":
             linear(block + "mlp.gate", f, d, std)
         linear(block + "mlp.up", f, d, std)
         linear(block + "mlp.down", d, f, output_std)
@@ -147,7 +156,8 @@ def initial_parameters(m, dtype):
 
 def frequencies(m):
     """Radians a position, one for each pair of a head; scaled as the Llama 3.1 models are."""
-    plain = [m["rope_theta"] ** (-2.0 * i / m["head_size"]) for i in range(m["head_size"] // 2)]
+    turned = round(m["head_size"] * PRESETS[m["architecture"]]["rope_share"])
+    plain = [m["rope_theta"] ** (-2.0 * i / turned) for i in range(turned // 2)]
     s = m.get("rope_scaling")
     if s is None:
         return plain
@@ -165,17 +175,17 @@ def frequencies(m):
 
 
 def rotate(x, m):
-    """x [B,T,heads,H], half-split pairs (i, i + H/2); the table in double, then in x's dtype."""
-    half = x.shape[-1] // 2
+    """x [B,T,heads,H], half-split pairs (i, i + R/2) of the first R; the table in double, then in x's dtype."""
     angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * torch.tensor(frequencies(m), dtype=torch.float64)
+    half = angle.shape[1]
     cos, sin = angle.cos().to(x.dtype)[None, :, None, :], angle.sin().to(x.dtype)[None, :, None, :]
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), dim=-1)
 
 
 def forward(m, p, tokens):
     """Logits [B,T,V]."""
-    gpt2 = m["architecture"] == "gpt2"
+    preset = PRESETS[m["architecture"]]
     heads, kv_heads, size = m["heads"], m["kv_heads"], m["head_size"]
     batch, length = tokens.shape
 
@@ -183,12 +193,12 @@ def forward(m, p, tokens):
         return F.linear(x, p[name + ".weight"], p.get(name + ".bias"))
 
     def norm(x, name):
-        if gpt2:
+        if preset["layer_norm"]:
             return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], m["norm_epsilon"])
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m["norm_epsilon"]) * p[name + ".weight"]
 
     x = p["embedding.weight"][tokens]
-    if gpt2:
+    if preset["learned"]:
         x = x + p["positions.weight"][:length]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     for i in range(m["layers"]):
@@ -199,16 +209,17 @@ def forward(m, p, tokens):
         v = linear(h, block + "attention.value").view(batch, length, kv_heads, size)
         if m.get("qk_norm", False):
             q, k = norm(q, block + "attention.query_norm"), norm(k, block + "attention.key_norm")
-        if not gpt2:
+        if preset["rope_share"] > 0:
             q, k = rotate(q, m), rotate(k, m)
         k, v = (t.repeat_interleave(heads // kv_heads, dim=2) for t in (k, v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
         weights = scores.masked_fill(future, -math.inf).softmax(-1)
         attended = torch.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, length, heads * size)
+        stream = x
         x = x + linear(attended, block + "attention.output")
-        h = norm(x, block + "mlp_norm")
-        if gpt2:
-            h = F.gelu(linear(h, block + "mlp.up"), approximate="tanh")
+        h = norm(stream if preset["parallel"] else x, block + "mlp_norm")
+        if preset["activation"] != "swiglu":
+            h = F.gelu(linear(h, block + "mlp.up"), approximate="tanh" if preset["activation"] == "gelu_tanh" else "none")
         else:
             h = F.silu(linear(h, block + "mlp.gate")) * linear(h, block + "mlp.up")
         x = x + linear(h, block + "mlp.down")

@@ -12,8 +12,8 @@ import sys
 
 import torch
 import transformers
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+from transformers import (GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 VOCABULARY = 97
 BYTES = 259  # a vocabulary in which the bytes tokenizer finds room
@@ -28,6 +28,12 @@ def sizes(vocab_size=VOCABULARY, **others):
 def gpt2(vocab_size=VOCABULARY, **others):
     return GPT2LMHeadModel, GPT2Config(vocab_size=vocab_size, n_embd=32, n_layer=2, n_head=4, n_inner=48, n_positions=64, bos_token_id=0,
                                        eos_token_id=0, **others)
+
+
+def gpt_neox(vocab_size=VOCABULARY, **others):
+    """4 elements of each head are rotated."""
+    return GPTNeoXForCausalLM, GPTNeoXConfig(vocab_size=vocab_size, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                             max_position_embeddings=64, bos_token_id=0, eos_token_id=0, **others)
 
 
 def llama(vocab_size=VOCABULARY, **others):
@@ -53,6 +59,9 @@ def models():
         "mistral": ((MistralForCausalLM, MistralConfig(**sizes(tie_word_embeddings=False, rope_parameters=plain, sliding_window=4))), {}),
         "qwen2_window": ((Qwen2ForCausalLM, Qwen2Config(**sizes(tie_word_embeddings=True, rope_parameters=plain, use_sliding_window=True, sliding_window=4,
                                                                 max_window_layers=1))), {}),
+        "gpt_neox": (gpt_neox(hidden_size=64), {}),
+        "gpt_neox_sequential": (gpt_neox(BYTES, hidden_size=32, rotary_pct=0.5, use_parallel_residual=False, hidden_act="gelu_new",
+                                         tie_word_embeddings=True), {}),
     }
 
 

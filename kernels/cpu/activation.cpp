@@ -20,17 +20,19 @@ void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, cons
   });
 }
 
-void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form) {
   dispatch_type(x.dtype(), [&]<class T>(T) {
     const GeluForward<T> arguments{.x = x.data<T>(), .y = y.data<T>()};
-    run_kernel(ctx, typed_kernels<T>(ctx).gelu_forward, arguments, x.numel(), kElementsPerThread);
+    const auto& kernels = typed_kernels<T>(ctx);
+    run_kernel(ctx, form == Gelu::kErf ? kernels.gelu_erf_forward : kernels.gelu_forward, arguments, x.numel(), kElementsPerThread);
   });
 }
 
-void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx, Gelu form) {
   dispatch_type(x.dtype(), [&]<class T>(T) {
     const GeluBackward<T> arguments{.dy = dy.data<T>(), .x = x.data<T>(), .dx = dx.data<T>()};
-    run_kernel(ctx, typed_kernels<T>(ctx).gelu_backward, arguments, x.numel(), kElementsPerThread);
+    const auto& kernels = typed_kernels<T>(ctx);
+    run_kernel(ctx, form == Gelu::kErf ? kernels.gelu_erf_backward : kernels.gelu_backward, arguments, x.numel(), kElementsPerThread);
   });
 }
 

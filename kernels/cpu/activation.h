@@ -1,5 +1,6 @@
 #pragma once
 // CPU kernels of kernels/ops/activation.h. Threads share the rows (SwiGLU) or the elements (GELU).
+#include "kernels/core/gelu.h"
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {
@@ -7,7 +8,7 @@ namespace trireme::cpu {
 void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y);
 void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up);
 
-void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);
-void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx);
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form);
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx, Gelu form);
 
 }  // namespace trireme::cpu

@@ -76,7 +76,49 @@ __device__ __forceinline__ float gelu_gate(float x) {
   return sigmoid<T>(2 * kScale * fmaf(kCubic * x * x, x, x));
 }
 
-template <class T, int N>
+/// e^(-x^2/2), and Phi(x), the share of the normal distribution below x. fp32 takes erfc of the library; for 16-bit types see sigmoid().
+template <class T>
+struct Normal {
+  float gauss, below;
+  __device__ __forceinline__ explicit Normal(float x) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      gauss = expf(-0.5F * x * x);
+      below = 0.5F * erfcf(-kRootHalf * x);
+    } else {
+      gauss = __expf(-0.5F * x * x);
+      const float t = __fdividef(1.0F, fmaf(0.5F * kRootHalf, fabsf(x), 1.0F)), u = (t - kErfcMiddle) * (1 / kErfcHalf);
+      constexpr float kPolynomial[] = {kErfc[0], kErfc[1], kErfc[2], kErfc[3], kErfc[4], kErfc[5], kErfc[6], kErfc[7], kErfc[8], kErfc[9]};
+      float r = kPolynomial[9];
+#pragma unroll
+      for (int k = 8; k >= 0; --k) r = fmaf(r, u, kPolynomial[k]);
+      const float tail = 0.5F * gauss * t * r;
+      below = x < 0 ? tail : 1 - tail;
+    }
+  }
+};
+
+/// GELU(x) / x.
+template <class T, Gelu kForm>
+__device__ __forceinline__ float gelu_factor(float x) {
+  if constexpr (kForm == Gelu::kTanh)
+    return gelu_gate<T>(x);
+  else
+    return Normal<T>(x).below;
+}
+
+template <class T, Gelu kForm>
+__device__ __forceinline__ float gelu_slope(float x) {
+  if constexpr (kForm == Gelu::kTanh) {
+    // (1 + t)/2 + x/2 (1 - t^2) u' with t = 2s - 1
+    const float s = gelu_gate<T>(x), slope = kScale * fmaf(3 * kCubic * x, x, 1.0F);
+    return fmaf(2 * x * s * (1 - s), slope, s);
+  } else {
+    const Normal<T> normal(x);
+    return fmaf(kGaussAtZero * x, normal.gauss, normal.below);
+  }
+}
+
+template <class T, int N, Gelu kForm>
 __global__ void __launch_bounds__(kBlock) gelu_forward_kernel(const T* x, T* y, int64_t count) {
   const int64_t first = (int64_t{blockIdx.x} * kBlock * kAccesses + threadIdx.x) * N;
   float values[kAccesses][N];
@@ -85,12 +127,12 @@ __global__ void __launch_bounds__(kBlock) gelu_forward_kernel(const T* x, T* y, 
 #pragma unroll
   for (int a = 0; a < kAccesses; ++a) {
 #pragma unroll
-    for (float& value : values[a]) value *= gelu_gate<T>(value);
+    for (float& value : values[a]) value *= gelu_factor<T, kForm>(value);
     store_vector(y + first + a * kBlock * N, count - first - a * kBlock * N, values[a]);
   }
 }
 
-template <class T, int N>
+template <class T, int N, Gelu kForm>
 __global__ void __launch_bounds__(kBlock) gelu_backward_kernel(const T* dy, const T* x, T* dx, int64_t count) {
   const int64_t first = (int64_t{blockIdx.x} * kBlock * kAccesses + threadIdx.x) * N;
   float gradients[kAccesses][N], values[kAccesses][N];
@@ -103,12 +145,7 @@ __global__ void __launch_bounds__(kBlock) gelu_backward_kernel(const T* dy, cons
 #pragma unroll
   for (int a = 0; a < kAccesses; ++a) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      // (1 + t)/2 + x/2 (1 - t^2) u' with t = 2s - 1
-      const float v = values[a][i], s = gelu_gate<T>(v);
-      const float slope = kScale * fmaf(3 * kCubic * v, v, 1.0F);
-      gradients[a][i] *= fmaf(2 * v * s * (1 - s), slope, s);
-    }
+    for (int i = 0; i < N; ++i) gradients[a][i] *= gelu_slope<T, kForm>(values[a][i]);
     store_vector(dx + first + a * kBlock * N, count - first - a * kBlock * N, gradients[a]);
   }
 }
@@ -147,24 +184,38 @@ void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, cons
   });
 }
 
-void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
+namespace {
+
+template <Gelu kForm>
+void gelu_forward_of(Context& ctx, const Tensor& x, const Tensor& y) {
   dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
     const T* const from = x.data<T>();
     T* const to = y.data<T>();
     const bool aligned = aligned_16(from, to);
-    const auto kernel = aligned ? gelu_forward_kernel<T, kVector<T>> : gelu_forward_kernel<T, 1>;
+    const auto kernel = aligned ? gelu_forward_kernel<T, kVector<T>, kForm> : gelu_forward_kernel<T, 1, kForm>;
     launch(ctx, kernel, {dim3(blocks_of(x.numel(), kBlock * kAccesses * (aligned ? kVector<T> : 1))), dim3(kBlock)}, from, to, x.numel());
   });
 }
 
-void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+template <Gelu kForm>
+void gelu_backward_of(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {
   dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
     const T *const gradients = dy.data<T>(), *const from = x.data<T>();
     T* const to = dx.data<T>();
     const bool aligned = aligned_16(gradients, from, to);
-    const auto kernel = aligned ? gelu_backward_kernel<T, kVector<T>> : gelu_backward_kernel<T, 1>;
+    const auto kernel = aligned ? gelu_backward_kernel<T, kVector<T>, kForm> : gelu_backward_kernel<T, 1, kForm>;
     launch(ctx, kernel, {dim3(blocks_of(x.numel(), kBlock * kAccesses * (aligned ? kVector<T> : 1))), dim3(kBlock)}, gradients, from, to, x.numel());
   });
+}
+
+}  // namespace
+
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form) {
+  form == Gelu::kErf ? gelu_forward_of<Gelu::kErf>(ctx, x, y) : gelu_forward_of<Gelu::kTanh>(ctx, x, y);
+}
+
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx, Gelu form) {
+  form == Gelu::kErf ? gelu_backward_of<Gelu::kErf>(ctx, dy, x, dx) : gelu_backward_of<Gelu::kTanh>(ctx, dy, x, dx);
 }
 
 }  // namespace trireme::cuda

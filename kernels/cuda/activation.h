@@ -1,5 +1,6 @@
 #pragma once
 // GPU implementation of kernels/ops/activation.h for fp32, bf16 and fp16: one pass with 16-byte accesses.
+#include "kernels/core/gelu.h"
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {
@@ -7,7 +8,7 @@ namespace trireme::cuda {
 void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y);
 void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up);
 
-void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);
-void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx);
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form);
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx, Gelu form);
 
 }  // namespace trireme::cuda

@@ -382,7 +382,7 @@ void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const T
     if (run_library(ctx, product)) return;
   }
   linear_forward(ctx, x, w, bias, hidden);
-  gelu_forward(ctx, hidden, y);
+  gelu_forward(ctx, hidden, y, Gelu::kTanh);
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx) {

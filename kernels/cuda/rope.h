@@ -5,7 +5,7 @@
 namespace trireme::cuda {
 
 /// `starts`: of Documents, or null.
-void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& qkv);
-void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const int32_t* starts, const Tensor& dqkv);
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, int64_t head_size, const int32_t* starts, const Tensor& qkv);
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, int64_t head_size, const int32_t* starts, const Tensor& dqkv);
 
 }  // namespace trireme::cuda

@@ -27,18 +27,27 @@ void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, cons
       [&]<class T>(T) { reference::swiglu_backward(dy.data<T>(), gate_up.data<T>(), dgate_up.data<T>(), rows, columns); });
 }
 
-void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
-  Operation operation(ctx, "gelu_forward", {{"x", x, x.shape(), x.dtype()}, {"y", y, x.shape(), x.dtype()}});
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form) {
+  const bool erf = form == Gelu::kErf;
+  Operation operation(ctx, erf ? "gelu_erf_forward" : "gelu_forward", {{"x", x, x.shape(), x.dtype()}, {"y", y, x.shape(), x.dtype()}});
   operation.run(
-      x.dtype(), [&] { cuda::gelu_forward(ctx, x, y); }, FastCpu{[&] { cpu::gelu_forward(ctx, x, y); }, true},
-      [&]<class T>(T) { reference::gelu_forward(x.data<T>(), y.data<T>(), x.numel()); });
+      x.dtype(), [&] { cuda::gelu_forward(ctx, x, y, form); }, FastCpu{[&] { cpu::gelu_forward(ctx, x, y, form); }, true},
+      [&]<class T>(T) {
+        const auto compute = erf ? reference::gelu_erf_forward<T> : reference::gelu_forward<T>;
+        compute(x.data<T>(), y.data<T>(), x.numel());
+      });
 }
 
-void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {
-  Operation operation(ctx, "gelu_backward", {{"dy", dy, x.shape(), x.dtype()}, {"x", x, x.shape(), x.dtype()}, {"dx", dx, x.shape(), x.dtype()}});
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx, Gelu form) {
+  const bool erf = form == Gelu::kErf;
+  Operation operation(ctx, erf ? "gelu_erf_backward" : "gelu_backward",
+                      {{"dy", dy, x.shape(), x.dtype()}, {"x", x, x.shape(), x.dtype()}, {"dx", dx, x.shape(), x.dtype()}});
   operation.run(
-      x.dtype(), [&] { cuda::gelu_backward(ctx, dy, x, dx); }, FastCpu{[&] { cpu::gelu_backward(ctx, dy, x, dx); }, true},
-      [&]<class T>(T) { reference::gelu_backward(dy.data<T>(), x.data<T>(), dx.data<T>(), x.numel()); });
+      x.dtype(), [&] { cuda::gelu_backward(ctx, dy, x, dx, form); }, FastCpu{[&] { cpu::gelu_backward(ctx, dy, x, dx, form); }, true},
+      [&]<class T>(T) {
+        const auto compute = erf ? reference::gelu_erf_backward<T> : reference::gelu_backward<T>;
+        compute(dy.data<T>(), x.data<T>(), dx.data<T>(), x.numel());
+      });
 }
 
 }  // namespace trireme

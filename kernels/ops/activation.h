@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/core/gelu.h"
 #include "kernels/core/tensor.h"
 
 namespace trireme {
@@ -8,8 +9,8 @@ void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y);
 /// dy [M,F]; dgate_up [M,2F] is overwritten and may be gate_up.
 void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up);
 
-/// y = GELU(x), tanh approximation (GPT-2).   x, y same shape; y may be x, dx may be dy.   Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
-void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);
-void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx);
+/// y = GELU(x).   x, y same shape; y may be x, dx may be dy.
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form);
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx, Gelu form);
 
 }  // namespace trireme

@@ -26,7 +26,7 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
   if (ctx.device != Device::kCuda) {
     linear_forward(ctx, x, w, bias, hidden);
-    return gelu_forward(ctx, hidden, y);
+    return gelu_forward(ctx, hidden, y, Gelu::kTanh);
   }
   const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = w.dim(0);
   const DType dtype = x.dtype();

@@ -10,19 +10,22 @@ namespace trireme {
 namespace {
 
 /// Checks the operands of an in-place rotation of the first `heads` heads in each row of qkv.
-void check(Operation& operation, const char* name, const Tensor& table, int64_t heads, const Tensor& qkv, const Documents& documents) {
-  const int64_t positions = table.dim(0), head_size = table.dim(1);
-  TRIREME_CHECK(head_size % 2 == 0 && heads * head_size <= qkv.dim(1) && (qkv.dim(0) == 0 || (positions > 0 && qkv.dim(0) % positions == 0)), name,
-                ": cannot rotate ", heads, " heads of qkv ", qkv.shape().str(), " with table ", table.shape().str());
+void check(Operation& operation, const char* name, const Tensor& table, int64_t heads, int64_t head_size, const Tensor& qkv,
+           const Documents& documents) {
+  const int64_t positions = table.dim(0), rotated = table.dim(1);
+  TRIREME_CHECK(rotated % 2 == 0 && rotated <= head_size && heads * head_size <= qkv.dim(1) &&
+                    (qkv.dim(0) == 0 || (positions > 0 && qkv.dim(0) % positions == 0)),
+                name, ": cannot rotate ", heads, " heads of ", head_size, " elements in qkv ", qkv.shape().str(), " with table ",
+                table.shape().str());
   operation.optional({"starts", documents.starts, {qkv.dim(0)}, DType::kI32});
-  const int64_t rotated = 2 * qkv.dim(0) * heads * head_size * size_of(qkv.dtype());
-  operation.moves(table.bytes() + rotated + (documents.defined() ? documents.starts.bytes() : 0));
+  const int64_t moved = 2 * qkv.dim(0) * heads * rotated * size_of(qkv.dtype());
+  operation.moves(table.bytes() + moved + (documents.defined() ? documents.starts.bytes() : 0));
 }
 
 template <class T>
-void rotate(const Tensor& table, int64_t heads, double direction, const Documents& documents, const Tensor& qkv) {
-  reference::rope_rotate(table.data<Accumulator<T>>(), table.dim(0), table.dim(1), heads, direction, documents.starts_or_null(), qkv.data<T>(),
-                         qkv.dim(0), qkv.dim(1));
+void rotate(const Tensor& table, int64_t heads, int64_t head_size, double direction, const Documents& documents, const Tensor& qkv) {
+  reference::rope_rotate(table.data<Accumulator<T>>(), table.dim(0), table.dim(1), heads, head_size, direction, documents.starts_or_null(),
+                         qkv.data<T>(), qkv.dim(0), qkv.dim(1));
 }
 
 }  // namespace
@@ -35,26 +38,26 @@ void rope_table(Context& ctx, const std::vector<double>& frequencies, const Tens
   from_host(ctx, host, table);
 }
 
-void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv, const Documents& documents) {
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, int64_t head_size, const Tensor& qkv, const Documents& documents) {
   Operation operation(
       ctx, "rope_forward",
       {{"table", table, {table.dim(0), table.dim(1)}, accumulator_of(qkv.dtype())}, {"qkv", qkv, {qkv.dim(0), qkv.dim(1)}, qkv.dtype()}});
-  check(operation, "rope_forward", table, heads, qkv, documents);
+  check(operation, "rope_forward", table, heads, head_size, qkv, documents);
   operation.run(
-      qkv.dtype(), [&] { cuda::rope_forward(ctx, table, heads, documents.starts_or_null(), qkv); },
-      FastCpu{[&] { cpu::rope_forward(ctx, table, heads, documents.starts_or_null(), qkv); }, true},
-      [&]<class T>(T) { rotate<T>(table, heads, 1, documents, qkv); });
+      qkv.dtype(), [&] { cuda::rope_forward(ctx, table, heads, head_size, documents.starts_or_null(), qkv); },
+      FastCpu{[&] { cpu::rope_forward(ctx, table, heads, head_size, documents.starts_or_null(), qkv); }, true},
+      [&]<class T>(T) { rotate<T>(table, heads, head_size, 1, documents, qkv); });
 }
 
-void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv, const Documents& documents) {
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, int64_t head_size, const Tensor& dqkv, const Documents& documents) {
   Operation operation(
       ctx, "rope_backward",
       {{"table", table, {table.dim(0), table.dim(1)}, accumulator_of(dqkv.dtype())}, {"dqkv", dqkv, {dqkv.dim(0), dqkv.dim(1)}, dqkv.dtype()}});
-  check(operation, "rope_backward", table, heads, dqkv, documents);
+  check(operation, "rope_backward", table, heads, head_size, dqkv, documents);
   operation.run(
-      dqkv.dtype(), [&] { cuda::rope_backward(ctx, table, heads, documents.starts_or_null(), dqkv); },
-      FastCpu{[&] { cpu::rope_backward(ctx, table, heads, documents.starts_or_null(), dqkv); }, true},
-      [&]<class T>(T) { rotate<T>(table, heads, -1, documents, dqkv); });
+      dqkv.dtype(), [&] { cuda::rope_backward(ctx, table, heads, head_size, documents.starts_or_null(), dqkv); },
+      FastCpu{[&] { cpu::rope_backward(ctx, table, heads, head_size, documents.starts_or_null(), dqkv); }, true},
+      [&]<class T>(T) { rotate<T>(table, heads, head_size, -1, documents, dqkv); });
 }
 
 }  // namespace trireme

@@ -53,4 +53,22 @@ void gelu_backward(const T* dy, const T* x, T* dx, int64_t count) {
   }
 }
 
+/// y = x Phi(x),   Phi(x) = erfc(-x / sqrt(2)) / 2
+template <class T>
+void gelu_erf_forward(const T* x, T* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double v = x[i];
+    y[i] = static_cast<T>(0.5 * v * std::erfc(-v / std::numbers::sqrt2));
+  }
+}
+
+/// dy/dx = Phi(x) + x exp(-x^2/2) / sqrt(2 pi)
+template <class T>
+void gelu_erf_backward(const T* dy, const T* x, T* dx, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double v = x[i], density = std::exp(-0.5 * v * v) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+    dx[i] = static_cast<T>(dy[i] * (0.5 * std::erfc(-v / std::numbers::sqrt2) + v * density));
+  }
+}
+
 }  // namespace trireme::reference

@@ -20,14 +20,14 @@ void rope_table(const std::vector<double>& frequencies, T* table, int64_t positi
   }
 }
 
-/// Rotates each pair (a, b) = (x[i], x[i + H/2]) of a head to (a cos - b sin, b cos + a sin). `direction` (1 or -1) is the sign of sin. `starts`: of
-/// Documents, or null.
+/// Rotates each pair (a, b) = (x[i], x[i + R/2]) of the first R = `rotated` elements of a head to (a cos - b sin, b cos + a sin). `direction` (1 or
+/// -1) is the sign of sin. `starts`: of Documents, or null.
 template <class T>
-void rope_rotate(const Accumulator<T>* table, int64_t positions, int64_t head_size, int64_t heads, double direction, const int32_t* starts, T* qkv,
-                 int64_t rows, int64_t columns) {
-  const int64_t half = head_size / 2;
+void rope_rotate(const Accumulator<T>* table, int64_t positions, int64_t rotated, int64_t heads, int64_t head_size, double direction,
+                 const int32_t* starts, T* qkv, int64_t rows, int64_t columns) {
+  const int64_t half = rotated / 2;
   for (int64_t m = 0; m < rows; ++m) {
-    const Accumulator<T>* cosine = table + (m % positions - (starts == nullptr ? 0 : starts[m])) * head_size;
+    const Accumulator<T>* cosine = table + (m % positions - (starts == nullptr ? 0 : starts[m])) * rotated;
     const Accumulator<T>* sine = cosine + half;
     for (int64_t n = 0; n < heads; ++n) {
       T* x = qkv + m * columns + n * head_size;

@@ -4,7 +4,8 @@
 namespace trireme {
 
 /// The data ranks among which units are sharded, seen from one of them. A rank of replica r and shard s owns shard s of each unit of the group, as do
-/// the ranks of the other replicas with the same s. The communicators outlive whatever has the group; without one, the rank is alone.
+/// the ranks of the other replicas with the same s. The communicators outlive whatever has the group. Stores and reducers need all of them but
+/// `secondary`; a unit that only describes a layout needs none.
 struct ShardGroup {
   Communicator* shard = nullptr;      ///< ranks of one replica: parameters are gathered and gradients scattered over it
   Communicator* replicate = nullptr;  ///< ranks that own the same shard: their gradients are summed

@@ -132,11 +132,13 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
 }  // namespace
 
 TEST_CASE("fp64 training matches PyTorch to 1e-9") {
-  for (const char* file : {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json"}) check(file, 1e-9, 1e-9);
+  for (const char* file : {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json", "gpt_neox_fp64.json"})
+    check(file, 1e-9, 1e-9);
 }
 
 TEST_CASE("fp32 training matches PyTorch to 1e-5 at step 1 and 1e-4 at step 10") {
-  for (const char* file : {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json"}) check(file, 1e-5, 1e-4);
+  for (const char* file : {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json", "gpt_neox_fp32.json"})
+    check(file, 1e-5, 1e-4);
 }
 
 }  // namespace trireme::test

@@ -32,49 +32,56 @@ Operation swiglu_gradient(const Case& c) {
           {input("dy", {c.rows, c.columns}), input("gate_up", {c.rows, 2 * c.columns}), assigned("dgate_up", {c.rows, 2 * c.columns})},
           [](Context& ctx, const std::vector<Tensor>& t) { swiglu_backward(ctx, t[0], t[1], t[2]); }};
 }
-Operation gelu(const Case& c) {
-  return {"gelu_forward", {input("x", {c.rows, c.columns}), assigned("y", {c.rows, c.columns})}, [](Context& ctx, const std::vector<Tensor>& t) {
-            gelu_forward(ctx, t[0], t[1]);
-          }};
+Operation gelu(const Case& c, Gelu form = Gelu::kTanh) {
+  return {form == Gelu::kErf ? "gelu_erf_forward" : "gelu_forward",
+          {input("x", {c.rows, c.columns}), assigned("y", {c.rows, c.columns})},
+          [=](Context& ctx, const std::vector<Tensor>& t) { gelu_forward(ctx, t[0], t[1], form); }};
 }
-Operation gelu_gradient(const Case& c) {
-  return {"gelu_backward",
+Operation gelu_gradient(const Case& c, Gelu form = Gelu::kTanh) {
+  return {form == Gelu::kErf ? "gelu_erf_backward" : "gelu_backward",
           {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), assigned("dx", {c.rows, c.columns})},
-          [](Context& ctx, const std::vector<Tensor>& t) { gelu_backward(ctx, t[0], t[1], t[2]); }};
+          [=](Context& ctx, const std::vector<Tensor>& t) { gelu_backward(ctx, t[0], t[1], t[2], form); }};
+}
+std::vector<Operation> operations(const Case& c) {
+  return {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c), gelu(c, Gelu::kErf), gelu_gradient(c, Gelu::kErf)};
 }
 
 }  // namespace
 
 TEST_CASE("activations: engines agree") {
   for (const Case& c : kCases) {
-    for (const Operation& operation : {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c)}) check_engines(operation, kTolerance);
+    for (const Operation& operation : operations(c)) check_engines(operation, kTolerance);
   }
   for (const Case& c : kWidths) {
-    for (const Operation& operation : {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c)}) check_engines(operation, kTolerance);
+    for (const Operation& operation : operations(c)) check_engines(operation, kTolerance);
   }
 }
 
 TEST_CASE("activations: in place") {
   const Case c = {33, 130};
-  Operation gates = swiglu_gradient(c), units = gelu(c), slopes = gelu_gradient(c);
+  Operation gates = swiglu_gradient(c), units = gelu(c), slopes = gelu_gradient(c), exact = gelu(c, Gelu::kErf);
   gates.run = [](Context& ctx, const std::vector<Tensor>& t) {
     copy(ctx, t[1], t[2]);
     swiglu_backward(ctx, t[0], t[2], t[2]);
   };
   units.run = [](Context& ctx, const std::vector<Tensor>& t) {
     copy(ctx, t[0], t[1]);
-    gelu_forward(ctx, t[1], t[1]);
+    gelu_forward(ctx, t[1], t[1], Gelu::kTanh);
+  };
+  exact.run = [](Context& ctx, const std::vector<Tensor>& t) {
+    copy(ctx, t[0], t[1]);
+    gelu_forward(ctx, t[1], t[1], Gelu::kErf);
   };
   slopes.run = [](Context& ctx, const std::vector<Tensor>& t) {
     copy(ctx, t[0], t[2]);
-    gelu_backward(ctx, t[2], t[1], t[2]);
+    gelu_backward(ctx, t[2], t[1], t[2], Gelu::kTanh);
   };
-  for (const Operation& operation : {gates, units, slopes}) check_engines(operation, kTolerance);
+  for (const Operation& operation : {gates, units, slopes, exact}) check_engines(operation, kTolerance);
 }
 
 TEST_CASE("activations: operands of different alignment") {
   constexpr Case kAligned = {3, 24};
-  for (const Operation& operation : {swiglu(kAligned), swiglu_gradient(kAligned), gelu(kAligned), gelu_gradient(kAligned)}) {
+  for (const Operation& operation : operations(kAligned)) {
     check_misaligned(operation, kTolerance);
   }
 }
@@ -82,7 +89,7 @@ TEST_CASE("activations: operands of different alignment") {
 TEST_CASE("activations: gradients") {
   for (const Case& c : kCases) {
     check_gradients(swiglu(c), "y", swiglu_gradient(c), "dy", {{"gate_up", "dgate_up"}});
-    check_gradients(gelu(c), "y", gelu_gradient(c), "dy", {{"x", "dx"}});
+    for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) check_gradients(gelu(c, form), "y", gelu_gradient(c, form), "dy", {{"x", "dx"}});
   }
 }
 
@@ -93,9 +100,12 @@ TEST_CASE("activations: large inputs neither overflow nor give NaN") {
     gates.operands[0].values[2 * i] = gate_slopes.operands[1].values[2 * i] = far[i];
     gates.operands[0].values[2 * i + 1] = gate_slopes.operands[1].values[2 * i + 1] = 1;
   }
-  Operation units = gelu({6, 1}), unit_slopes = gelu_gradient({6, 1});
-  units.operands[0].values = unit_slopes.operands[1].values = far;
-  for (const Operation& operation : {gates, gate_slopes, units, unit_slopes}) check_engines(operation, kTolerance);
+  for (const Operation& operation : {gates, gate_slopes}) check_engines(operation, kTolerance);
+  for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
+    Operation units = gelu({6, 1}, form), unit_slopes = gelu_gradient({6, 1}, form);
+    units.operands[0].values = unit_slopes.operands[1].values = far;
+    for (const Operation& operation : {units, unit_slopes}) check_engines(operation, kTolerance);
+  }
 }
 
 TEST_CASE("activations propagate a NaN to its own element only") {
@@ -111,8 +121,10 @@ TEST_CASE("activations propagate a NaN to its own element only") {
         };
         check(swiglu(c), 0, 1);
         check(swiglu_gradient(c), 1, 2);
-        check(gelu(c), 0, 1);
-        check(gelu_gradient(c), 1, 2);
+        for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
+          check(gelu(c, form), 0, 1);
+          check(gelu_gradient(c, form), 1, 2);
+        }
       }
     }
   }
@@ -126,4 +138,14 @@ TEST_CASE("activations match values computed by hand") {
   unit.operands[0].values = {0, 1, -1};
   // Values of torch.nn.functional.gelu(x, approximate="tanh").
   CHECK(normalised_error(run(unit, Device::kReference, DType::kF64)[1], {0, 0.8411919906082768, -0.15880800939172324}) < 1e-15);
+  Operation exact = gelu({1, 4}, Gelu::kErf), slope = gelu_gradient({1, 4}, Gelu::kErf);
+  exact.operands[0].values = slope.operands[1].values = {0, 1, -1, -5};
+  slope.operands[0].values = {1, 1, 1, 1};
+  // x Phi(x) and Phi(x) + x phi(x), by the values of the normal distribution in tables of 15 digits.
+  const double below_1 = 0.841344746068543, density_1 = 0.241970724519143, below_minus_5 = 2.86651571879194e-7, density_5 = 1.48671951473430e-6;
+  CHECK(normalised_error(run(exact, Device::kReference, DType::kF64)[1], {0, below_1, below_1 - 1, -5 * below_minus_5}) < 1e-15);
+  CHECK(normalised_error(run(slope, Device::kReference, DType::kF64)[2],
+                         {0.5, below_1 + density_1, 1 - below_1 - density_1, below_minus_5 - 5 * density_5}) < 1e-15);
+  const std::vector<double> fast = run(exact, Device::kCpu, DType::kF32)[1];
+  CHECK(fast[3] == Approx(-5 * below_minus_5).epsilon(2e-6));  // small values are accurate by themselves
 }

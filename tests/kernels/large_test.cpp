@@ -96,7 +96,7 @@ LargeOperation rope(int64_t sequence, int64_t heads, int64_t head_size, int64_t 
               turns.push_back(std::pow(1e4, -2.0 * static_cast<double>(i) / static_cast<double>(head_size)));
             const Tensor table = Tensor::empty(ctx, {sequence, head_size}, accumulator_of(t[0].dtype()), MemoryCategory::kWorkspace);
             rope_table(ctx, turns, table);
-            rope_forward(ctx, table, heads, t[0]);
+            rope_forward(ctx, table, heads, head_size, t[0]);
           },
           kFewRoundings};
 }
@@ -139,7 +139,7 @@ std::vector<LargeOperation> by_row(int64_t columns) {
       {"gelu",
        1,
        {x, {"dy", columns}, y, {"dx", columns, kAssigned}},
-       [](Context& ctx, Tensors t, int64_t) { gelu_forward(ctx, t[0], t[2]), gelu_backward(ctx, t[1], t[0], t[3]); },
+       [](Context& ctx, Tensors t, int64_t) { gelu_forward(ctx, t[0], t[2], Gelu::kTanh), gelu_backward(ctx, t[1], t[0], t[3], Gelu::kTanh); },
        kFewRoundings},
       {"rmsnorm",
        1,

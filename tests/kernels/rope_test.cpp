@@ -13,12 +13,16 @@ namespace {
 
 struct Case {
   int64_t batch, sequence, heads, head_size;
-  int64_t tail;  // columns after the rotated heads, which must be unchanged
+  int64_t tail;         // columns after the rotated heads, which must be unchanged
+  int64_t rotated = 0;  // elements of each head; 0: all
+  int64_t turned() const { return rotated == 0 ? head_size : rotated; }
 };
-constexpr Case kCases[] = {{1, 1, 1, 2, 0}, {2, 3, 3, 6, 5}, {3, 7, 5, 10, 17}, {1, 33, 7, 34, 34}, {2, 70, 9, 26, 13}};
+constexpr Case kCases[] = {{1, 1, 1, 2, 0},    {2, 3, 3, 6, 5},    {3, 7, 5, 10, 17},   {1, 33, 7, 34, 34},
+                           {2, 70, 9, 26, 13}, {2, 3, 3, 6, 5, 2}, {3, 7, 5, 11, 17, 4}};
 // Head sizes of models, which a GPU rotates in 16-byte accesses, some with a tail that prevents them; numbers of heads around the four of a thread.
-constexpr Case kHeadSizes[] = {{2, 5, 4, 16, 16}, {2, 3, 5, 32, 32}, {1, 9, 12, 64, 8},  {2, 4, 8, 128, 256},
-                               {1, 7, 6, 64, 3},  {3, 2, 1, 8, 0},   {1, 2, 3, 128, 128}};
+constexpr Case kHeadSizes[] = {{2, 5, 4, 16, 16},    {2, 3, 5, 32, 32},    {1, 9, 12, 64, 8},   {2, 4, 8, 128, 256},
+                               {1, 7, 6, 64, 3},     {3, 2, 1, 8, 0},      {1, 2, 3, 128, 128}, {2, 5, 4, 64, 64, 16},
+                               {1, 9, 5, 96, 8, 24}, {1, 4, 5, 80, 0, 32}, {1, 4, 5, 20, 4, 16}};
 constexpr double kTheta = 10000;
 
 // A rotation is two products and a sum, each rounded once.
@@ -32,17 +36,17 @@ std::vector<double> frequencies(int64_t head_size) {
 
 Operation table(const Case& c) {
   return {"rope_table",
-          {wide(free_rows(assigned("table", {c.sequence, c.head_size})))},
-          [turns = frequencies(c.head_size)](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, turns, t[0]); }};
+          {wide(free_rows(assigned("table", {c.sequence, c.turned()})))},
+          [turns = frequencies(c.turned())](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, turns, t[0]); }};
 }
-using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&, const Documents&);
+using Rotate = void (*)(Context&, const Tensor&, int64_t, int64_t, const Tensor&, const Documents&);
 Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate, const std::vector<int64_t>& lengths = {}) {
-  Operand angles = wide(input("table", {c.sequence, c.head_size}));
+  Operand angles = wide(input("table", {c.sequence, c.turned()}));
   Operand rows = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
   angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;  // then one more position is also valid
   rows.free_rows = c.sequence == 1;
   Operation operation{name, {angles, rows}, [=, packed = !lengths.empty()](Context& ctx, const std::vector<Tensor>& t) {
-                        rotate(ctx, t[0], c.heads, t[1], documents_of(t, packed));
+                        rotate(ctx, t[0], c.heads, c.head_size, t[1], documents_of(t, packed));
                       }};
   if (!lengths.empty()) {
     operation.operands[0].free_rows = operation.operands[1].free_rows = false;
@@ -69,6 +73,7 @@ TEST_CASE("rotary embedding: engines agree") {
 TEST_CASE("rotary embedding: engines agree on documents, in which positions restart") {
   for (const auto& [c, lengths] : {std::pair{Case{2, 7, 5, 10, 3}, std::vector<int64_t>{3, 4, 1, 6}},
                                    {Case{1, 33, 4, 64, 128}, std::vector<int64_t>{16, 1, 16}},
+                                   {Case{1, 9, 3, 24, 5, 8}, std::vector<int64_t>{4, 5}},
                                    {Case{3, 6, 9, 32, 0}, std::vector<int64_t>{6, 1, 1, 1, 1, 1, 1, 5, 1}}}) {
     const Operation turn = rotation(c, "rope_forward", "qkv", rope_forward, lengths),
                     back = rotation(c, "rope_backward", "dqkv", rope_backward, lengths);
@@ -80,7 +85,7 @@ TEST_CASE("rotary embedding: engines agree on documents, in which positions rest
     auto row = turn.operands[1].values.begin();
     std::vector<double> expected;
     for (const int64_t length : lengths) {
-      Operation alone = rotation({1, length, c.heads, c.head_size, c.tail}, "rope_forward", "qkv", rope_forward);
+      Operation alone = rotation({1, length, c.heads, c.head_size, c.tail, c.rotated}, "rope_forward", "qkv", rope_forward);
       alone.operands[1].values.assign(row, row + length * columns);
       row += length * columns;
       const std::vector<double> one = run(alone, Device::kReference, DType::kF64)[1];

@@ -8,7 +8,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout};
+constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout,
+                                   ParityModel::kGptNeoX};
 
 bool is_distinct(const ParityLayout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 replicates over all data ranks
@@ -93,8 +94,9 @@ enum Option {
   kBalance,
   kRebalance,
   kSecondary,
+  kBlock,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 2, 2, 3, 7, 3, 3, 3, 2};  ///< number of values per option
+constexpr Choice kValues = {5, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 2, 2, 3, 7, 3, 3, 3, 2, 3};  ///< number of values per option
 constexpr int kUnset = -1;
 constexpr int kElastic = 2;  ///< value of kRebalance
 
@@ -313,6 +315,7 @@ ParityCase case_of(const Choice& choice) {
   layout.rebalance = choice[kRebalance] == 1;
   layout.elastic = choice[kRebalance] == kElastic;
   layout.secondary = choice[kSecondary] == 1 ? 2 : 0;
+  layout.block = static_cast<ParityBlock>(choice[kBlock]);
   uint64_t seed = 0;
   for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);
   const int64_t stages = layout.stages();

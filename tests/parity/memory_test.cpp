@@ -222,13 +222,14 @@ namespace {
 /// Bytes that a block without recomputation and dropout keeps per micro-batch.
 int64_t kept_by_block(const Config& config) {
   const ModelConfig& m = config.model;
-  const bool gpt2 = m.architecture == Architecture::kGpt2;
+  const int64_t streams = m.block_residual() == ResidualKind::kParallel ? 1 : 2, ups = m.preset().gated ? 2 : 1,
+                statistics_of_norms = m.preset().norm == NormKind::kLayer ? 4 : 2;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
-  // Kept, because recomputing takes a product: the residual stream before each branch; queries, keys, values; the attention's result; the MLP before
-  // its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the MLP after its activation.
-  const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
+  // Kept, because recomputing takes a product: the residual stream before each branch, once if they are parallel; queries, keys, values; the
+  // attention's result; the MLP before its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the MLP after its activation.
+  const int64_t values = streams * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + ups * *m.ffn_size;
   // Per row: the log-sum-exp of each head, 1 / deviation of both norms, and the mean of LayerNorm.
-  const int64_t statistics = m.heads + (gpt2 ? 4 : 2);
+  const int64_t statistics = m.heads + statistics_of_norms;
   const DType compute = precision_of(config.training).compute;
   return rows * (values * size_of(compute) + statistics * size_of(accumulator_of(compute)));
 }

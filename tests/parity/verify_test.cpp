@@ -36,8 +36,8 @@ class Random {
 Config random_config(Random& random) {
   Config c;
   ModelConfig& m = c.model;
-  const bool gpt2 = random.below(3) == 0;
-  m.architecture = gpt2 ? Architecture::kGpt2 : Architecture::kLlama;
+  m.architecture = random.one_of({Architecture::kLlama, Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX});
+  const bool gpt2 = m.architecture == Architecture::kGpt2, llama = m.architecture == Architecture::kLlama;
   m.layers = 1 + random.below(40);
   m.hidden_size = 16 + random.below(500);
   m.kv_heads = random.one_of<int64_t>({1, 2, 3, 4, 6, 8});
@@ -47,9 +47,15 @@ Config random_config(Random& random) {
   m.vocab_size = 20 + random.below(60000);
   m.tied_embeddings = random.maybe();
   m.dropout = random.maybe() ? 0.05 * static_cast<double>(1 + random.below(8)) : 0;
-  if (!gpt2) {
+  if (random.maybe()) m.residual = random.one_of({ResidualKind::kSequential, ResidualKind::kParallel});
+  if (!llama && random.maybe()) m.activation = random.one_of({Activation::kGelu, Activation::kGeluTanh});
+  if (llama) {
     m.qkv_bias = random.maybe();
     m.qk_norm = random.maybe();
+  }
+  if (!gpt2) {
+    const int64_t pairs = *m.head_size / 2;
+    if (!llama || random.maybe()) m.rope_share = static_cast<double>(2 * (1 + random.below(pairs))) / static_cast<double>(*m.head_size);
     if (random.maybe())
       m.rope_scaling = {random.one_of<RopeScaling>({RopeScaling::kLinear, RopeScaling::kLlama3}), 1.0 + static_cast<double>(random.below(16)), 1, 4,
                         8192};
@@ -214,7 +220,7 @@ TEST_CASE("verify runs stages without layers, and names the stage of a tensor am
 }
 
 TEST_CASE("one rank is compared with an independent implementation, and every discrepancy is detected") {
-  for (const Architecture architecture : {Architecture::kLlama, Architecture::kGpt2}) {
+  for (const Architecture architecture : {Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX}) {
     INFO(name_of(architecture));
     Config user = small_config(architecture, 0.2);
     user.training.ema.decay = 0.9999;
@@ -260,7 +266,8 @@ TEST_CASE("one rank is compared with an independent implementation, and every di
       CHECK(check.fault == fault);
       ++told;
     }
-    CHECK(told == (architecture == Architecture::kLlama ? 10 : 7));  // RoPE depends only on distances; all heads of gpt2 have their own keys
+    // RoPE depends only on distances, and not all have QK norms or scaling; all heads of gpt2 have their own keys, and it has no RoPE.
+    CHECK(told == (architecture == Architecture::kGpt2 ? 9 : 11));
   }
 }
 

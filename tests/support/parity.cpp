@@ -23,6 +23,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   one.islands = islands;
   one.fragments = fragments;
   one.documents = documents;
+  one.block = block;
   return one;
 }
 
@@ -52,6 +53,8 @@ std::string ParityLayout::str() const {
   if (documents) out << (balance ? " documents balanced" : " documents");
   if (rebalance) out << " rebalanced";
   if (elastic) out << " elastic";
+  if (block == ParityBlock::kOtherResidual) out << " other residual";
+  if (block == ParityBlock::kOtherValues) out << " other values";
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -62,6 +65,7 @@ const char* name_of(ParityModel model) {
     case ParityModel::kLlama: return "llama-6-heads";
     case ParityModel::kGpt2: return "gpt2";
     case ParityModel::kGpt2Dropout: return "gpt2-dropout";
+    case ParityModel::kGptNeoX: return "gpt-neox";
   }
   return "?";
 }
@@ -90,17 +94,26 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   config.run.seed = 20240229;
   ModelConfig& m = config.model;
   const bool gpt2 = model == ParityModel::kGpt2 || model == ParityModel::kGpt2Dropout;
-  m.architecture = gpt2 ? Architecture::kGpt2 : Architecture::kLlama;
+  const bool neox = model == ParityModel::kGptNeoX;
+  m.architecture = gpt2 ? Architecture::kGpt2 : neox ? Architecture::kGptNeoX : Architecture::kLlama;
   m.layers = layout.layers;
   // Prime where possible, so that no unit divides by a shard count: heads need not fill the hidden size.
   m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;
   m.heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   m.kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
   m.head_size = 4;
+  if (neox) m.rope_share = 0.5;
+  if (layout.block == ParityBlock::kOtherResidual) m.residual = neox ? ResidualKind::kSequential : ResidualKind::kParallel;
+  if (layout.block == ParityBlock::kOtherValues) {
+    if (neox) m.head_size = 8;  // 2 of 8 elements
+    if (!gpt2) m.rope_share = neox ? 0.25 : 0.5;
+    if (gpt2) m.activation = Activation::kGelu;
+    if (neox) m.activation = Activation::kGeluTanh;
+  }
   m.ffn_size = 36;
   m.vocab_size = 61;
   m.max_positions = 13;
-  m.tied_embeddings = model != ParityModel::kLlama;
+  m.tied_embeddings = model != ParityModel::kLlama && !neox;
   m.qkv_bias = model == ParityModel::kLlama;
   m.qk_norm = model == ParityModel::kLlamaGrouped;
   if (model == ParityModel::kLlamaGrouped)

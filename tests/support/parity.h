@@ -11,6 +11,13 @@
 
 namespace trireme::test {
 
+/// How the blocks of a case differ from those of its model.
+enum class ParityBlock : uint8_t {
+  kOwn,
+  kOtherResidual,  ///< parallel branches instead of sequential ones, or the reverse
+  kOtherValues,    ///< RoPE on half of what the model rotates, and the other GELU
+};
+
 /// A layout, which by default recomputes nothing, and the other parameters of the test cases.
 struct ParityLayout : Layout {
   int prefetch = 1;
@@ -30,6 +37,7 @@ struct ParityLayout : Layout {
   bool balance = false;    ///< data.balance: cost; only with documents and without dropout
   bool rebalance = false;  ///< resilience.rebalance: micro_batches; train() gives data ranks different numbers of micro-batches
   bool elastic = false;    ///< resilience.elastic: replicas, with a batch that the data ranks do not divide
+  ParityBlock block = ParityBlock::kOwn;
 
   int world() const { return islands * static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers
@@ -43,6 +51,7 @@ enum class ParityModel {
   kLlama,         ///< 6 heads, 6 kv heads, untied, qkv_bias
   kGpt2,          ///< 6 heads, tied, non-zero biases
   kGpt2Dropout,   ///< the same with dropout 0.1
+  kGptNeoX,       ///< 6 heads, untied, RoPE on half of each head, parallel branches, exact GELU
 };
 const char* name_of(ParityModel model);
 bool is_legal(ParityModel model, const ParityLayout& layout);

@@ -83,8 +83,10 @@ void add_activations(std::vector<Case>& cases) {
   const auto add = [&](const Operation& operation) { cases.push_back({operation, kBoth}); };
   add({"swiglu_forward", {pair, y}, [](Context& c, const Tensors& t) { swiglu_forward(c, t[0], t[1]); }});
   add({"swiglu_backward", {dy, pair, dpair}, [](Context& c, const Tensors& t) { swiglu_backward(c, t[0], t[1], t[2]); }});
-  add({"gelu_forward", {x, y}, [](Context& c, const Tensors& t) { gelu_forward(c, t[0], t[1]); }});
-  add({"gelu_backward", {dy, x, dx}, [](Context& c, const Tensors& t) { gelu_backward(c, t[0], t[1], t[2]); }});
+  add({"gelu_forward", {x, y}, [](Context& c, const Tensors& t) { gelu_forward(c, t[0], t[1], Gelu::kTanh); }});
+  add({"gelu_erf_forward", {x, y}, [](Context& c, const Tensors& t) { gelu_forward(c, t[0], t[1], Gelu::kErf); }});
+  add({"gelu_backward", {dy, x, dx}, [](Context& c, const Tensors& t) { gelu_backward(c, t[0], t[1], t[2], Gelu::kTanh); }});
+  add({"gelu_erf_backward", {dy, x, dx}, [](Context& c, const Tensors& t) { gelu_backward(c, t[0], t[1], t[2], Gelu::kErf); }});
   add({"add", {x, dy, y}, [](Context& c, const Tensors& t) { trireme::add(c, t[0], t[1], t[2]); }});
   add({"accumulate", {x, wide(added_to("sum", {kRows, kColumns}))}, [](Context& c, const Tensors& t) { accumulate(c, t[0], t[1]); }});
   add({"max_absolute", {x, always_f64(in_place("largest", {1}, {0}))}, [](Context& c, const Tensors& t) { max_absolute(c, t[0], t[1]); }});
@@ -118,11 +120,11 @@ void add_embeddings(std::vector<Case>& cases) {
                 }});
   constexpr int64_t kPositions = 32, kHeads = 8, kHeadSize = 64;
   const Operand table = wide(input("table", {kPositions, kHeadSize})), qkv = in_place("qkv", {kRows, kHeads * kHeadSize});
-  add({"rope_forward", {table, qkv}, [](Context& c, const Tensors& t) { rope_forward(c, t[0], kHeads, t[1]); }});
-  add({"rope_backward", {table, qkv}, [](Context& c, const Tensors& t) { rope_backward(c, t[0], kHeads, t[1]); }});
+  add({"rope_forward", {table, qkv}, [](Context& c, const Tensors& t) { rope_forward(c, t[0], kHeads, kHeadSize, t[1]); }});
+  add({"rope_backward", {table, qkv}, [](Context& c, const Tensors& t) { rope_backward(c, t[0], kHeads, kHeadSize, t[1]); }});
   std::vector<Operand> in_documents = {table, qkv};
   for (Operand& bound : bounds_of({32, 20, 12}, kPositions)) in_documents.push_back(std::move(bound));
-  add({"rope_forward", in_documents, [](Context& c, const Tensors& t) { rope_forward(c, t[0], kHeads, t[1], documents_of(t, true)); }});
+  add({"rope_forward", in_documents, [](Context& c, const Tensors& t) { rope_forward(c, t[0], kHeads, kHeadSize, t[1], documents_of(t, true)); }});
 }
 
 void add_loss(std::vector<Case>& cases) {

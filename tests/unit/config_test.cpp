@@ -121,6 +121,18 @@ TEST_CASE("config: a list of every layer resolves to all") {
   CHECK_FALSE(resolve(load(kSmall, {"model.window=8", "model.window_layers=[0, 1, 3]"})) == all);
 }
 
+TEST_CASE("what a preset of an architecture leaves open is resolved, and a resolved configuration resolves to itself") {
+  for (const ArchitecturePreset& preset : kPresets) {
+    INFO(name_of(preset.architecture));
+    const Config c = resolve(load(kSmall, {concat("model.architecture=", name_of(preset.architecture)), "model.kv_heads=auto"}));
+    CHECK(c.model.residual == preset.residual);
+    CHECK(c.model.activation == preset.activation);
+    CHECK(c.model.rope_share == (preset.positions == PositionKind::kRope ? std::optional(preset.rope_share) : std::nullopt));
+    CHECK(resolve(c) == c);
+    CHECK(resolve(parse_config(to_yaml(c), "run.yaml").config) == c);
+  }
+}
+
 TEST_CASE("config: resolve fills every auto") {
   SECTION("llama") {
     const Config c = resolve(load(kSmall, {"run.name=small", "parallel.data=auto", "parallel.tensor=2", "parallel.zero_stage=2"}), 8);

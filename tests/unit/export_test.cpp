@@ -49,6 +49,14 @@ Config base(Architecture architecture) {
 std::vector<std::pair<std::string, ModelConfig>> models() {
   Config gpt2 = base(Architecture::kGpt2), gpt2_untied = base(Architecture::kGpt2), llama = base(Architecture::kLlama),
          qwen2 = base(Architecture::kLlama), qwen3 = base(Architecture::kLlama);
+  Config neox = base(Architecture::kGptNeoX), neox_sequential = base(Architecture::kGptNeoX);
+  neox.model.hidden_size = 32;  // of the 8 elements of a head 2 are rotated
+  neox.model.tied_embeddings = false;
+  neox_sequential.model.residual = ResidualKind::kSequential;
+  neox_sequential.model.activation = Activation::kGeluTanh;
+  neox_sequential.model.hidden_size = 16;
+  neox_sequential.model.rope_share = 0.5;
+  neox_sequential.model.rope_theta = 500;
   Config mistral = base(Architecture::kLlama), qwen2_window = base(Architecture::kLlama);
   mistral.model.head_size = 6;
   mistral.model.window = 7;
@@ -71,10 +79,15 @@ std::vector<std::pair<std::string, ModelConfig>> models() {
   qwen3.model.qk_norm = true;
   qwen3.model.rope_theta = 1e6;
   qwen3.model.norm_epsilon = 1e-6;
-  return {{"GPT2LMHeadModel", resolve(gpt2).model},         {"GPT2LMHeadModel", resolve(gpt2_untied).model},
-          {"LlamaForCausalLM", resolve(llama).model},       {"Qwen2ForCausalLM", resolve(qwen2).model},
-          {"Qwen3ForCausalLM", resolve(qwen3).model},       {"MistralForCausalLM", resolve(mistral).model},
-          {"Qwen2ForCausalLM", resolve(qwen2_window).model}};
+  return {{"GPT2LMHeadModel", resolve(gpt2).model},
+          {"GPT2LMHeadModel", resolve(gpt2_untied).model},
+          {"LlamaForCausalLM", resolve(llama).model},
+          {"Qwen2ForCausalLM", resolve(qwen2).model},
+          {"Qwen3ForCausalLM", resolve(qwen3).model},
+          {"MistralForCausalLM", resolve(mistral).model},
+          {"Qwen2ForCausalLM", resolve(qwen2_window).model},
+          {"GPTNeoXForCausalLM", resolve(neox).model},
+          {"GPTNeoXForCausalLM", resolve(neox_sequential).model}};
 }
 
 float value_at(const std::string& name, int64_t index) {
@@ -332,6 +345,26 @@ TEST_CASE("export: a model that no class of transformers supports is refused, na
   gpt2 = models()[0].second;
   gpt2.window = 7;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with model.window"));
+  gpt2 = models()[0].second;
+  gpt2.residual = ResidualKind::kParallel;
+  CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with model.residual parallel"));
+  for (const bool qkv_bias : {false, true}) {
+    Config llama = base(Architecture::kLlama);
+    llama.model.head_size = 4;
+    llama.model.qkv_bias = qkv_bias;
+    llama.model.residual = ResidualKind::kParallel;
+    CHECK_THAT(error_of([&] { hugging_face_class(resolve(llama).model); }), Contains("llama with model.residual parallel"));
+    llama.model.residual = ResidualKind::kSequential;
+    llama.model.rope_share = 0.5;
+    CHECK_THAT(error_of([&] { hugging_face_class(resolve(llama).model); }), Contains("llama with model.rope_share below 1"));
+  }
+  Config neox = base(Architecture::kGptNeoX);
+  neox.model.head_size = 8;
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(neox).model); }), Contains("gpt_neox with a model.head_size"));
+  neox.model.kv_heads = 2;
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(neox).model); }), Contains("gpt_neox with fewer model.kv_heads"));
+  neox.model.window = 7;
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(neox).model); }), Contains("gpt_neox with model.window"));
   Config mixed = base(Architecture::kLlama);
   mixed.model.head_size = 4;
   mixed.model.window = 7;

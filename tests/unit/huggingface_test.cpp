@@ -24,8 +24,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 const fs::path kGoldenModels = in_checkout("tests/golden/huggingface");
-const std::vector<std::string> kModels{"llama_tied", "llama3_untied", "llama_linear_sharded", "llama_bf16", "qwen2",
-                                       "qwen3",      "gpt2_tied",     "gpt2_untied",          "mistral",    "qwen2_window"};
+const std::vector<std::string> kModels{"llama_tied", "llama3_untied",      "llama_linear_sharded", "llama_bf16", "qwen2",
+                                       "qwen3",      "gpt2_tied",          "gpt2_untied",          "mistral",    "qwen2_window",
+                                       "gpt_neox",   "gpt_neox_sequential"};
 
 json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
@@ -123,7 +124,7 @@ TEST_CASE("the logits of a Hugging Face model match transformers, on one rank an
 }
 
 TEST_CASE("a Hugging Face model is read into any layout, each rank its own boxes") {
-  for (const char* name : {"gpt2_tied", "llama_linear_sharded", "qwen3"})
+  for (const char* name : {"gpt2_tied", "llama_linear_sharded", "qwen3", "gpt_neox"})
     on_layout(kGoldenModels / name, 2, 2, 2, [&](Trainer& trainer, WeightSource& source) {
       TRIREME_CHECK(!trainer.owned_boxes().empty(), "a rank without weights");
       for (const OwnedBox& owned : trainer.owned_boxes()) {
@@ -137,7 +138,7 @@ TEST_CASE("a Hugging Face model is read into any layout, each rank its own boxes
 TEST_CASE("any box of a Hugging Face tensor equals that part of the full tensor, in every dtype") {
   uint64_t draw = 0;
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random_bits(random_key(7, "boxes"), draw++) % static_cast<uint64_t>(n)); };
-  for (const char* name : {"gpt2_tied", "llama_bf16"}) {
+  for (const char* name : {"gpt2_tied", "llama_bf16", "gpt_neox"}) {
     WeightSource source(kGoldenModels / name);
     for (const std::string& parameter : source.names()) {
       const auto [rows, columns] = source.shape(parameter);
@@ -183,13 +184,13 @@ TEST_CASE("every parameter maps to one place in the tensors of transformers") {
     std::set<std::string> parameters, tensors;
     for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
       CHECK(tensors.insert(tensor.name).second);
-      int64_t rows = 0;
+      std::set<int64_t> rows;
       for (const HuggingFaceTensor::Part& part : tensor.parts) {
         CHECK(parameters.insert(part.parameter).second);
-        CHECK(part.first_row == rows);
-        rows += part.shape[0];
+        for (int64_t row = 0; row < part.shape[0]; ++row) CHECK(rows.insert(part.row(row)).second);
       }
-      CHECK(rows == tensor.rows());
+      CHECK(std::ssize(rows) == tensor.rows());
+      CHECK(*rows.rbegin() == tensor.rows() - 1);
     }
     CHECK(parameters.size() == whole_model(model).size());
     for (const ParamSpec& spec : whole_model(model)) CHECK(parameters.contains(spec.name));
@@ -314,6 +315,14 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
       {"gpt2_tied", "scale_attn_by_inverse_layer_idx", true, R"("scale_attn_by_inverse_layer_idx" is true)"},
       {"gpt2_tied", "add_cross_attention", true, R"("add_cross_attention" is true)"},
       {"gpt2_tied", "n_head", 5, "model.heads=5"},
+      {"llama_tied", "partial_rotary_factor", 0.5, R"("partial_rotary_factor" is 0.5: this model type does not read it; allowed 1)"},
+      {"gpt_neox", "attention_bias", false, R"("attention_bias" is false: attention without biases is not supported)"},
+      {"gpt_neox", "hidden_act", "relu", R"("hidden_act" is "relu": not supported; allowed "gelu", "gelu_new")"},
+      {"gpt_neox", "partial_rotary_factor", 0.5,
+       R"("partial_rotary_factor" is 0.5: this model type does not read it, but "rotary_pct"; allowed 0.25)"},
+      {"gpt_neox", "rope_theta", 5000, R"("rope_theta" is 5000: this model type does not read it, but "rotary_emb_base"; allowed 10000)"},
+      {"gpt_neox", "rope_parameters", {{"partial_rotary_factor", 0.3}}, "RoPE on 0.3 of heads of 16 elements is 4.8 elements"},
+      {"gpt_neox", "rope_parameters", {{"partial_rotary_factor", 0.1875}}, "model.rope_share=0.1875: rotates 3 elements of a head of 16"},
   };
   for (const auto& c : cases) {
     const Folder folder(c.model);
@@ -372,12 +381,57 @@ TEST_CASE("GPT-2 is read with and without its name prefix, and with the constant
   CHECK(logits_error(folder.path(), 2) < 1e-4);
 }
 
+TEST_CASE("GPT-NeoX is read with the constants in old files, and with the keys of older versions") {
+  const Folder folder("gpt_neox");
+  folder.change_tensors([](RawTensors& tensors) {
+    for (const char* block : {"gpt_neox.layers.0.", "gpt_neox.layers.1."}) {
+      tensors[std::string(block) + "attention.bias"] = {"BOOL", {1, 1, 64, 64}, std::string(64 * 64, '\1')};
+      tensors[std::string(block) + "attention.masked_bias"] = {"F32", {}, std::string(4, '\0')};
+      tensors[std::string(block) + "attention.rotary_emb.inv_freq"] = {"F32", {2}, std::string(8, '\0')};
+    }
+  });
+  folder.change_json([](json& config) {
+    config.erase("rope_parameters");
+    config["rotary_pct"] = 0.25;
+    config["rotary_emb_base"] = 10000;
+    config["rope_scaling"] = nullptr;
+  });
+  CHECK(logits_error(folder.path(), 2) < 1e-4);
+  const auto model_of = [](const json& config) { return parse_hugging_face_config(config.dump(), "config.json"); };
+  json config = read_json(folder.file("config.json"));
+  config["rotary_pct"] = 0.5;
+  config["rotary_emb_base"] = 500;
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
+  CHECK(*model_of(config).rope_share == 0.5);
+  CHECK(model_of(config).rope_theta == 500);
+  CHECK(model_of(config).rope_scaling.factor == 4);
+  config["rope_parameters"] = {{"rope_theta", 300}, {"partial_rotary_factor", 0.125}, {"rope_type", "default"}};
+  config.erase("rope_scaling");
+  CHECK(*model_of(config).rope_share == 0.125);
+  CHECK(model_of(config).rope_theta == 300);
+  for (const char* key :
+       {"rope_parameters", "rotary_pct", "rotary_emb_base", "use_parallel_residual", "hidden_act", "attention_bias", "layer_norm_eps"})
+    config.erase(key);
+  const ModelConfig defaults = model_of(config);
+  CHECK((*defaults.rope_share == 0.25 && defaults.rope_theta == 10000 && defaults.norm_epsilon == 1e-5));
+  CHECK((defaults.residual == ResidualKind::kParallel && defaults.activation == Activation::kGelu && !defaults.tied_embeddings));
+  const Folder foreign("llama_tied");
+  foreign.change_tensors([](RawTensors& tensors) { tensors["model.layers.0.attention.bias"] = tensors.at("model.norm.weight"); });
+  CHECK(refusal(foreign.path()).find("model.layers.0.attention.bias: not a tensor of this model") != std::string::npos);
+}
+
 TEST_CASE("a head stored beside tied embeddings must equal them") {
   const Folder folder("llama_tied");
   folder.change_tensors([](RawTensors& tensors) { tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight"); });
   CHECK(logits_error(folder.path(), 1) < 1e-4);
   folder.change_tensors([](RawTensors& tensors) { tensors["lm_head.weight"].data.back() ^= 1; });
   CHECK(refusal(folder.path()).find("lm_head.weight differs from the embedding") != std::string::npos);
+  const Folder neox("gpt_neox_sequential");
+  neox.change_tensors([](RawTensors& tensors) {
+    tensors["embed_out.weight"] = tensors.at("gpt_neox.embed_in.weight");
+    tensors["embed_out.weight"].data.back() ^= 1;
+  });
+  CHECK(refusal(neox.path()).find("embed_out.weight differs from the embedding") != std::string::npos);
 }
 
 TEST_CASE("links to the files of a Hugging Face model are followed, as in its cache") {

@@ -85,7 +85,7 @@ std::vector<Case> Cases::elementwise() {
                        const int64_t positions = rows_ % kPositions == 0 ? kPositions : rows_;
                        const Tensor table = random_wide({positions, d_.H});
                        rope_table(ctx_, rope_frequencies(10000, d_.H, {}), table);
-                       return [this, turned, table, qkv = random({rows_, heads * d_.H})] { rope_forward(ctx_, table, turned, qkv); };
+                       return [this, turned, table, qkv = random({rows_, heads * d_.H})] { rope_forward(ctx_, table, turned, d_.H, qkv); };
                      }});
   return cases;
 }
@@ -133,9 +133,12 @@ std::vector<Case> Cases::activations() {
   return {{"swiglu_forward", 3 * inner, [=, this] { return [this, x = random(both), y = random(one)] { swiglu_forward(ctx_, x, y); }; }},
           {"swiglu_backward", 5 * inner,
            [=, this] { return [this, dy = random(one), x = random(both), dx = random(both)] { swiglu_backward(ctx_, dy, x, dx); }; }},
-          {"gelu_forward", 2 * inner, [=, this] { return [this, x = random(one), y = random(one)] { gelu_forward(ctx_, x, y); }; }},
+          {"gelu_forward", 2 * inner, [=, this] { return [this, x = random(one), y = random(one)] { gelu_forward(ctx_, x, y, Gelu::kTanh); }; }},
           {"gelu_backward", 3 * inner,
-           [=, this] { return [this, dy = random(one), x = random(one), dx = random(one)] { gelu_backward(ctx_, dy, x, dx); }; }}};
+           [=, this] { return [this, dy = random(one), x = random(one), dx = random(one)] { gelu_backward(ctx_, dy, x, dx, Gelu::kTanh); }; }},
+          {"gelu_erf_forward", 2 * inner, [=, this] { return [this, x = random(one), y = random(one)] { gelu_forward(ctx_, x, y, Gelu::kErf); }; }},
+          {"gelu_erf_backward", 3 * inner,
+           [=, this] { return [this, dy = random(one), x = random(one), dx = random(one)] { gelu_backward(ctx_, dy, x, dx, Gelu::kErf); }; }}};
 }
 
 /// The passes separately, because tensor ranks reduce between them.

@@ -30,7 +30,7 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
   const ModelConfig& m = c.model;
   const int64_t heads = m.heads, kv_heads = *m.kv_heads, width = m.hidden_size, length = c.training.sequence_length;
   if (rules.apply({"model.architecture", "model.head_size", "model.hidden_size", "model.heads"})) {
-    const bool rope = m.preset().positions == PositionKind::kRope;
+    const bool rope = m.preset().positions == PositionKind::kRope && m.rotated_share() == 1;  // else see below
     const auto divides = [&](int64_t n) { return width % n == 0 && !(rope && width / n % 2 != 0); };
     if (given.model.head_size && rope && *m.head_size % 2 != 0)
       rules.broken("model.head_size", "odd, but RoPE rotates pairs of dimensions", "even integers",
@@ -42,6 +42,18 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
       rules.broken("model.heads", concat("makes head_size ", *m.head_size, ", which is odd, but RoPE rotates pairs of dimensions"),
                    "divisors of hidden_size / 2", nearest(heads, 1, width, divides));
   }
+  if (m.preset().positions == PositionKind::kRope &&
+      rules.apply({"model.architecture", "model.rope_share", "model.head_size", "model.hidden_size", "model.heads"})) {
+    const double rotated = *m.rope_share * static_cast<double>(*m.head_size);
+    const int64_t even = std::clamp<int64_t>(2 * std::llround(rotated / 2), 2, std::max<int64_t>(2, *m.head_size / 2 * 2));
+    if (*m.rope_share < 1 && std::abs(rotated - static_cast<double>(even)) > 1e-6)
+      rules.broken("model.rope_share", concat("rotates ", rotated, " elements of a head of ", *m.head_size, ", which is not an even integer"),
+                   "multiples of 2 / head_size", text_of(FieldValue(static_cast<double>(even) / static_cast<double>(*m.head_size))));
+  }
+  if (const ArchitecturePreset& preset = m.preset();
+      rules.apply({"model.architecture", "model.activation"}) && preset.gated != (m.activation == Activation::kSilu))
+    rules.broken("model.activation", concat("architecture ", m.architecture, preset.gated ? " has a gated MLP" : " has an MLP without a gate"),
+                 preset.gated ? "silu" : "gelu | gelu_tanh", name_of(preset.activation));
   if (rules.apply({"model.heads", "model.kv_heads"}) && heads % kv_heads != 0)
     rules.broken("model.kv_heads", concat("does not divide heads ", heads), "divisors of heads",
                  nearest(kv_heads, 1, heads, [&](int64_t n) { return heads % n == 0; }));

@@ -17,6 +17,9 @@ Config with_derived_sizes(Config config) {
   if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
   if (m.preset().biases) m.qkv_bias = true;
+  if (m.residual == ResidualKind::kAuto) m.residual = m.block_residual();
+  if (m.activation == Activation::kAuto) m.activation = m.mlp_activation();
+  if (m.preset().positions == PositionKind::kRope) m.rope_share = m.rotated_share();
   if (m.window_layers && static_cast<int64_t>(m.window_layers->size()) == m.layers) {
     std::vector<int64_t> every(m.window_layers->size());
     std::iota(every.begin(), every.end(), 0);

@@ -52,7 +52,9 @@ template <class V>
 void visit(V& v, ModelConfig& c) {
   const ArchitecturePreset& preset = c.preset();
   const bool rope = preset.positions == PositionKind::kRope;
-  v(Field{.key = "architecture", .doc = "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention. gpt2: LayerNorm, learned positions, GELU, biases."},
+  v(Field{.key = "architecture",
+          .doc = "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention. gpt2: LayerNorm, learned positions, GELU, biases. "
+                 "gpt_neox: LayerNorm, RoPE on a quarter of each head, GELU, biases, parallel branches."},
     c.architecture);
   v(Field{.key = "layers", .doc = "Number of transformer blocks.", .min = 1, .max = 1024}, c.layers);
   v(Field{.key = "hidden_size", .doc = "Width of the residual stream.", .min = 1, .max = 1 << 20}, c.hidden_size);
@@ -83,6 +85,15 @@ void visit(V& v, ModelConfig& c) {
           .auto_rule = "training.sequence_length"},
     c.max_positions);
   v(Field{.key = "tied_embeddings", .doc = "Share one weight matrix between the embedding and the output head."}, c.tied_embeddings);
+  v(Field{.key = "residual",
+          .doc =
+              "sequential: the MLP reads the residual stream after attention's result was added. parallel: attention and MLP read the same stream.",
+          .auto_rule = "parallel for gpt_neox, else sequential"},
+    c.residual);
+  v(Field{.key = "activation",
+          .doc = "Activation function of the feed-forward network. gelu_tanh is the approximation of gelu by tanh.",
+          .auto_rule = "silu for llama, gelu_tanh for gpt2, gelu for gpt_neox"},
+    c.activation);
   v(Field{.key = "dropout",
           .doc = "Dropout probability on the embedding and on each residual branch.",
           .min = 0,
@@ -90,10 +101,10 @@ void visit(V& v, ModelConfig& c) {
           .below_max = true,
           .training_only = true},
     c.dropout);
-  v(Field{.key = "qkv_bias", .doc = "Add biases to the query, key and value projections. gpt2 always has them."}, c.qkv_bias);
+  v(Field{.key = "qkv_bias", .doc = "Add biases to the query, key and value projections. gpt2 and gpt_neox always have them."}, c.qkv_bias);
   v(Field{.key = "qk_norm",
           .doc = "Apply RMSNorm to each query and key head, before RoPE.",
-          .without_effect = rope ? nullptr : "architecture gpt2 has no qk_norm"},
+          .without_effect = preset.norm == NormKind::kRms ? nullptr : "architectures with LayerNorm have no qk_norm"},
     c.qk_norm);
   v(Field{.key = "window",
           .doc = "Sliding-window attention: a token attends to itself and the window - 1 tokens before it. null: attention to all tokens before.",
@@ -111,6 +122,14 @@ void visit(V& v, ModelConfig& c) {
     c.window_layers);
   v(Field{.key = "rope_theta", .doc = "Base of the RoPE frequencies.", .min = 0, .above_min = true, .without_effect = rope ? nullptr : kNoRope},
     c.rope_theta);
+  v(Field{.key = "rope_share",
+          .doc = "Part of each head that RoPE rotates: its first rope_share x head_size elements.",
+          .min = 0,
+          .max = 1,
+          .above_min = true,
+          .auto_rule = "0.25 for gpt_neox, else 1",
+          .without_effect = rope ? nullptr : kNoRope},
+    c.rope_share);
   RopeScalingSection rope_scaling{c.rope_scaling, rope};
   v.section("rope_scaling", "RoPE scaling for sequences longer than in the original training.", rope_scaling);
   v(Field{.key = "norm_epsilon", .doc = "Constant added to the variance in each norm.", .min = 0, .above_min = true}, c.norm_epsilon);

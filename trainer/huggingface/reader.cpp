@@ -9,6 +9,7 @@
 #include "trainer/files/foreign_files.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/huggingface/families/family.h"
 #include "trainer/huggingface/names.h"
 
 namespace fs = std::filesystem;
@@ -20,13 +21,7 @@ constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kPrefix = "transformer.";  // GPT2LMHeadModel saves names with this prefix; GPT2Model, as on the hub, without
-
-/// Constants that old versions of transformers saved with the weights.
-bool is_buffer(const std::string& name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".self_attn.rotary_emb.inv_freq");
-}
 
 /// What is wrong with a tensor that the model does not have.
 const char* leftover_text(const std::string& name) {
@@ -69,10 +64,13 @@ HuggingFaceReader::HuggingFaceReader(const fs::path& folder) : folder_(folder) {
   model_ = parse_hugging_face_config(read_text(config, kMaxConfigBytes), config.string());
   open_files();
   place_tensors();
-  if (model_.tied_embeddings && tensors_.contains(kHead)) check_tied_head();
+  if (model_.tied_embeddings && tensors_.contains(head_name(model_))) check_tied_head();
 }
 
 void HuggingFaceReader::open_files() {
+  const auto is_buffer = [&buffers = huggingface::family_of(model_).buffers](const std::string& name) {
+    return std::ranges::any_of(buffers, [&](const char* buffer) { return name.ends_with(buffer); });
+  };
   const auto open = [&](const std::string& name) { files_[name] = std::make_unique<SafetensorsFile>(folder_ / name, Links::kFollow, is_buffer); };
   // True also for a dangling link or an inaccessible file: opening it then throws an error that states the reason.
   const auto stands = [&](const char* name) {
@@ -132,11 +130,10 @@ void HuggingFaceReader::place_tensors() {
       problems.add(name, concat(name_of(entry.dtype), ", expected F32, BF16, F16 or F64"));
     } else {
       const int64_t row_stride = tensor.transposed ? 1 : tensor.columns(), column_stride = tensor.transposed ? tensor.rows() : 1;
-      for (const HuggingFaceTensor::Part& part : tensor.parts)
-        places_[part.parameter] = {found->second, &entry, part.shape, part.first_row * row_stride, row_stride, column_stride};
+      for (const HuggingFaceTensor::Part& part : tensor.parts) places_[part.parameter] = {found->second, &entry, part, row_stride, column_stride};
     }
   }
-  if (model_.tied_embeddings) left.erase(kHead);
+  if (model_.tied_embeddings) left.erase(head_name(model_));
   for (const auto& [name, unused] : left) problems.add(name, leftover_text(name));
   problems.raise(folder_);
 }
@@ -144,8 +141,9 @@ void HuggingFaceReader::place_tensors() {
 void HuggingFaceReader::check_tied_head() const {
   constexpr int64_t kPiece = 16 << 20;
   const Place& embedding = place_of("embedding.weight");
-  const SafetensorsFile& file = *tensors_.at(kHead);
-  const SafetensorsEntry& head = file.entry(kHead);
+  const std::string name = head_name(model_);
+  const SafetensorsFile& file = *tensors_.at(name);
+  const SafetensorsEntry& head = file.entry(name);
   bool equal = head.dtype == embedding.entry->dtype && head.shape == embedding.entry->shape;
   for (int64_t at = 0; equal && at < head.end - head.begin; at += kPiece) {
     const int64_t piece = std::min(kPiece, head.end - head.begin - at);
@@ -159,7 +157,7 @@ void HuggingFaceReader::check_tied_head() const {
   }
   if (!equal)
     throw DataError(
-        concat(folder_.string(), ": ", kHead, " differs from the embedding, but config.json has \"tie_word_embeddings\": true; set it to false"));
+        concat(folder_.string(), ": ", name, " differs from the embedding, but config.json has \"tie_word_embeddings\": true; set it to false"));
 }
 
 std::vector<std::string> HuggingFaceReader::names() const {
@@ -174,22 +172,29 @@ const HuggingFaceReader::Place& HuggingFaceReader::place_of(const std::string& n
   return found->second;
 }
 
-std::array<int64_t, 2> HuggingFaceReader::shape(const std::string& name) const { return place_of(name).shape; }
+std::array<int64_t, 2> HuggingFaceReader::shape(const std::string& name) const { return place_of(name).part.shape; }
 
 DType HuggingFaceReader::dtype(const std::string& name) const { return place_of(name).entry->dtype; }
 
 void HuggingFaceReader::read(const std::string& name, const Box& box, DType dtype, void* out) const {
   const Place& place = place_of(name);
-  if (!lies_in(box, place.shape) || !is_floating(dtype))
-    throw DataError(concat(folder_.string(), ": parameter \"", name, "\" has shape [", place.shape[0], ", ", place.shape[1], "]; requested [",
-                           box.extent[0], ", ", box.extent[1], "] from [", box.start[0], ", ", box.start[1], "] in ", name_of(dtype)));
+  if (!lies_in(box, place.part.shape) || !is_floating(dtype))
+    throw DataError(concat(folder_.string(), ": parameter \"", name, "\" has shape [", place.part.shape[0], ", ", place.part.shape[1],
+                           "]; requested [", box.extent[0], ", ", box.extent[1], "] from [", box.start[0], ", ", box.start[1], "] in ",
+                           name_of(dtype)));
   if (box.numel() == 0) return;
-  const int64_t offset = place.offset * size_of(place.entry->dtype), origin = place.entry->begin + offset;
-  const StoredMatrix matrix{place.file->data(*place.entry).data() + offset, place.entry->dtype, place.row_stride, place.column_stride};
-  const auto [begin, end] = matrix.bytes_of(box);
-  place.file->load(origin + begin, origin + end);
-  copy_box(matrix, box, box, dtype, static_cast<std::byte*>(out));
-  place.file->drop(origin + begin, origin + end);
+  const int64_t last = box.start[0] + box.extent[0], size = size_of(place.entry->dtype);
+  for (int64_t row = box.start[0]; row < last;) {
+    const int64_t run = row / place.part.run * place.part.run, end_row = std::min(last, run + place.part.run);
+    const int64_t offset = place.part.row(run) * place.row_stride * size, origin = place.entry->begin + offset;
+    const StoredMatrix matrix{place.file->data(*place.entry).data() + offset, place.entry->dtype, place.row_stride, place.column_stride, {run, 0}};
+    const Box rows{{row, box.start[1]}, {end_row - row, box.extent[1]}};
+    const auto [begin, end] = matrix.bytes_of(rows);
+    place.file->load(origin + begin, origin + end);
+    copy_box(matrix, rows, box, dtype, static_cast<std::byte*>(out));
+    place.file->drop(origin + begin, origin + end);
+    row = end_row;
+  }
 }
 
 }  // namespace trireme

@@ -9,14 +9,14 @@
 #include "parallel/param.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/config/config.h"
+#include "trainer/huggingface/names.h"
 
 namespace trireme {
 
-/// A folder with a model of type llama, mistral, qwen2, qwen3 or gpt2. The constructor checks headers and index completely: it refuses missing
+/// A folder with a model of a known family. The constructor checks headers and index completely: it refuses missing
 /// tensors, tensors of a wrong shape or dtype, unknown tensors (the first five problems are listed), missing shards and overlapping tensors. It
-/// ignores the causal masks in old GPT-2 files and the RoPE frequencies in old LLaMA files. A head stored beside tied embeddings must equal them.
-/// Files may be links, as in the caches of Hugging Face. Not thread-safe: one per rank. Source of the names: LlamaForCausalLM, MistralForCausalLM,
-/// Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel of transformers.
+/// ignores the causal masks and RoPE frequencies in files of old versions. A head stored beside tied embeddings must equal them.
+/// Files may be links, as in the caches of Hugging Face. Not thread-safe: one per rank.
 class HuggingFaceReader {
  public:
   /// Errors: MissingFileError; DataError naming the file and the key or tensor, such as an unsupported model type, RoPE scaling or activation.
@@ -35,9 +35,8 @@ class HuggingFaceReader {
   struct Place {
     const SafetensorsFile* file;
     const SafetensorsEntry* entry;
-    std::array<int64_t, 2> shape;
-    int64_t offset;  ///< from the begin of the tensor, in elements, as are the strides
-    int64_t row_stride, column_stride;
+    HuggingFaceTensor::Part part;
+    int64_t row_stride, column_stride;  ///< of the tensor, in elements
   };
 
   void open_files();

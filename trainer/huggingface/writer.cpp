@@ -28,7 +28,7 @@ class TensorBuffer {
   /// The result is valid until the next call.
   const void* read(const HuggingFaceTensor& tensor) {
     rows_.resize(static_cast<size_t>(tensor.rows() * tensor.columns()));
-    for (const HuggingFaceTensor::Part& part : tensor.parts) read(part, rows_.data() + part.first_row * tensor.columns());
+    for (const HuggingFaceTensor::Part& part : tensor.parts) read(part, tensor.columns());
     if (!tensor.transposed && dtype_ == DType::kF32) return rows_.data();
     out_.resize(rows_.size() * static_cast<size_t>(size_of(dtype_)));
     dispatch_float(dtype_, [&](auto type) { convert(tensor, reinterpret_cast<decltype(type)*>(out_.data())); });
@@ -55,10 +55,15 @@ class TensorBuffer {
           }
   }
 
-  void read(const HuggingFaceTensor::Part& part, float* out) {
-    const Box whole{{0, 0}, part.shape};
-    source_.read(part.parameter, whole, DType::kF32, out);
-    if (const int64_t count = count_non_finite(DType::kF32, out, whole.numel()); count > 0) non_finite_[part.parameter] = count;
+  void read(const HuggingFaceTensor::Part& part, int64_t columns) {
+    int64_t count = 0;
+    for (int64_t row = 0; row < part.shape[0]; row += part.run) {
+      const Box run{{row, 0}, {part.run, columns}};
+      float* const out = rows_.data() + part.row(row) * columns;
+      source_.read(part.parameter, run, DType::kF32, out);
+      count += count_non_finite(DType::kF32, out, run.numel());
+    }
+    if (count > 0) non_finite_[part.parameter] = count;
   }
 
   WeightSource& source_;

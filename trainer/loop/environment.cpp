@@ -86,6 +86,11 @@ nlohmann::json describe_model(const ModelConfig& model) {
   Description all;
   visit(all, copy);
   all.json["qkv_bias"] = model.qkv_bias || model.preset().biases;
+  // Values of the preset are left out: older models keep their descriptions.
+  const ArchitecturePreset& preset = model.preset();
+  if (model.block_residual() == preset.residual) all.json.erase("residual");
+  if (model.mlp_activation() == preset.activation) all.json.erase("activation");
+  if (model.rotated_share() == preset.rope_share) all.json.erase("rope_share");
   return all.json;
 }
 

@@ -19,9 +19,9 @@ Tensor Attention::normalised(Context& ctx, Saved& saved) const {
   return copied;
 }
 
-void Attention::rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&, const Documents&),
-                       const Tensor& packed) const {
-  if (rope.defined()) turn(ctx, rope.rows(pass.position, pass.sequence), heads + kv_heads, packed, pass.documents);
+void Attention::rotate(Context& ctx, const ForwardContext& pass,
+                       void (*turn)(Context&, const Tensor&, int64_t, int64_t, const Tensor&, const Documents&), const Tensor& packed) const {
+  if (rope.defined()) turn(ctx, rope.rows(pass.position, pass.sequence), heads + kv_heads, head_size, packed, pass.documents);
 }
 
 void Attention::remember(Context& ctx, const KeyValueCache& cache, const Tensor& packed, int64_t position) const {
@@ -54,13 +54,17 @@ void Attention::attend(Context& ctx, const ForwardContext& pass, const Tensor& p
 }
 
 Tensor Attention::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
+  recompute_forward(ctx, pass, x, saved);
+  return output.forward(ctx, saved.out);
+}
+
+void Attention::recompute_forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.qkv = qkv.forward(ctx, x);
   const Tensor packed = normalised(ctx, saved);
   saved.query_norm = {};  // recomputed in the backward
   saved.key_norm = {};
   rotate(ctx, pass, rope_forward, packed);
   attend(ctx, pass, packed, saved);
-  return output.forward(ctx, saved.out);
 }
 
 void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
@@ -107,8 +111,9 @@ void Attention::add_sample_squares(Context& ctx, const Tensor& x, const Saved& s
   qkv.add_sample_squares(ctx, std::move(all), saved.dqkv, squares);
 }
 
-void Attention::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
-  for (const Tensor& gradient : {saved.dy_all, saved.dqkv}) scale_sample_rows(ctx, gradient, sequence, 0, factors);
+void Attention::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, bool scaled, const Saved& saved) const {
+  if (!scaled) scale_sample_rows(ctx, saved.dy_all, sequence, 0, factors);
+  scale_sample_rows(ctx, saved.dqkv, sequence, 0, factors);
   clear_sample_rows(ctx, saved.out, sequence, 0, factors);
   if (!has_norms()) return;
   query_norm.scale_samples(ctx, sequence, factors, saved.query_norm);

@@ -12,7 +12,7 @@ struct Attention {
   RowParallelLinear output;
   int64_t heads, kv_heads, head_size;  ///< on this rank
   int64_t window = 0;                  ///< tokens a query attends to, itself included; 0: all preceding tokens
-  Tensor rope;                         ///< [>= T,H] table; undefined: learned positions
+  Tensor rope;                         ///< [>= T,R] table, R: elements of a head that are rotated; undefined: learned positions
   HeadNorm query_norm, key_norm;       ///< QK norm: both have a weight or neither has
 
   struct Saved {
@@ -23,12 +23,15 @@ struct Attention {
     HeadNorm::Saved query_norm, key_norm;  ///< likewise
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
+  /// Recomputes what forward saves, with the same operations; skips the `output` product.
+  void recompute_forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   /// Recomputes `out` and `lse` from saved.qkv if `saved` lacks them.
   Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
   void add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight would add by each sample's factor.   factors [B] f64, of `sequence` rows each.
-  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const;
+  /// Multiplies what backward_weight would add by each sample's factor.   factors [B] f64, of `sequence` rows each. `scaled`: dy_all is also
+  /// that of a parallel branch, which has scaled it already.
+  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, bool scaled, const Saved& saved) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both; overlaps communication with matrix products.
   Tensor backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
@@ -37,7 +40,7 @@ struct Attention {
   /// Returns saved.qkv with normalised queries and keys: a copy, or saved.qkv itself without QK norm.
   Tensor normalised(Context& ctx, Saved& saved) const;
   /// Applies `turn` (rope_forward or rope_backward) to queries and keys in place.
-  void rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&, const Documents&),
+  void rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, int64_t, const Tensor&, const Documents&),
               const Tensor& packed) const;
   void attend(Context& ctx, const ForwardContext& pass, const Tensor& packed, Saved& saved) const;
   /// Writes keys and values of the rows to the cache; if it is too small for all rows, those of the last ones.

@@ -59,18 +59,18 @@ Norm Declaration::norm(Unit& unit, const std::string& name, const NormSpec& spec
 
 Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm", final_norm_spec(model_)); }
 
-HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const {
+HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads, int64_t head_size) const {
   // All heads share this weight and a tensor rank has only some of them, so its gradient is partial with and without sequence parallelism.
-  Param* weight = vector(unit, replicated(name + ".weight", {dims_.H, 1}, 1, at_, Partial::kTensor), Init::Kind::kOnes);
-  return {{weight, nullptr, model_.norm_epsilon}, first_column, heads, dims_.H};
+  Param* weight = vector(unit, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), Init::Kind::kOnes);
+  return {{weight, nullptr, model_.norm_epsilon}, first_column, heads, head_size};
 }
 
 ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const {
-  const int64_t kv_parts = std::min<int64_t>(dims_.K, at_.size);
+  const int64_t kv_parts = std::min<int64_t>(spec.kv_heads, at_.size), kv_rows = spec.kv_heads * spec.head_size;
   const struct {
     const char* part;
     int64_t rows, parts;
-  } parts[] = {{"query", dims_.N * dims_.H, at_.size}, {"key", dims_.K * dims_.H, kv_parts}, {"value", dims_.K * dims_.H, kv_parts}};
+  } parts[] = {{"query", spec.heads * spec.head_size, at_.size}, {"key", kv_rows, kv_parts}, {"value", kv_rows, kv_parts}};
   std::vector<ParamSpec> weights, biases;
   for (const auto& [part, rows, pieces] : parts) {
     const std::string prefix = name + "." + part;
@@ -95,8 +95,8 @@ ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, co
   for (const char* part : {"gate", "up"}) {
     if (!spec.gated && part == std::string("gate")) continue;
     const std::string prefix = name + "." + part;
-    weights.push_back(matrix(split_rows(prefix + ".weight", {dims_.F, dims_.D}, 2, at_, at_.size), model_.init_std));
-    biases.push_back(split_rows(prefix + ".bias", {dims_.F, 1}, 1, at_, at_.size));
+    weights.push_back(matrix(split_rows(prefix + ".weight", {spec.size, dims_.D}, 2, at_, at_.size), model_.init_std));
+    biases.push_back(split_rows(prefix + ".bias", {spec.size, 1}, 1, at_, at_.size));
   }
   ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "up"};
   if (spec.bias) layer.bias = unit.add(std::move(biases));
@@ -105,27 +105,29 @@ ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, co
 
 TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& rope) const {
   const std::string& name = part.name;
-  const auto& [norm_spec, attention, mlp] = part.block_spec;
+  const auto& [norm_spec, residual, attention, mlp] = part.block_spec;
   TRIREME_CHECK(mlp.gated == (mlp.activation == Activation::kSilu), name, ": there are SwiGLU and GELU");
   TransformerBlock block;
   block.name = name;
   block.attention_norm = norm(unit, name + ".attention_norm", norm_spec);
   block.attention.qkv = query_key_value(unit, name + ".attention", attention);
+  block.attention.heads = attention.heads / at_.size;
+  block.attention.kv_heads = std::max<int64_t>(1, attention.kv_heads / at_.size);
+  block.attention.head_size = attention.head_size;
   if (attention.head_norms) {
-    block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", 0, dims_.local_N);
-    block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", dims_.local_N * dims_.H, dims_.local_K);
+    const int64_t queries = block.attention.heads * attention.head_size;
+    block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", 0, block.attention.heads, attention.head_size);
+    block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", queries, block.attention.kv_heads, attention.head_size);
   }
-  block.attention.output = row_linear(unit, name + ".attention.output", "out", dims_.N * dims_.H, attention.output_bias);
-  block.attention.heads = dims_.local_N;
-  block.attention.kv_heads = dims_.local_K;
-  block.attention.head_size = dims_.H;
+  block.attention.output = row_linear(unit, name + ".attention.output", "out", attention.heads * attention.head_size, attention.output_bias);
   block.attention.window = attention.window;
-  if (attention.rope) block.attention.rope = rope;
+  if (attention.rotated > 0) block.attention.rope = rope;
+  block.residual = residual;
   block.mlp_norm = norm(unit, name + ".mlp_norm", norm_spec);
   block.mlp.up = mlp_up(unit, name + ".mlp", mlp);
-  block.mlp.down = row_linear(unit, name + ".mlp.down", "down", dims_.F, mlp.bias);
-  block.mlp.gated = mlp.gated;
-  block.mlp.ffn = dims_.local_F;
+  block.mlp.down = row_linear(unit, name + ".mlp.down", "down", mlp.size, mlp.bias);
+  block.mlp.activation = mlp.activation;
+  block.mlp.ffn = mlp.size / at_.size;
   return block;
 }
 

@@ -30,7 +30,7 @@ class Declaration {
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
-  HeadNorm head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const;
+  HeadNorm head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads, int64_t head_size) const;
   ColumnParallelLinear query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const;
   RowParallelLinear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const;
   ColumnParallelLinear mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const;

@@ -13,21 +13,29 @@ Tensor Mlp::activate(Context& ctx, const Tensor& hidden) const {
   return activated;
 }
 
+Tensor Mlp::forward_gelu(Context& ctx, const Tensor& x, Saved& saved) const {
+  if (form() == Gelu::kTanh) return up.forward_gelu(ctx, x, saved.hidden);  // products with this one at their end exist
+  saved.hidden = up.forward(ctx, x);
+  const Tensor activated = Tensor::empty(ctx, saved.hidden.shape(), saved.hidden.dtype(), MemoryCategory::kActivations);
+  gelu_forward(ctx, saved.hidden, activated, Gelu::kErf);
+  return activated;
+}
+
 Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
   const auto kept = [&](Tensor activated) {
     if (keeps_activated) saved.activated = activated;
     return activated;
   };
-  if (!gated) return down.forward(ctx, kept(up.forward_gelu(ctx, x, saved.hidden)));
+  if (!gated()) return down.forward(ctx, kept(forward_gelu(ctx, x, saved)));
   saved.hidden = up.forward(ctx, x);
   return down.forward(ctx, kept(activate(ctx, saved.hidden)));
 }
 
 void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  if (gated) {
+  if (gated()) {
     saved.hidden = up.forward(ctx, x);
   } else {
-    const Tensor activated = up.forward_gelu(ctx, x, saved.hidden);
+    const Tensor activated = forward_gelu(ctx, x, saved);
     if (keeps_activated) saved.activated = activated;
   }
 }
@@ -37,17 +45,17 @@ void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const
   PendingRegionOp dy_all = down.gather(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());
   const bool kept = saved.activated.defined();
-  if (gated && !kept) saved.activated = activate(ctx, hidden);
+  if (gated() && !kept) saved.activated = activate(ctx, hidden);
   const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
   saved.dy_all = gradient.dy_all;
-  if (gated) {
+  if (gated()) {
     swiglu_backward(ctx, gradient.dx, hidden, hidden);
     saved.dhidden = hidden;
   } else {
-    gelu_backward(ctx, gradient.dx, hidden, gradient.dx);
+    gelu_backward(ctx, gradient.dx, hidden, gradient.dx, form());
     saved.dhidden = gradient.dx;
     if (!kept) {
-      gelu_forward(ctx, hidden, hidden);
+      gelu_forward(ctx, hidden, hidden, form());
       saved.activated = hidden;
     }
   }

@@ -1,13 +1,15 @@
 #pragma once
+#include "kernels/core/gelu.h"
 #include "parallel/tensor/linear.h"
+#include "trainer/config/model_config.h"
 
 namespace trireme {
 
-/// ColumnParallel up, activation, RowParallel down: SwiGLU if gated (`up` stacks gate and up), else GELU.
+/// ColumnParallel up, activation, RowParallel down: SwiGLU with kSilu (`up` stacks gate and up), else GELU.
 struct Mlp {
   ColumnParallelLinear up;
   RowParallelLinear down;
-  bool gated;
+  Activation activation;
   int64_t ffn;  ///< F on this rank
   bool keeps_activated = false;
 
@@ -28,6 +30,10 @@ struct Mlp {
   Tensor backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:
+  bool gated() const { return activation == Activation::kSilu; }
+  Gelu form() const { return activation == Activation::kGelu ? Gelu::kErf : Gelu::kTanh; }
+  /// saved.hidden and its activation, without gate.
+  Tensor forward_gelu(Context& ctx, const Tensor& x, Saved& saved) const;
   Tensor activate(Context& ctx, const Tensor& hidden) const;  ///< SwiGLU
   /// Computes saved.dhidden, saved.dy_all and, unless it was kept, saved.activated.
   void backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const;

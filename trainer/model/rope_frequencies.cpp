@@ -21,11 +21,11 @@ double scaled(double frequency, const RopeScalingConfig& s) {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(double theta, int64_t head_size, const RopeScalingConfig& scaling) {
-  TRIREME_CHECK(head_size % 2 == 0, "RoPE needs an even head size: ", head_size, " is odd");
+std::vector<double> rope_frequencies(double theta, int64_t rotated, const RopeScalingConfig& scaling) {
+  TRIREME_CHECK(rotated % 2 == 0, "RoPE rotates pairs: ", rotated, " is odd");
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < head_size / 2; ++i)
-    frequencies.push_back(scaled(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size)), scaling));
+  for (int64_t i = 0; i < rotated / 2; ++i)
+    frequencies.push_back(scaled(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)), scaling));
   return frequencies;
 }
 

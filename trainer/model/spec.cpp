@@ -17,6 +17,7 @@ int64_t window_of(const ModelConfig& model, int64_t block) {
 BlockSpec block_spec(const ModelConfig& model, int64_t block) {
   const ArchitecturePreset& preset = model.preset();
   return {.norm = final_norm_spec(model),
+          .residual = model.block_residual(),
           .attention = {.heads = model.heads,
                         .kv_heads = model.kv_heads.value(),
                         .head_size = model.head_size.value(),
@@ -24,17 +25,20 @@ BlockSpec block_spec(const ModelConfig& model, int64_t block) {
                         .qkv_bias = preset.biases || model.qkv_bias,
                         .output_bias = preset.biases,
                         .head_norms = model.qk_norm,
-                        .rope = preset.positions == PositionKind::kRope},
-          .mlp = {.size = model.ffn_size.value(), .activation = preset.activation, .gated = preset.gated, .bias = preset.biases}};
+                        .rotated = rotated_elements(model)},
+          .mlp = {.size = model.ffn_size.value(), .activation = model.mlp_activation(), .gated = preset.gated, .bias = preset.biases}};
 }
 
 NormSpec final_norm_spec(const ModelConfig& model) { return {model.preset().norm, model.norm_epsilon}; }
 
 bool has_learned_positions(const ModelConfig& model) { return model.preset().positions == PositionKind::kLearned; }
 
-int64_t rope_table_elements(const ModelConfig& model) {
-  return model.preset().positions == PositionKind::kRope ? model.max_positions.value() * model.head_size.value() : 0;
+int64_t rotated_elements(const ModelConfig& model) {
+  if (model.preset().positions != PositionKind::kRope) return 0;
+  return std::llround(model.rotated_share() * static_cast<double>(model.head_size.value()));
 }
+
+int64_t rope_table_elements(const ModelConfig& model) { return model.max_positions.value() * rotated_elements(model); }
 
 double residual_init_std(const ModelConfig& model) {
   return model.init_std * (model.preset().scaled_residual_init ? 1 / std::sqrt(2.0 * static_cast<double>(model.layers)) : 1);

@@ -17,7 +17,7 @@ struct AttentionSpec {
   int64_t window = 0;                              ///< tokens that a query attends to, itself included; 0: all preceding tokens
   bool qkv_bias = false, output_bias = false;
   bool head_norms = false;  ///< RMSNorm of each query and key head, before RoPE
-  bool rope = false;
+  int64_t rotated = 0;      ///< the first elements of each head, which RoPE rotates; 0: without RoPE
   auto operator<=>(const AttentionSpec&) const = default;
 };
 
@@ -29,9 +29,11 @@ struct MlpSpec {
   auto operator<=>(const MlpSpec&) const = default;
 };
 
-/// x := x + attention(norm(x)); x := x + mlp(norm(x)). Blocks of one model may differ.
+/// sequential: x := x + attention(norm(x)); x := x + mlp(norm'(x)). parallel: x := x + attention(norm(x)) + mlp(norm'(x)).
+/// Blocks of one model may differ, but all read one table of angles: `rotated` is 0 or the same in each.
 struct BlockSpec {
   NormSpec norm;  ///< of both branches
+  ResidualKind residual = ResidualKind::kSequential;
   AttentionSpec attention;
   MlpSpec mlp;
   auto operator<=>(const BlockSpec&) const = default;
@@ -41,7 +43,9 @@ BlockSpec block_spec(const ModelConfig& model, int64_t block);
 /// The norm before the head.
 NormSpec final_norm_spec(const ModelConfig& model);
 bool has_learned_positions(const ModelConfig& model);
-/// Elements of the table of angles that every rank of the model has, [max_positions, head size]; 0 without RoPE.
+/// AttentionSpec::rotated of every block.
+int64_t rotated_elements(const ModelConfig& model);
+/// Elements of the table of angles that every rank of the model has, [max_positions, rotated_elements]; 0 without RoPE.
 int64_t rope_table_elements(const ModelConfig& model);
 /// The standard deviation of the initial matrices that write to the residual stream.
 double residual_init_std(const ModelConfig& model);

@@ -1,5 +1,7 @@
 #include "trainer/model/transformer_block.h"
 
+#include <utility>
+
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/samples.h"
 
@@ -17,26 +19,34 @@ Tensor into_branch(Context& ctx, const ForwardContext& pass, const std::string& 
 
 }  // namespace
 
-Tensor TransformerBlock::forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
+Tensor TransformerBlock::kept(const Tensor& normalised, Tensor& in) const {
+  if (keeps_norms_) in = normalised;
+  return normalised;
+}
+
+TransformerBlock::BeforeMlp TransformerBlock::forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.x = x;
-  const auto kept = [&](Tensor normalised, Tensor& in) {
-    if (keeps_norms_) in = normalised;
-    return normalised;
-  };
   const Tensor a = attention.forward(ctx, pass, kept(attention_norm.forward(ctx, x, saved.attention_norm), saved.attention_input), saved.attention);
   if (recompute == Recompute::kSelective) {
     saved.attention.out.reset();
     saved.attention.lse.reset();
   }
   pass.drop(ctx, name + ".attention", a);
-  return kept(mlp_norm.forward_of_sum(ctx, x, a, saved.attention_residual, saved.mlp_norm), saved.mlp_input);
+  if (!is_parallel()) {
+    const Tensor normalised = mlp_norm.forward_of_sum(ctx, x, a, saved.mlp_stream, saved.mlp_norm);
+    return {saved.mlp_stream, kept(normalised, saved.mlp_input)};
+  }
+  add(ctx, x, a, a);
+  saved.mlp_stream = x;
+  return {a, kept(mlp_norm.forward(ctx, x, saved.mlp_norm), saved.mlp_input)};
 }
 
 Tensor TransformerBlock::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
-  const Tensor m = mlp.forward(ctx, forward_to_mlp(ctx, pass, x, saved), saved.mlp);
+  BeforeMlp before = forward_to_mlp(ctx, pass, x, saved);
+  const Tensor m = mlp.forward(ctx, std::exchange(before.mlp_input, Tensor()), saved.mlp);
   pass.drop(ctx, name + ".mlp", m);
-  const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
-  add(ctx, saved.attention_residual, m, y);
+  const Tensor y = is_parallel() ? before.h : Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
+  add(ctx, before.h, m, y);
   if (recompute == Recompute::kFull) {
     saved = {};
     saved.x = x;
@@ -45,11 +55,16 @@ Tensor TransformerBlock::forward(Context& ctx, const ForwardContext& pass, const
 }
 
 void TransformerBlock::recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const {
-  if (recompute == Recompute::kFull) mlp.recompute_forward(ctx, forward_to_mlp(ctx, pass, saved.x, saved), saved.mlp);
+  if (recompute != Recompute::kFull) return;
+  if (!is_parallel()) return mlp.recompute_forward(ctx, forward_to_mlp(ctx, pass, saved.x, saved).mlp_input, saved.mlp);
+  // No branch reads another's result, so attention's last product is not needed either.
+  saved.mlp_stream = saved.x;
+  attention.recompute_forward(ctx, pass, kept(attention_norm.forward(ctx, saved.x, saved.attention_norm), saved.attention_input), saved.attention);
+  mlp.recompute_forward(ctx, kept(mlp_norm.forward(ctx, saved.x, saved.mlp_norm), saved.mlp_input), saved.mlp);
 }
 
 void TransformerBlock::recompute_mlp_input(Context& ctx, Saved& saved) const {
-  if (!saved.mlp_input.defined()) saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.attention_residual, saved.mlp_norm);
+  if (!saved.mlp_input.defined()) saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.mlp_stream, saved.mlp_norm);
 }
 
 void TransformerBlock::recompute_attention_input(Context& ctx, Saved& saved) const {
@@ -60,16 +75,17 @@ Tensor TransformerBlock::backward_input(Context& ctx, const ForwardContext& pass
   recompute_forward(ctx, pass, saved);
   const Tensor dmlp = mlp.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
   recompute_mlp_input(ctx, saved);
-  const Tensor dattention_residual = mlp_norm.backward_input(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
+  const Tensor dm = mlp_norm.backward_input(ctx, dmlp, saved.mlp_stream, dy, saved.mlp_norm);
 
-  const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dattention_residual), saved.attention);
+  const Tensor& dh = is_parallel() ? dy : dm;
+  const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dh), saved.attention);
   recompute_attention_input(ctx, saved);
-  return attention_norm.backward_input(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
+  return attention_norm.backward_input(ctx, dattention, saved.x, dm, saved.attention_norm);
 }
 
 void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
   mlp.backward_weight(ctx, saved.mlp_input, saved.mlp);
-  mlp_norm.backward_weight(ctx, saved.attention_residual, saved.mlp_norm);
+  mlp_norm.backward_weight(ctx, saved.mlp_stream, saved.mlp_norm);
   attention.backward_weight(ctx, saved.attention_input, saved.attention);
   attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
   saved = {};
@@ -77,15 +93,17 @@ void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
 
 void TransformerBlock::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
   mlp.add_sample_squares(ctx, saved.mlp_input, saved.mlp, squares);
-  mlp_norm.add_sample_squares(ctx, squares.residual_rows(), saved.attention_residual, saved.mlp_norm, squares);
+  mlp_norm.add_sample_squares(ctx, squares.residual_rows(), saved.mlp_stream, saved.mlp_norm, squares);
   attention.add_sample_squares(ctx, saved.attention_input, saved.attention, squares);
   attention_norm.add_sample_squares(ctx, squares.residual_rows(), saved.x, saved.attention_norm, squares);
 }
 
 void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const {
   mlp.scale_samples(ctx, pass.sequence, factors, saved.mlp);
-  attention.scale_samples(ctx, pass.sequence, factors, saved.attention);
-  mlp_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.attention_residual, saved.mlp_norm);
+  // Parallel branches both keep the block's own dy, unless dropout or a gather has made copies.
+  const bool scaled = saved.attention.dy_all.raw() == saved.mlp.dy_all.raw();
+  attention.scale_samples(ctx, pass.sequence, factors, scaled, saved.attention);
+  mlp_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.mlp_stream, saved.mlp_norm);
   attention_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.x, saved.attention_norm);
   for (const Tensor& input : {saved.mlp_input, saved.attention_input}) clear_sample_rows(ctx, input, pass.sequence, pass.first_row, factors);
 }
@@ -96,17 +114,19 @@ Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tens
   const Tensor dmlp = mlp.backward(ctx, saved.mlp_input, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
   saved.mlp = {};
   saved.mlp_input.reset();
-  const Tensor dattention_residual = mlp_norm.backward(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
+  const Tensor dm = mlp_norm.backward(ctx, dmlp, saved.mlp_stream, dy, saved.mlp_norm);
   saved.mlp_norm = {};
-  saved.attention_residual.reset();
+  saved.mlp_stream.reset();
+  Tensor dh = is_parallel() ? dy : dm;
   dy.reset();
 
   recompute_attention_input(ctx, saved);
-  const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dattention_residual);
+  const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dh);
+  dh.reset();
   const Tensor dattention = attention.backward(ctx, pass, saved.attention_input, dbranch, saved.attention);
   saved.attention = {};
   saved.attention_input.reset();
-  const Tensor dx = attention_norm.backward(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
+  const Tensor dx = attention_norm.backward(ctx, dattention, saved.x, dm, saved.attention_norm);
   saved = {};
   return dx;
 }

@@ -12,18 +12,21 @@ namespace trireme {
 enum class Recompute : uint8_t {
   kNone,
   kSelective,  ///< softmax attention, from the kept queries, keys and values
-  kFull,       ///< everything from the block's input, except the forward's last product, which no backward needs
+  kFull,       ///< everything from the block's input, except last products that no backward needs: the MLP's, and with parallel branches attention's
 };
 
-/// x := x + drop(attention(norm(x))); x := x + drop(mlp(norm(x))).   x [M',D], M' = this rank's rows of the residual stream.
+/// y = h + drop(mlp(norm'(m))) with h = x + drop(attention(norm(x))); the MLP reads m = h, or m = x if residual is kParallel.
+/// x [M',D], M' = this rank's rows of the residual stream.
 /// Communication: forward and backward cross the tensor-parallel region four times each; backward_weight gathers twice under sequence parallelism.
-/// kFull repeats the forward's crossings except its last exit: one all-reduce, or two all-gathers and a reduce-scatter, which adds 2(t-1)/t or
-/// 3(t-1)/t * M*D*size bytes per rank and micro-batch. kSelective adds no communication.
+/// kFull repeats the forward's crossings but its last exit: one all-reduce, or two all-gathers and a reduce-scatter, which adds 2(t-1)/t or 3(t-1)/t *
+/// M*D*size bytes per rank and micro-batch. With kParallel it repeats no exit: nothing, or two all-gathers of 2(t-1)/t * M*D*size bytes.
+/// kSelective adds no communication.
 struct TransformerBlock {
   Norm attention_norm;
   Attention attention;
   Norm mlp_norm;
   Mlp mlp;
+  ResidualKind residual = ResidualKind::kSequential;
   std::string name;  ///< "blocks.3"; dropout masks depend on it
   Recompute recompute = Recompute::kNone;
 
@@ -31,10 +34,10 @@ struct TransformerBlock {
     Tensor x;  ///< the block's input
     Norm::Saved attention_norm;
     Attention::Saved attention;
-    Tensor attention_residual;  ///< the residual stream between the branches
+    Tensor mlp_stream;  ///< m; with kParallel the same tensor as x
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
-    Tensor attention_input, mlp_input;  ///< normalised x and attention_residual, kept from the forward or recomputed
+    Tensor attention_input, mlp_input;  ///< normalised x and m, kept from the forward or recomputed
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   /// Recomputes what was not kept, from the same values, in the same order, with the same dropout masks: bit-identical. backward_weight reuses it.
@@ -54,8 +57,15 @@ struct TransformerBlock {
  private:
   bool keeps_norms_ = false;
 
-  /// Runs the attention branch; returns the normalised input of the MLP.
-  Tensor forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
+  /// Keeps the result of a norm in `in` if so configured.
+  Tensor kept(const Tensor& normalised, Tensor& in) const;
+  bool is_parallel() const { return residual == ResidualKind::kParallel; }
+  /// Runs the attention branch and both norms.
+  struct BeforeMlp {
+    Tensor h;          ///< with kParallel a tensor that nothing else reads
+    Tensor mlp_input;  ///< normalised m
+  };
+  BeforeMlp forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   void recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const;  ///< only for kFull
   void recompute_mlp_input(Context& ctx, Saved& saved) const;                            ///< unless it was kept
   void recompute_attention_input(Context& ctx, Saved& saved) const;

@@ -84,9 +84,10 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
 }
 
 Tensor TransformerStage::make_rope_table(Context& ctx, const ModelConfig& model) const {
-  if (rope_table_elements(model) == 0) return {};
-  const Tensor table = Tensor::empty(ctx, {dims_.P, dims_.H}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
-  rope_table(ctx, rope_frequencies(model.rope_theta, dims_.H, model.rope_scaling), table);
+  const int64_t rotated = rotated_elements(model);
+  if (rotated == 0) return {};
+  const Tensor table = Tensor::empty(ctx, {dims_.P, rotated}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
+  rope_table(ctx, rope_frequencies(model.rope_theta, rotated, model.rope_scaling), table);
   return table;
 }
 

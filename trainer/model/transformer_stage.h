@@ -153,7 +153,7 @@ class TransformerStage : public Stage {
   DType dtype_;
   std::vector<std::unique_ptr<Unit>> owned_units_;
   VocabParallelEmbedding embedding_{};
-  Param* positions_ = nullptr;  ///< GPT-2's, [P,D]
+  Param* positions_ = nullptr;  ///< learned, [P,D]
   std::vector<TransformerBlock> blocks_;
   Head head_{};
   std::unique_ptr<ParamStore> params_;

@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "trainer/config/derived_sizes.h"
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
 #include "trainer/files/append_file.h"
@@ -111,8 +112,9 @@ std::string differences(const ordered_json& before, const ordered_json& now) {
   if (before.at("halving") != now.at("halving")) text += concat("halving: ", shown(before.at("halving")), " -> ", shown(now.at("halving")), "\n");
   const std::string points = point_differences(before.at("points"), now.at("points"));
   if (points.empty() && before.at("first_config") != now.at("first_config"))
-    text += config_diff(parse_config(before.at("first_config").get<std::string>(), "points.json").config,
-                        parse_config(now.at("first_config").get<std::string>(), "points.json").config);
+    // What an older version wrote lacks the keys that are new since then.
+    text += config_diff(with_derived_sizes(parse_config(before.at("first_config").get<std::string>(), "points.json").config),
+                        with_derived_sizes(parse_config(now.at("first_config").get<std::string>(), "points.json").config));
   return text + points;
 }
 

@@ -122,6 +122,10 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   m.kv_heads = kv_heads_like(*m.kv_heads, group, layouts);
   m.heads = group * *m.kv_heads;
   m.head_size = std::min(*m.head_size, kHeadSize - (*m.head_size % 2));
+  if (m.rotated_share() < 1) {  // of twice as many elements RoPE turns half
+    m.head_size = 2 * kHeadSize;
+    m.rope_share = 0.5;
+  }
   const double ratio = static_cast<double>(*m.ffn_size) / static_cast<double>(m.hidden_size);
   m.hidden_size = std::min(m.hidden_size, hidden_like(m.hidden_size));
   const auto ffn = static_cast<int64_t>(std::min(ratio, 8.0) * static_cast<double>(m.hidden_size));

@@ -37,6 +37,7 @@ class Sequence {
   Rows attention(const std::string& name, const Rows& x, int64_t window) const;
   Row mlp(const std::string& name, const Row& x) const;
   double frequency(size_t pair) const;
+  double rotated_share() const { return fault_ == KnownFault::kRopeWhole ? 1 : m_.rotated_share(); }
   void turn(Row& x, int64_t heads, int64_t position) const;
   void norm_heads(const std::string& name, Row& x) const;
   void prepare(const std::string& name, Row& x, int64_t heads, int64_t position) const;
@@ -83,7 +84,7 @@ void Sequence::drop(const std::string& purpose, Rows& x) const {
 
 double Sequence::frequency(size_t pair) const {
   const RopeScalingConfig& s = m_.rope_scaling;
-  const double plain = std::pow(m_.rope_theta, -2 * static_cast<double>(pair) / static_cast<double>(*m_.head_size));
+  const double plain = std::pow(m_.rope_theta, -2 * static_cast<double>(pair) / (rotated_share() * static_cast<double>(*m_.head_size)));
   if (s.type == RopeScaling::kNone || fault_ == KnownFault::kRopeUnscaled) return plain;
   if (s.type == RopeScaling::kLinear) return plain / s.factor;
   const double wavelength = 2 * std::numbers::pi / plain, length = static_cast<double>(s.original_max_positions);
@@ -95,7 +96,7 @@ double Sequence::frequency(size_t pair) const {
 
 void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
   if (m_.preset().positions != PositionKind::kRope) return;
-  const auto size = static_cast<size_t>(*m_.head_size), half = size / 2;
+  const auto size = static_cast<size_t>(*m_.head_size), half = static_cast<size_t>(std::llround(rotated_share() * static_cast<double>(size))) / 2;
   for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
     for (size_t i = 0; i < half; ++i) {
       const bool pairs = fault_ == KnownFault::kRopePairs;
@@ -167,7 +168,11 @@ Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window)
 
 Row Sequence::mlp(const std::string& name, const Row& x) const {
   Row up = linear(name + ".up", x);
-  if (!m_.preset().gated) {
+  const Activation activation = m_.mlp_activation();
+  const bool other = fault_ == KnownFault::kOtherGelu;
+  if (activation == (other ? Activation::kGeluTanh : Activation::kGelu)) {
+    for (double& u : up) u = 0.5 * u * (1 + std::erf(u / std::numbers::sqrt2));
+  } else if (activation != Activation::kSilu) {
     for (double& u : up) u = 0.5 * u * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (u + 0.044715 * u * u * u)));
   } else {
     const Row gate = linear(name + ".gate", x);
@@ -208,10 +213,13 @@ double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int3
     const std::string name = concat("blocks.", b);
     Rows branch = attention(name + ".attention", each([&](const Row& row) { return norm(name + ".attention_norm", row); }), window_of(b));
     drop(name + ".attention", branch);
-    add_to(x, branch);
+    Rows attended = x;
+    add_to(attended, branch);
+    if ((m_.block_residual() == ResidualKind::kSequential) != (fault_ == KnownFault::kOtherResidual)) x = attended;
     branch = each([&](const Row& row) { return mlp(name + ".mlp", norm(name + ".mlp_norm", row)); });
     drop(name + ".mlp", branch);
-    add_to(x, branch);
+    add_to(attended, branch);
+    x = std::move(attended);
   }
   double nats = 0;
   const std::vector<double>& head = weight(m_.tied_embeddings ? "embedding.weight" : "head.weight");
@@ -259,6 +267,9 @@ KnownFaultText text_of(KnownFault fault) {
     case KnownFault::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
     case KnownFault::kWindowIgnored: return {"attention", "model.window has no effect"};
     case KnownFault::kWindowWide: return {"attention", "the window is off by one: a query attends to the token just before the window"};
+    case KnownFault::kOtherResidual: return {"all", "model.residual has no effect: the MLP reads the wrong stream"};
+    case KnownFault::kRopeWhole: return {"attention", "model.rope_share has no effect: RoPE rotates whole heads"};
+    case KnownFault::kOtherGelu: return {"mlp", "GELU is computed in its other form"};
     case KnownFault::kStaleWeights: return {"all", "stale parameters: a step reads the weights from before the last update"};
   }
   return {"all", ""};

@@ -18,12 +18,15 @@ enum class KnownFault : uint8_t {
   kHeadsInTurn,       ///< query head n reads kv head n mod kv_heads
   kWindowIgnored,     ///< model.window has no effect
   kWindowWide,        ///< a query attends to the token just before its window
+  kOtherResidual,     ///< parallel branches run in turn, or the reverse
+  kRopeWhole,         ///< RoPE rotates whole heads instead of their first part
+  kOtherGelu,         ///< GELU is computed in its other form
   kStaleWeights,      ///< a step reads the previous step's weights; detected by check_baseline, which has both
 };
-constexpr KnownFault kKnownFaults[] = {KnownFault::kRopePairs,      KnownFault::kSeesNext,         KnownFault::kNormAfterRope,
-                                       KnownFault::kRopeUnscaled,   KnownFault::kDropoutOfStepOne, KnownFault::kMaskedCount,
-                                       KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn,   KnownFault::kHeadsInTurn,
-                                       KnownFault::kWindowIgnored,  KnownFault::kWindowWide};
+constexpr KnownFault kKnownFaults[] = {
+    KnownFault::kRopePairs,   KnownFault::kSeesNext,       KnownFault::kNormAfterRope,  KnownFault::kRopeUnscaled, KnownFault::kDropoutOfStepOne,
+    KnownFault::kMaskedCount, KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn, KnownFault::kHeadsInTurn,  KnownFault::kWindowIgnored,
+    KnownFault::kWindowWide,  KnownFault::kOtherResidual,  KnownFault::kRopeWhole,      KnownFault::kOtherGelu};
 struct KnownFaultText {
   const char* layer;
   const char* trap;

@@ -42,8 +42,8 @@ struct RunRecord {
   std::optional<Disagreement> disagreement;  ///< the first, if any
   std::string unheld;                        ///< a tensor with elements that no rank owns
   std::string outside;                       ///< a tensor of which a rank owns rows beyond the end
-  /// Parameters whose updates depend on rounding: Lion takes the sign of GPT-2's key bias gradients, which are zero in exact arithmetic. Nothing else
-  /// depends on these biases, because a softmax is invariant to what they add.
+  /// Parameters whose updates depend on rounding: Lion takes the sign of gradients of key biases, which are zero in exact arithmetic where RoPE does not
+  /// rotate the bias. Nothing else depends on these biases, because a softmax is invariant to what they add.
   std::set<std::string> undetermined;
   std::string rejected;                           ///< the rejected step and the reason; the run ended there
   bool operator==(const RunRecord& other) const;  ///< losses, norms, first_gradient, weight and average, bit for bit

@@ -57,6 +57,25 @@ void gelu_slope(const T* dy, const T* x, int64_t count, T* dx) {
   }
 }
 
+template <class T>
+void gelu_erf(const T* x, int64_t count, T* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float v = static_cast<float>(x[i]);
+    y[i] = rounded<T>(v * normal_cdf(v, simd_exp(-0.5F * v * v)));
+  }
+}
+
+template <class T>
+void gelu_erf_slope(const T* dy, const T* x, int64_t count, T* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float v = static_cast<float>(x[i]);
+    const float gauss = simd_exp(-0.5F * v * v);
+    dx[i] = rounded<T>(static_cast<float>(dy[i]) * (normal_cdf(v, gauss) + kGaussAtZero * v * gauss));
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -86,9 +105,21 @@ void gelu_backward(const GeluBackward<T>& p, int64_t begin, int64_t end) {
   gelu_slope(p.dy + begin, p.x + begin, end - begin, p.dx + begin);
 }
 
+template <class T>
+void gelu_erf_forward(const GeluForward<T>& p, int64_t begin, int64_t end) {
+  gelu_erf(p.x + begin, end - begin, p.y + begin);
+}
+
+template <class T>
+void gelu_erf_backward(const GeluBackward<T>& p, int64_t begin, int64_t end) {
+  gelu_erf_slope(p.dy + begin, p.x + begin, end - begin, p.dx + begin);
+}
+
 TRIREME_INSTANCES(swiglu_forward, SwigluForward);
 TRIREME_INSTANCES(swiglu_backward, SwigluBackward);
 TRIREME_INSTANCES(gelu_forward, GeluForward);
 TRIREME_INSTANCES(gelu_backward, GeluBackward);
+TRIREME_INSTANCES(gelu_erf_forward, GeluForward);
+TRIREME_INSTANCES(gelu_erf_backward, GeluBackward);
 
 }  // namespace trireme::cpu::TRIREME_ISA

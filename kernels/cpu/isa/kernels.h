@@ -125,11 +125,12 @@ struct GeluBackward {
   T* dx;
 };
 
-/// Items: rows. Rotates the first `heads` heads by direction * angle of the position, which is row % positions, less starts[row] unless that is null.
+/// Items: rows. Rotates the first `rotated` elements of the first `heads` heads by direction * angle of the position, which is row % positions, less
+/// starts[row] unless that is null.
 template <class T>
 struct Rope {
   const float* table;
-  int64_t positions, head_size, heads, columns;
+  int64_t positions, rotated, head_size, heads, columns;
   float direction;
   const int32_t* starts;
   T* qkv;
@@ -230,8 +231,8 @@ struct TypedKernels {
   RangeKernel<NormBackwardWeight<T>> norm_backward_weight;
   RangeKernel<SwigluForward<T>> swiglu_forward;
   RangeKernel<SwigluBackward<T>> swiglu_backward;
-  RangeKernel<GeluForward<T>> gelu_forward;
-  RangeKernel<GeluBackward<T>> gelu_backward;
+  RangeKernel<GeluForward<T>> gelu_forward, gelu_erf_forward;
+  RangeKernel<GeluBackward<T>> gelu_backward, gelu_erf_backward;
   RangeKernel<Rope<T>> rope;
   RangeKernel<AttentionDecode<T>> attention_decode;
   RangeKernel<BiasForward<T>> bias_forward;

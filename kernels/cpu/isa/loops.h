@@ -43,6 +43,10 @@ void gelu_forward(const GeluForward<T>& p, int64_t begin, int64_t end);
 template <class T>
 void gelu_backward(const GeluBackward<T>& p, int64_t begin, int64_t end);
 template <class T>
+void gelu_erf_forward(const GeluForward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void gelu_erf_backward(const GeluBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
 void rope(const Rope<T>& p, int64_t begin, int64_t end);
 template <class T>
 void attention_decode(const AttentionDecode<T>& p, int64_t begin, int64_t end);

@@ -2,6 +2,8 @@
 // Elementary functions that vectorise, unlike calls of libm without -ffast-math.
 #include <cstdint>
 
+#include "kernels/core/gelu.h"
+
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
@@ -52,6 +54,24 @@ inline float sigmoid2(float x) {
   const float s = 1.0F / (1.0F + power);
   const float below = x < -kLast ? 0.0F : s;
   return x > kLast ? 1.0F : below;
+}
+
+/// Phi(x), the share of the normal distribution below x, given gauss = e^(-x^2/2).
+inline float normal_cdf(float x, float gauss) {
+  const float t = 1.0F / (1.0F + 0.5F * kRootHalf * __builtin_fabsf(x));
+  const float u = (t - kErfcMiddle) * (1.0F / kErfcHalf);
+  float r = kErfc[9];
+  r = r * u + kErfc[8];
+  r = r * u + kErfc[7];
+  r = r * u + kErfc[6];
+  r = r * u + kErfc[5];
+  r = r * u + kErfc[4];
+  r = r * u + kErfc[3];
+  r = r * u + kErfc[2];
+  r = r * u + kErfc[1];
+  r = r * u + kErfc[0];
+  const float tail = 0.5F * gauss * t * r;  // Phi(-|x|)
+  return x < 0.0F ? tail : 1.0F - tail;
 }
 
 /// Maximum of x[0..count), -infinity if count is 0. NaN is ignored here; it appears in the sum of exponentials that follows.

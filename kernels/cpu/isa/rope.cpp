@@ -19,9 +19,9 @@ void rotate_head(const float* cosine, const float* sine, float direction, int64_
 
 template <class T>
 void rope(const Rope<T>& p, int64_t begin, int64_t end) {
-  const int64_t half = p.head_size / 2;
+  const int64_t half = p.rotated / 2;
   for (int64_t m = begin; m < end; ++m) {
-    const float* const cosine = p.table + (m % p.positions - (p.starts == nullptr ? 0 : p.starts[m])) * p.head_size;
+    const float* const cosine = p.table + (m % p.positions - (p.starts == nullptr ? 0 : p.starts[m])) * p.rotated;
     for (int64_t head = 0; head < p.heads; ++head) {
       T* const low = p.qkv + m * p.columns + head * p.head_size;
       rotate_head(cosine, cosine + half, p.direction, half, low, low + half);

@@ -50,14 +50,21 @@ void ConfigKeys::refuse(const char* key, const std::string& reason) const {
 namespace {
 
 struct Rope {
-  double theta = 0;
+  double theta = 0, share = 1;
   RopeScalingConfig scaling;
   bool operator==(const Rope&) const = default;
 };
 
-Rope parse_rope(const ConfigKeys& config, const char* key) {
+/// "partial_rotary_factor"; `fallback` if it is absent.
+double share_of(const ConfigKeys& keys, const RopeKeys& names, double fallback) {
+  const double share = keys.number("partial_rotary_factor", fallback);
+  if (share != 1 && names.share == nullptr) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported here; allowed 1");
+  return share;
+}
+
+Rope parse_rope(const ConfigKeys& config, const char* key, const RopeKeys& names) {
   const json* object = config.find(key);
-  Rope rope{config.number("rope_theta", 10000), {}};
+  Rope rope{config.number(names.theta, 10000), names.share ? config.number(names.share, names.default_share) : 1, {}};
   if (!object) return rope;
   const std::string where = concat(config.where(), ": \"", key, "\"");
   if (!object->is_object()) config.refuse(key, "expected an object");
@@ -70,7 +77,7 @@ Rope parse_rope(const ConfigKeys& config, const char* key) {
                      {"rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
                       "partial_rotary_factor"},
                      where);
-  if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
+  rope.share = share_of(keys, names, rope.share);
   if (type == "default") return rope;
   rope.scaling.type = OneOf<RopeScaling>(type);
   rope.scaling.factor = keys.number("factor");
@@ -83,13 +90,19 @@ Rope parse_rope(const ConfigKeys& config, const char* key) {
 
 }  // namespace
 
-void read_rope(const ConfigKeys& keys, ModelConfig& model) {
-  const Rope by_parameters = parse_rope(keys, "rope_parameters"), by_scaling = parse_rope(keys, "rope_scaling");
+void read_rope(const ConfigKeys& keys, ModelConfig& model, const RopeKeys& names) {
+  const auto refuse_unread = [&](const char* general, const char* of_class, double value) {
+    if (keys.number(general, value) != value)
+      keys.refuse(general, concat("this model type does not read it", of_class ? concat(", but \"", of_class, "\"") : "", "; allowed ", value));
+  };
+  if (names.theta != std::string("rope_theta")) refuse_unread("rope_theta", names.theta, keys.number(names.theta, 10000));
+  refuse_unread("partial_rotary_factor", names.share, names.share ? keys.number(names.share, names.default_share) : 1);
+  const Rope by_parameters = parse_rope(keys, "rope_parameters", names), by_scaling = parse_rope(keys, "rope_scaling", names);
   if (keys.find("rope_scaling") && keys.find("rope_parameters") && by_parameters != by_scaling)
     keys.refuse("rope_scaling", "\"rope_parameters\" differs from it; keep one of them");
-  if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
   const Rope& rope = keys.find("rope_scaling") ? by_scaling : by_parameters;
   model.rope_theta = rope.theta;
+  model.rope_share = rope.share;
   model.rope_scaling = rope.scaling;
 }
 

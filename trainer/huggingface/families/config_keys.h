@@ -32,9 +32,15 @@ class ConfigKeys {
   std::string where_;
 };
 
-/// Sets rope_theta and rope_scaling from "rope_parameters" (transformers 5), which contains rope_theta, or from "rope_scaling" (transformers 4; older
-/// versions with "type") with rope_theta beside it. Types: default, linear and llama3.   Source: modeling_rope_utils.py of transformers.
-void read_rope(const ConfigKeys& keys, ModelConfig& model);
+/// Keys of RoPE beside "rope_scaling" that a class calls otherwise.
+struct RopeKeys {
+  const char* theta = "rope_theta";
+  const char* share = nullptr;  ///< of the part of each head that is rotated; nullptr: only whole heads are
+  double default_share = 1;
+};
+/// Sets rope_theta, rope_share and rope_scaling from "rope_parameters" (transformers 5), which contains theta and share, or from "rope_scaling"
+/// (transformers 4; older versions with "type") with them beside it. Types: default, linear and llama3.   Source: modeling_rope_utils.py of transformers.
+void read_rope(const ConfigKeys& keys, ModelConfig& model, const RopeKeys& names);
 /// "rope_scaling" of a config.json; null without scaling.
 nlohmann::json rope_scaling_of(const RopeScalingConfig& scaling);
 

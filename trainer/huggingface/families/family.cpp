@@ -7,7 +7,7 @@
 namespace trireme::huggingface {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2};
+constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2, &kGptNeoX};
 
 struct Unsupported {
   const char* type;
@@ -30,7 +30,6 @@ constexpr Unsupported kUnsupported[] = {
     {"gemma3_text", "embedding scale, GeGLU, norms with 1 + weight, post-norms"},
     {"gpt_bigcode", "multi-query attention with learned positions"},
     {"gpt_neo", "unscaled attention, windows with learned positions"},
-    {"gpt_neox", "partial rotary embedding, parallel blocks"},
     {"gpt_oss", "experts, attention sinks"},
     {"gptj", "partial rotary embedding, parallel blocks"},
     {"granite", "embedding, attention, residual and logit multipliers"},

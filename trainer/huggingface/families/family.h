@@ -9,11 +9,17 @@
 
 namespace trireme::huggingface {
 
+enum class LayerStorage : uint8_t {
+  kPlain,
+  kTransposed,  ///< the weight is stored as [inputs,outputs]; biases never are
+  kByHead,      ///< the first head of each layer of this name, then the second head of each, and so on
+};
+
 /// The name of a layer in the parameter table and in transformers.
 struct LayerName {
-  const char* layer;        ///< "final_norm"; of a block without its number: "attention.query"
-  const char* name;         ///< "model.norm", "self_attn.q_proj". Consecutive layers of one name are stacked by rows in one tensor
-  bool transposed = false;  ///< the weight is stored as [inputs,outputs]; biases never are
+  const char* layer;  ///< "final_norm"; of a block without its number: "attention.query"
+  const char* name;   ///< "model.norm", "self_attn.q_proj". Consecutive layers of one name are stacked by rows in one tensor
+  LayerStorage storage = LayerStorage::kPlain;
 };
 
 struct Family {
@@ -29,9 +35,11 @@ struct Family {
   nlohmann::ordered_json (*write)(const ModelConfig& model);
   std::span<const LayerName> layers, block_layers;
   const char* blocks;  ///< what precedes the number of a block: "model.layers."
+  /// The ends of names of constants that old versions of transformers saved with the weights.
+  std::span<const char* const> buffers;
 };
 
-extern const Family kLlama, kMistral, kQwen2, kQwen3, kGpt2;
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kGpt2, kGptNeoX;
 
 /// nullptr for a type that is not supported.
 const Family* find_family(const std::string& model_type);

@@ -14,14 +14,16 @@ constexpr LayerName kGpt2Layers[] = {
 };
 constexpr LayerName kGpt2BlockLayers[] = {
     {"attention_norm", "ln_1"},
-    {"attention.query", "attn.c_attn", true},
-    {"attention.key", "attn.c_attn", true},
-    {"attention.value", "attn.c_attn", true},
-    {"attention.output", "attn.c_proj", true},
+    {"attention.query", "attn.c_attn", LayerStorage::kTransposed},
+    {"attention.key", "attn.c_attn", LayerStorage::kTransposed},
+    {"attention.value", "attn.c_attn", LayerStorage::kTransposed},
+    {"attention.output", "attn.c_proj", LayerStorage::kTransposed},
     {"mlp_norm", "ln_2"},
-    {"mlp.up", "mlp.c_fc", true},
-    {"mlp.down", "mlp.c_proj", true},
+    {"mlp.up", "mlp.c_fc", LayerStorage::kTransposed},
+    {"mlp.down", "mlp.c_proj", LayerStorage::kTransposed},
 };
+
+constexpr const char* kGpt2Buffers[] = {".attn.bias", ".attn.masked_bias"};
 
 ModelConfig read_gpt2(const ConfigKeys& keys) {
   ModelConfig model;
@@ -35,7 +37,9 @@ ModelConfig read_gpt2(const ConfigKeys& keys) {
   model.tied_embeddings = keys.boolean("tie_word_embeddings", true);
   model.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   model.qkv_bias = true;
-  keys.require("activation_function", "gelu_new");
+  const std::string activation = keys.text("activation_function", "gelu_new");
+  if (activation != "gelu_new" && activation != "gelu") keys.refuse("activation_function", "not supported; allowed \"gelu_new\", \"gelu\"");
+  model.activation = activation == "gelu" ? Activation::kGelu : Activation::kGeluTanh;
   keys.require("scale_attn_weights", true, "unscaled attention is not supported");
   keys.require("scale_attn_by_inverse_layer_idx", false, "attention scaled by layer is not supported");
   keys.require("add_cross_attention", false, "cross-attention is not supported");
@@ -47,6 +51,7 @@ const char* gpt2_lacks(const ModelConfig& model) {
   if (model.window) return "model.architecture gpt2 with model.window";
   if (*model.kv_heads != model.heads) return "model.architecture gpt2 with fewer model.kv_heads than model.heads";
   if (*model.head_size * model.heads != model.hidden_size) return "model.architecture gpt2 with a model.head_size other than hidden_size / heads";
+  if (model.residual == ResidualKind::kParallel) return "model.architecture gpt2 with model.residual parallel";
   return nullptr;
 }
 
@@ -57,7 +62,7 @@ nlohmann::ordered_json write_gpt2(const ModelConfig& model) {
           {"n_head", model.heads},
           {"n_inner", *model.ffn_size},
           {"n_positions", *model.max_positions},
-          {"activation_function", "gelu_new"},
+          {"activation_function", model.activation == Activation::kGelu ? "gelu" : "gelu_new"},
           {"layer_norm_epsilon", model.norm_epsilon},
           {"embd_pdrop", model.dropout},
           {"resid_pdrop", model.dropout},
@@ -78,6 +83,7 @@ constinit const Family kGpt2{
     .layers = kGpt2Layers,
     .block_layers = kGpt2BlockLayers,
     .blocks = "transformer.h.",
+    .buffers = kGpt2Buffers,
 };
 
 }  // namespace trireme::huggingface

@@ -22,6 +22,7 @@ constinit const Family kLlama{
         },
     .has = [](const ModelConfig& model) { return model.architecture == Architecture::kLlama && !model.qkv_bias && !model.qk_norm && !model.window; },
     .lacks = [](const ModelConfig& model) -> const char* {
+      if (const char* lacks = llama_like_lacks(model)) return lacks;
       if (model.hidden_size % model.heads == 0) return nullptr;
       return "a model.hidden_size that is not a multiple of model.heads, without model.qkv_bias, model.qk_norm or model.window";
     },
@@ -34,6 +35,7 @@ constinit const Family kLlama{
     .layers = kLlamaLayers,
     .block_layers = kLlamaBlockLayers,
     .blocks = kLlamaBlocks,
+    .buffers = kLlamaBuffers,
 };
 
 }  // namespace trireme::huggingface

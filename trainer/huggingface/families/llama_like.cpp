@@ -19,7 +19,7 @@ ModelConfig read_llama_like(const ConfigKeys& keys, const OptionalSizes& optiona
   model.tied_embeddings = keys.boolean("tie_word_embeddings", false);
   model.norm_epsilon = keys.number("rms_norm_eps", 1e-6);
   keys.require("hidden_act", "silu");
-  read_rope(keys, model);
+  read_rope(keys, model, {});
   return model;
 }
 
@@ -37,6 +37,12 @@ ordered_json write_llama_like(const ModelConfig& model, const char* model_type) 
           {"rope_theta", model.rope_theta},
           {"rope_scaling", rope_scaling_of(model.rope_scaling)},
           {"attention_dropout", 0.0}};
+}
+
+const char* llama_like_lacks(const ModelConfig& model) {
+  if (model.residual == ResidualKind::kParallel) return "model.architecture llama with model.residual parallel";
+  if (*model.rope_share != 1) return "model.architecture llama with model.rope_share below 1";
+  return nullptr;
 }
 
 void refuse_mlp_bias(const ConfigKeys& keys) { keys.require("mlp_bias", false, "biases in the feed-forward block are not supported"); }

@@ -10,6 +10,7 @@ inline constexpr LayerName kLlamaLayers[] = {
     {"head", "lm_head"},
 };
 inline constexpr const char* kLlamaBlocks = "model.layers.";
+inline constexpr const char* kLlamaBuffers[] = {".self_attn.rotary_emb.inv_freq"};
 inline constexpr LayerName kLlamaBlockLayers[] = {
     {"attention_norm", "input_layernorm"},
     {"attention.query", "self_attn.q_proj"},
@@ -32,6 +33,9 @@ struct OptionalSizes {
 /// Sizes, norms, embeddings and RoPE; without biases, norms of queries and keys, and windows.
 ModelConfig read_llama_like(const ConfigKeys& keys, const OptionalSizes& optional);
 nlohmann::ordered_json write_llama_like(const ModelConfig& model, const char* model_type);
+
+/// What no class of this kind supports; nullptr: nothing.
+const char* llama_like_lacks(const ModelConfig& model);
 
 void refuse_mlp_bias(const ConfigKeys& keys);
 

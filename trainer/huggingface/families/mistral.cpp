@@ -29,7 +29,7 @@ constinit const Family kMistral{
         },
     .has = [](const ModelConfig& model) { return model.architecture == Architecture::kLlama && !model.qkv_bias && !model.qk_norm && model.window; },
     .lacks = [](const ModelConfig& model) -> const char* {
-      return model.window_layers ? "model.window_layers without model.qkv_bias or model.qk_norm" : nullptr;
+      return model.window_layers ? "model.window_layers without model.qkv_bias or model.qk_norm" : llama_like_lacks(model);
     },
     .write =
         [](const ModelConfig& model) {
@@ -40,6 +40,7 @@ constinit const Family kMistral{
     .layers = kLlamaLayers,
     .block_layers = kLlamaBlockLayers,
     .blocks = kLlamaBlocks,
+    .buffers = kLlamaBuffers,
 };
 
 }  // namespace trireme::huggingface

@@ -17,7 +17,7 @@ constinit const Family kQwen2{
           return model;
         },
     .has = [](const ModelConfig& model) { return model.architecture == Architecture::kLlama && model.qkv_bias && !model.qk_norm; },
-    .lacks = [](const ModelConfig&) -> const char* { return nullptr; },
+    .lacks = llama_like_lacks,
     .write =
         [](const ModelConfig& model) {
           nlohmann::ordered_json config = write_llama_like(model, "qwen2");
@@ -27,6 +27,7 @@ constinit const Family kQwen2{
     .layers = kLlamaLayers,
     .block_layers = kLlamaBlockLayers,
     .blocks = kLlamaBlocks,
+    .buffers = kLlamaBuffers,
 };
 
 }  // namespace trireme::huggingface

@@ -17,7 +17,9 @@ constinit const Family kQwen3{
           return model;
         },
     .has = [](const ModelConfig& model) { return model.architecture == Architecture::kLlama && model.qk_norm; },
-    .lacks = [](const ModelConfig& model) -> const char* { return model.qkv_bias ? "both model.qkv_bias and model.qk_norm" : nullptr; },
+    .lacks = [](const ModelConfig& model) -> const char* {
+      return model.qkv_bias ? "both model.qkv_bias and model.qk_norm" : llama_like_lacks(model);
+    },
     .write =
         [](const ModelConfig& model) {
           nlohmann::ordered_json config = write_llama_like(model, "qwen3");
@@ -28,6 +30,7 @@ constinit const Family kQwen3{
     .layers = kLlamaLayers,
     .block_layers = kLlamaBlockLayers,
     .blocks = kLlamaBlocks,
+    .buffers = kLlamaBuffers,
 };
 
 }  // namespace trireme::huggingface
