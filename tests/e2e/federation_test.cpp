@@ -207,14 +207,18 @@ Weights emulated(const TemporaryDirectory& directory, int members, int rounds, c
     return values;
   };
   std::vector<double> theta = values_of(sites[0].model->weights()), momentum(theta.size(), 0);
+  const auto take = [&](const Site& site) {
+    const std::string bytes(reinterpret_cast<const char*>(theta.data()), theta.size() * sizeof(double));
+    CHECK(site.model->receive(static_cast<int64_t>(bytes.size()), [&](int64_t) { return bytes; }));
+    site.model->apply();
+  };
   double total = 0;
   for (const double one : weight) total += one;
   for (int round = 0; round < rounds; ++round) {
     std::vector<double> mean(theta.size(), 0);
     for (int member = 0; member < members; ++member) {
       Site& site = sites[static_cast<size_t>(member)];
-      site.model->receive(0, std::as_bytes(std::span(theta)));
-      site.model->apply();
+      take(site);
       for (int64_t step = 2 * round + 1; step <= 2 * round + 2; ++step)
         site.trainer->step(site.data->train, step - 1, learning_rate(config.training.schedule, config.training.optimizer, 8, step, 6));
       const std::vector<double> now = values_of(site.model->weights());
@@ -225,8 +229,7 @@ Weights emulated(const TemporaryDirectory& directory, int members, int rounds, c
       theta[i] -= 0.7 * (mean[i] + 0.9 * momentum[i]);
     }
   }
-  sites[0].model->receive(0, std::as_bytes(std::span(theta)));
-  sites[0].model->apply();
+  take(sites[0]);
   Weights weights;
   for (const OwnedBox& owned : sites[0].trainer->owned_boxes()) {
     std::vector<double>& all = weights[owned.spec->name];

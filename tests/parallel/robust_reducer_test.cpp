@@ -2,6 +2,7 @@
 #include "parallel/sharding/robust_reducer.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -30,18 +31,21 @@ AggregationOptions rule_options(AggregationRule rule, int64_t byzantine = 1, dou
   return options;
 }
 
+/// The ranks whose number is that of this rank.
+std::unique_ptr<Communicator> group_of(Communicator& world, const char* name, const std::function<int(int rank)>& number) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (number(rank) == number(world.rank())) ranks.push_back(rank);
+  return world.group(ranks, name);
+}
+
 /// One data rank with a unit of three elements in its gradient store, which has `shards` shards.
 struct DataRank {
   DataRank(Communicator& world, int shards, const AggregationOptions& options, bool resident = true, const TensorRank& at = {})
-      : data(whole_world(world)) {
-    const int rank = world.rank(), replicas = world.size() / shards;
-    std::vector<int> of_shard, of_replicas;
-    for (int r = 0; r < world.size(); ++r) {
-      if (r / shards == rank / shards) of_shard.push_back(r);
-      if (r % shards == rank % shards) of_replicas.push_back(r);
-    }
-    shard = world.group(of_shard, "shard");
-    replicate = world.group(of_replicas, "replicate");
+      : data(whole_world(world)),
+        shard(group_of(world, "shard", [=](int rank) { return rank / shards; })),
+        replicate(group_of(world, "replicate", [=](int rank) { return rank % shards; })) {
+    const int replicas = world.size() / shards;
     unit.add({replicated("bias", {3, 1}, 1, at, Partial::kNone)});
     auto made = std::make_unique<RobustReducer>(ctx, std::vector<Unit*>{&unit}, options,
                                                 CompressionOptions{.encoding = {.encoding = Encoding::kNone}}, DType::kF64);

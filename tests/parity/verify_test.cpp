@@ -171,7 +171,7 @@ Config small_config(Architecture architecture, double dropout) {
   c.model.hidden_size = 40;
   c.model.heads = 6;
   c.model.kv_heads = architecture == Architecture::kGpt2 ? 6 : 2;
-  c.model.head_size = 6;
+  c.model.head_size = architecture == Architecture::kGptNeoX ? 8 : 6;
   c.model.ffn_size = 60;
   c.model.vocab_size = 53;
   c.model.dropout = dropout;
