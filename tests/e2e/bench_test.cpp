@@ -63,8 +63,8 @@ void check_kernels(const json& result) {
   }
   const std::set<std::string> kernels = names(result["bandwidth"], "kernel");
   for (const char* kernel : {"add", "rmsnorm_forward", "add_rmsnorm_forward", "rmsnorm_backward", "layernorm_backward", "swiglu_forward",
-                             "swiglu_backward", "gelu_forward", "rope_forward", "cross_entropy_sums", "cross_entropy_backward", "embedding_forward",
-                             "embedding_backward", "adamw_step", "sum_of_squares"}) {
+                             "swiglu_backward", "gelu_forward", "gelu_erf_forward", "rope_forward", "cross_entropy_sums", "cross_entropy_backward",
+                             "embedding_forward", "embedding_backward", "adamw_step", "sum_of_squares"}) {
     INFO(kernel);
     CHECK(kernels.count(kernel) == 1);
   }

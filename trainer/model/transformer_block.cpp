@@ -100,8 +100,8 @@ void TransformerBlock::add_sample_squares(Context& ctx, const Saved& saved, Samp
 
 void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const {
   mlp.scale_samples(ctx, pass.sequence, factors, saved.mlp);
-  // Parallel branches both keep the block's own dy, unless dropout or a gather has made copies.
-  const bool scaled = saved.attention.dy_all.raw() == saved.mlp.dy_all.raw();
+  // Parallel branches both keep the block's own dy, unless dropout or the gather of sequence parallelism has made copies.
+  const bool scaled = is_parallel() && pass.dropout == 0 && !mlp.down.region->gradients_partial();
   attention.scale_samples(ctx, pass.sequence, factors, scaled, saved.attention);
   mlp_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.mlp_stream, saved.mlp_norm);
   attention_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.x, saved.attention_norm);
