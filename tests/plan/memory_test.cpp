@@ -224,7 +224,7 @@ TEST_CASE("memory by formula equals counted memory: units that shards do not div
   Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX));
   c.model.hidden_size = 1056;
   c.model.ffn_size = 2770;
-  if (c.model.architecture == Architecture::kGptNeoX) c.model.rope_share = 1;  // a quarter of 66 elements is no number of pairs
+  if (c.model.architecture == Architecture::kGptNeoX) c.model.rope_share = 1;  // a quarter of 66 elements would not be pairs
   c.parallel.data = GENERATE(3, 5, 7);
   c.parallel.zero_stage = GENERATE(1, 2, 3);
   c.training.global_batch_size = 4 * *c.parallel.data;
