@@ -50,7 +50,8 @@ struct ActionFacts {
   /// The axes of the groups whose ranks must all reach the action, in the order in which a rank joins them. Empty if the action concerns only its rank or
   /// is a transfer, which has a counterpart instead. WAIT_CLIP meets nobody: it waits for CLIP of the other ranks of the pipeline.
   std::span<const MeshAxis> axes;
-  /// True if every rank of a group waits until the last one has reached the action; false if the ranks start an operation that ends later.
+  /// True if every rank of a group waits until the last one has reached the action; false if the ranks start an operation that ends later, or have no
+  /// group. WAIT_CLIP counts as true, because it costs its rank nothing but waiting.
   bool blocks;
 };
 const ActionFacts& facts_of(ActionType type);

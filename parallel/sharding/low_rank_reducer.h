@@ -30,8 +30,8 @@ void draw_basis(Context& ctx, uint64_t seed, const ParamSpec& spec, const Tensor
 /// Source: Vogels et al. 2019, arXiv:1905.13727. As there, the error is each rank's own, and the basis is kept from step to step.
 class LowRankReducer final : public Reducer {
  public:
-  /// `wire`: dtype of the sums of SumReducer. `gradient`: f32 or f64. Sums are over
-  /// ShardGroup::data, the product of the groups of kScatter and kReplicas.
+  /// `wire`: dtype of the sums of SumReducer. `gradient`: f32 or f64. Sums are over ShardGroup::data, the product of the
+  /// groups of kScatter and kReplicas.
   LowRankReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient);
 
   void begin_step(int64_t step) override { step_ = step; }

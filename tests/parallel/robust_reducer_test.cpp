@@ -109,6 +109,12 @@ const std::vector<KnownAnswer> kKnownAnswers = {{AggregationRule::kMedian, {1, 2
                                                 {AggregationRule::kGeometricMedian, {1.01518284676164, 1.98994698508426, 3.04740773997649}},
                                                 {AggregationRule::kCenteredClipping, {1.000016452, 1.999991359, 3.199416909}}};
 
+/// Without the seventh, with f = 0 left: the mean of the six; Krum's nearest.
+const std::vector<KnownAnswer> kAnswersOfSix = {{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},
+                                                {AggregationRule::kMedian, {1, 2, 3}},
+                                                {AggregationRule::kKrum, {1, 2, 3}},
+                                                {AggregationRule::kBulyan, {1, 2, 18.2 / 6}}};
+
 }  // namespace
 
 TEST_CASE("robust: known answers over seven data ranks, sharded and replicated") {
@@ -160,13 +166,9 @@ TEST_CASE("robust: gradients that are not finite, or absent, count as wrong ones
     return all;
   };
   constexpr double kInf = std::numeric_limits<double>::infinity();
-  // The other six count, with f = 0 left: the mean of the six; Krum's nearest.
   for (const std::vector<double>& wrong : {std::vector<double>{kNotANumber, 0, 0}, {0, kInf, 0}, {0, 0, -kInf}, {0, 0, 1e160}}) {
     run_ranks(7, [&](Communicator& world) {
-      for (const auto& [rule, values] : {KnownAnswer{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},
-                                         {AggregationRule::kMedian, {1, 2, 3}},
-                                         {AggregationRule::kKrum, {1, 2, 3}},
-                                         {AggregationRule::kBulyan, {1, 2, 18.2 / 6}}}) {
+      for (const auto& [rule, values] : kAnswersOfSix) {
         DataRank rank(world, 7, rule_options(rule));
         const std::vector<double> distances = rank.step(with(6, wrong, 1)[static_cast<size_t>(world.rank())]);
         rank.expect(values, 1e-12, concat("rule ", static_cast<int>(rule), " without one"));
@@ -194,10 +196,7 @@ TEST_CASE("robust: without the first data rank, every rule combines the gradient
   const std::vector<double> outlier = kSevenGradients.back();
   for (const bool absent : {false, true}) {
     run_ranks(7, [&](Communicator& world) {
-      for (const auto& [rule, values] : {KnownAnswer{AggregationRule::kTrimmedMean, {1, 2, 18.2 / 6}},
-                                         {AggregationRule::kMedian, {1, 2, 3}},
-                                         {AggregationRule::kKrum, {1, 2, 3}},
-                                         {AggregationRule::kBulyan, {1, 2, 18.2 / 6}}}) {
+      for (const auto& [rule, values] : kAnswersOfSix) {
         DataRank rank(world, 7, rule_options(rule));
         const bool first = world.rank() == 0;
         const std::vector<double> wrong = absent ? outlier : std::vector<double>{kNotANumber, 0, 0};

@@ -144,15 +144,14 @@ TEST_CASE("in bf16 layouts without tensor parallelism train the same model as on
 TEST_CASE("in bf16 every pair of options is as close to the exact gradient as one rank") {
   // Tensor parallelism also rounds each partial sum, which at most doubles the error of one rank in the mean over the parameters. A missing sum changes
   // one parameter by the size of its gradient.
-  for (ParityCase c : smooth_pairs()) {
-    c.layout.block = ParityBlock::kOwn;  // the bound below is one of these models; other blocks have bf16 in the case above
+  for (const ParityCase& c : smooth_pairs()) {
     INFO(name_of(c.model) << " " << c.layout.str());
     const RunRecord& exact = one_rank(c.model, c.layout, "fp64", Device::kReference);
     const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu);
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
     const GradientErrors unit = gradient_errors(exact, serial), errors = gradient_errors(exact, record);
     // About 5 successive roundings of 2^-9 per layer. An island has fewer samples over whose gradients they average out.
-    CHECK(unit.worst < 0.02 * c.layout.layers * std::sqrt(c.layout.islands));
+    if (c.layout.block == ParityBlock::kOwn) CHECK(unit.worst < 0.02 * c.layout.layers * std::sqrt(c.layout.islands));
     CHECK(errors.mean < 2 * unit.mean);
     CHECK(errors.worst < 0.5);
     CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);

@@ -210,6 +210,19 @@ TEST_CASE("export: every class round-trips bit for bit", "[export]") {
   }
 }
 
+TEST_CASE("export: a share of RoPE whose product rounds below an integer is written so that the class rotates as many elements", "[export]") {
+  Config config = base(Architecture::kGptNeoX);
+  config.model.hidden_size = 400;
+  config.model.rope_share = 0.58;  // 100 x 0.58 is below 58
+  const ModelConfig model = resolve(config).model;
+  const nlohmann::ordered_json written = hugging_face_config(model, DType::kF32, nlohmann::ordered_json::object());
+  CHECK(static_cast<int64_t>(100 * written["rotary_pct"].get<double>()) == 58);
+  CHECK(rotated_elements(parse_hugging_face_config(written.dump(), "config.json")) == 58);
+  nlohmann::ordered_json below = written;
+  below["rotary_pct"] = 0.58;
+  CHECK_THAT(error_of([&] { parse_hugging_face_config(below.dump(), "config.json"); }), Contains("which the class rounds down"));
+}
+
 TEST_CASE("export: matrices larger than a tile are converted completely", "[export]") {
   Config config = base(Architecture::kGpt2);
   config.model.hidden_size = 72;

@@ -54,7 +54,7 @@ ModelConfig read_gpt_neox(const ConfigKeys& keys) {
   read_rope(keys, model, RopeKeys{.theta = "rotary_emb_base", .share = "rotary_pct", .default_share = 0.25});
   const int64_t head_size = model.hidden_size / model.heads;
   const double rotated = *model.rope_share * static_cast<double>(head_size);
-  if (rotated_by_class(*model.rope_share, head_size) != std::llround(rotated) || rotated != std::round(rotated))
+  if (rotated - static_cast<double>(rotated_by_class(*model.rope_share, head_size)) > 1e-6)  // written_share() may exceed the integer by a rounding
     throw DataError(concat(keys.where(), ": RoPE on ", *model.rope_share, " of heads of ", head_size, " elements is ", rotated,
                            " elements, which the class rounds down; allowed whole numbers"));
   return model;
