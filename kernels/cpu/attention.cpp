@@ -39,8 +39,9 @@ int64_t blocks_of(int64_t length) { return (length + kAttentionBlock - 1) / kAtt
 /// Calls body(sizes, count) for each run of `count` consecutive documents of equal length, which the kernels process like a batch of sequences.
 template <class Body>
 void for_each_run(const AttentionShape& shape, const Documents& documents, Body&& body) {
+  const float scale = shape.score_scale == 0 ? 1.0F / std::sqrt(static_cast<float>(shape.head_size)) : static_cast<float>(shape.score_scale);
   const auto run = [&](int64_t first_row, int64_t length, int64_t count) {
-    body(AttentionSizes{length, shape.heads, shape.kv_heads, shape.head_size, shape.band().within(length), first_row, shape.sequence}, count);
+    body(AttentionSizes{length, shape.heads, shape.kv_heads, shape.head_size, scale, shape.band().within(length), first_row, shape.sequence}, count);
   };
   if (!documents.defined()) return run(0, shape.sequence, shape.batch);
   const auto length_at = [&](int64_t row) { return documents.ends.data<int32_t>()[row] - documents.starts.data<int32_t>()[row]; };
@@ -138,7 +139,7 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
                                        .heads = shape.heads,
                                        .kv_heads = shape.kv_heads,
                                        .head_size = size,
-                                       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(size))),
+                                       .scale = static_cast<float>(shape.scale()),
                                        .sums = sums.data<float>(),
                                        .out = out.data<T>()};
     run_kernel(ctx, typed_kernels<T>(ctx).attention_decode, arguments, items, grain_of(2 * (position + shape.sequence) * size));

@@ -44,6 +44,13 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   });
 }
 
+void scale(Context& ctx, const Tensor& x, double factor, const Tensor& y) {
+  dispatch_type(y.dtype(), [&]<class T>(T) {
+    const Scale<T> arguments{.x = x.data<T>(), .factor = static_cast<float>(factor), .y = y.data<T>()};
+    run_kernel(ctx, typed_kernels<T>(ctx).scale, arguments, y.numel(), kElementsPerThread);
+  });
+}
+
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
   if (x.dtype() == out.dtype()) return cpu::add(ctx, out, x, out);
   dispatch_type(x.dtype(), [&]<class T>(T) {

@@ -13,6 +13,7 @@ void norm_forward(Context& ctx, const Tensor& x, const Tensor& addend, const Nor
                                    .w = norm.w.data<T>(),
                                    .b = data_or_null<T>(norm.b),
                                    .epsilon = static_cast<float>(norm.epsilon),
+                                   .offset = static_cast<float>(norm.offset),
                                    .columns = columns,
                                    .sum = data_or_null<T>(sum),
                                    .y = y.data<T>(),
@@ -22,16 +23,17 @@ void norm_forward(Context& ctx, const Tensor& x, const Tensor& addend, const Nor
   });
 }
 
-void norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
+void norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Norm& norm, const Tensor& mean, const Tensor& rstd,
                          const Tensor& residual, const Tensor& dx) {
   const int64_t columns = x.dim(1);
   dispatch_type(x.dtype(), [&]<class T>(T) {
     const NormBackwardInput<T> arguments{.dy = dy.data<T>(),
                                          .x = x.data<T>(),
-                                         .w = w.data<T>(),
+                                         .w = norm.w.data<T>(),
                                          .mean = data_or_null<float>(mean),
                                          .rstd = rstd.data<float>(),
                                          .residual = data_or_null<T>(residual),
+                                         .offset = static_cast<float>(norm.offset),
                                          .columns = columns,
                                          .dx = dx.data<T>()};
     run_kernel(ctx, typed_kernels<T>(ctx).norm_backward_input, arguments, x.dim(0), grain_of(columns));

@@ -29,10 +29,10 @@ struct Silu {
   }
 };
 
-/// One thread per N elements of y, `row_accesses` threads per row.
-template <class T, int N>
+/// y = activation(gate) * up. `Activation<T>` has the value of a gate and its slope. One thread per N elements of y, `row_accesses` threads per row.
+template <class T, int N, class Activation>
 __global__ void __launch_bounds__(kBlock)
-    swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
+    gated_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
   const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
   if (access >= accesses) return;
   const int64_t row = access / row_accesses, column = int64_t{access % row_accesses} * N;
@@ -41,14 +41,14 @@ __global__ void __launch_bounds__(kBlock)
   load_vector(pair, gate);
   load_vector(pair + columns, up);
 #pragma unroll
-  for (int i = 0; i < N; ++i) up[i] *= gate[i] * sigmoid<T>(gate[i]);
+  for (int i = 0; i < N; ++i) up[i] *= Activation(gate[i]).value;
   store_vector(y + row * columns + column, up);
 }
 
 /// dgate_up may alias gate_up.
-template <class T, int N>
+template <class T, int N, class Activation>
 __global__ void __launch_bounds__(kBlock)
-    swiglu_backward_kernel(const T* __restrict__ dy, const T* gate_up, T* dgate_up, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
+    gated_backward_kernel(const T* __restrict__ dy, const T* gate_up, T* dgate_up, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
   const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
   if (access >= accesses) return;
   const int64_t row = access / row_accesses, column = int64_t{access % row_accesses} * N;
@@ -59,9 +59,9 @@ __global__ void __launch_bounds__(kBlock)
   load_vector(gate_up + pair + columns, up);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const Silu<T> silu(gate[i]);
-    gate[i] = gradient[i] * up[i] * silu.slope;
-    up[i] = gradient[i] * silu.value;
+    const Activation activation(gate[i]);
+    gate[i] = gradient[i] * up[i] * activation.slope;
+    up[i] = gradient[i] * activation.value;
   }
   store_vector(dgate_up + pair, gate);
   store_vector(dgate_up + pair + columns, up);
@@ -118,6 +118,13 @@ __device__ __forceinline__ float gelu_slope(float x) {
   }
 }
 
+/// GELU of a gate and its derivative.
+template <class T, Gelu kForm>
+struct GeluGate {
+  float value, slope;
+  __device__ __forceinline__ explicit GeluGate(float gate) : value(gate * gelu_factor<T, kForm>(gate)), slope(gelu_slope<T, kForm>(gate)) {}
+};
+
 template <class T, int N, Gelu kForm>
 __global__ void __launch_bounds__(kBlock) gelu_forward_kernel(const T* x, T* y, int64_t count) {
   const int64_t first = (int64_t{blockIdx.x} * kBlock * kAccesses + threadIdx.x) * N;
@@ -152,16 +159,16 @@ __global__ void __launch_bounds__(kBlock) gelu_backward_kernel(const T* dy, cons
 
 unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>(ceil_div(count, each)); }
 
-}  // namespace
-
-void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) {
+/// `Activation` is a template of the dtype.
+template <template <class> class Activation>
+void gated_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   dispatch_gpu_float(y.dtype(), [&]<class T>(T) {
     const T* const from = gate_up.data<T>();
     T* const to = y.data<T>();
     const bool aligned = aligned_rows(columns, from, to);
     const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
-    const auto kernel = aligned ? swiglu_forward_kernel<T, kVector<T>> : swiglu_forward_kernel<T, 1>;
+    const auto kernel = aligned ? gated_forward_kernel<T, kVector<T>, Activation<T>> : gated_forward_kernel<T, 1, Activation<T>>;
     for_row_ranges(rows, row_accesses, [&](int64_t first, int64_t count) {
       launch(ctx, kernel, {dim3(blocks_of(count * row_accesses, kBlock)), dim3(kBlock)}, from + first * 2 * columns, to + first * columns,
              count * row_accesses, row_accesses, columns);
@@ -169,14 +176,15 @@ void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) {
   });
 }
 
-void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+template <template <class> class Activation>
+void gated_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   dispatch_gpu_float(dy.dtype(), [&]<class T>(T) {
     const T *const gradients = dy.data<T>(), *const from = gate_up.data<T>();
     T* const to = dgate_up.data<T>();
     const bool aligned = aligned_rows(columns, gradients, from, to);
     const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
-    const auto kernel = aligned ? swiglu_backward_kernel<T, kVector<T>> : swiglu_backward_kernel<T, 1>;
+    const auto kernel = aligned ? gated_backward_kernel<T, kVector<T>, Activation<T>> : gated_backward_kernel<T, 1, Activation<T>>;
     for_row_ranges(rows, row_accesses, [&](int64_t first, int64_t count) {
       launch(ctx, kernel, {dim3(blocks_of(count * row_accesses, kBlock)), dim3(kBlock)}, gradients + first * columns, from + first * 2 * columns,
              to + first * 2 * columns, count * row_accesses, row_accesses, columns);
@@ -184,7 +192,10 @@ void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, cons
   });
 }
 
-namespace {
+template <class T>
+using GeluTanh = GeluGate<T, Gelu::kTanh>;
+template <class T>
+using GeluErf = GeluGate<T, Gelu::kErf>;
 
 template <Gelu kForm>
 void gelu_forward_of(Context& ctx, const Tensor& x, const Tensor& y) {
@@ -209,6 +220,20 @@ void gelu_backward_of(Context& ctx, const Tensor& dy, const Tensor& x, const Ten
 }
 
 }  // namespace
+
+void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) { gated_forward<Silu>(ctx, gate_up, y); }
+
+void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+  gated_backward<Silu>(ctx, dy, gate_up, dgate_up);
+}
+
+void geglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y, Gelu form) {
+  form == Gelu::kErf ? gated_forward<GeluErf>(ctx, gate_up, y) : gated_forward<GeluTanh>(ctx, gate_up, y);
+}
+
+void geglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up, Gelu form) {
+  form == Gelu::kErf ? gated_backward<GeluErf>(ctx, dy, gate_up, dgate_up) : gated_backward<GeluTanh>(ctx, dy, gate_up, dgate_up);
+}
 
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y, Gelu form) {
   form == Gelu::kErf ? gelu_forward_of<Gelu::kErf>(ctx, x, y) : gelu_forward_of<Gelu::kTanh>(ctx, x, y);

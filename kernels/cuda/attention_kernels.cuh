@@ -24,7 +24,7 @@ struct AttentionLayout {
         columns(shape.columns()),
         out_columns(shape.heads * shape.head_size),
         to_values(shape.kv_heads * shape.head_size),
-        scale(static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_size)))),
+        scale(static_cast<float>(shape.scale())),
         scale_log2(scale * kLog2E),
         band{static_cast<int>(shape.band().within(shape.sequence).window)},
         starts(documents.starts_or_null()),
@@ -58,7 +58,7 @@ struct AttentionLayout {
   int64_t columns;               ///< elements between rows of qkv
   int64_t out_columns;           ///< elements between rows of out
   int64_t to_values;             ///< elements from a key to its value
-  float scale, scale_log2;       ///< 1/sqrt(H), and that times log2(e) for exp2
+  float scale, scale_log2;       ///< of the scores, and that times log2(e) for exp2
   AttentionBand<int> band;       ///< limited to the sequence
   const int32_t *starts, *ends;  ///< of Documents, or null
 };

@@ -26,6 +26,7 @@ std::string describe(const AttentionShape& shape, DType dtype, bool backward) {
 
 struct Key {
   int64_t batch, sequence, heads, kv_heads, head_size, window;
+  double scale;
   DType dtype;
   bool backward;
   bool aligned;  ///< every tensor, to 16 bytes
@@ -87,7 +88,7 @@ class Library {
 };
 
 Entry& Library::entry(const AttentionShape& shape, DType dtype, bool backward, bool aligned) {
-  const Key key{shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_size, shape.window, dtype, backward, aligned};
+  const Key key{shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_size, shape.window, shape.scale(), dtype, backward, aligned};
   const auto [found, is_new] = entries_.try_emplace(key);
   Entry& entry = found->second;
   if (!is_new) return entry;

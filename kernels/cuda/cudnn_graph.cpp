@@ -72,7 +72,7 @@ struct Layout {
 /// Scale and mask. A query attends to the keys at most left_bound - 1 tokens before its own, like AttentionShape::window.
 template <class Attributes>
 Attributes band(Attributes attributes, const AttentionShape& shape) {
-  attributes.set_attn_scale(static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_size))))
+  attributes.set_attn_scale(static_cast<float>(shape.scale()))
       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
       .set_diagonal_band_right_bound(0);
   if (shape.window > 0 && shape.window < shape.sequence) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));

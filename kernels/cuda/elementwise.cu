@@ -75,6 +75,15 @@ struct Sum {
   }
 };
 
+struct Scaled {
+  float factor;
+  template <int N>
+  __device__ void operator()(int64_t /*first*/, const float (&in)[1][N], float (&out)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = in[0][i] * factor;
+  }
+};
+
 /// The mask of kernels/core/rng.h's random_uniform32. With N > 1 the first index must be a multiple of 4: a call then serves four elements.
 struct Dropped {
   uint64_t key, step, first_index;
@@ -215,6 +224,10 @@ void copy(Context& ctx, const Tensor& from, const Tensor& to) {
 
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   dispatch_gpu_float(out.dtype(), [&]<class T>(T) { map(ctx, Sum{}, true, out.numel(), out.data<T>(), a.data<T>(), b.data<T>()); });
+}
+
+void scale(Context& ctx, const Tensor& x, double factor, const Tensor& y) {
+  dispatch_gpu_float(y.dtype(), [&]<class T>(T) { map(ctx, Scaled{static_cast<float>(factor)}, true, y.numel(), y.data<T>(), x.data<T>()); });
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {

@@ -9,6 +9,7 @@ namespace trireme::cuda {
 void fill(Context& ctx, double value, const Tensor& out);
 void copy(Context& ctx, const Tensor& from, const Tensor& to);
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
+void scale(Context& ctx, const Tensor& x, double factor, const Tensor& y);
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out);
 void max_absolute(Context& ctx, const Tensor& x, const Tensor& largest);
 /// Bit-identical to the masks of kernels/core/rng.h.

@@ -81,7 +81,7 @@ struct Statistics {
 /// `added` and `sum`: the second summand and the destination of the sum, or both null.
 template <class T, int N, int C, bool kCentred>
 __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T* added, T* sum, const T* __restrict__ w, const T* __restrict__ b,
-                                                             float epsilon, T* y, Statistics out, int64_t rows, int columns) {
+                                                             float offset, float epsilon, T* y, Statistics out, int64_t rows, int columns) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= rows) return;  // only whole warps return: with several rows per block, each is one warp
   const int64_t begin = row * columns;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T
       if constexpr (kCentred) {
         v[i] = fmaf(v[i], weight[i], bias[i]);
       } else {
-        v[i] *= weight[i];
+        v[i] *= weight[i] + offset;
       }
     }
     store_vector(y + begin + column, v);
@@ -147,8 +147,8 @@ struct ColumnSums {
 /// A block processes `rows_each` rows. kSums: it also sums dy*n over them, and for LayerNorm dy, into partial[block, sum, column]; dx may then be
 /// null.
 template <class T, int N, int C, bool kCentred, bool kSums>
-__global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const T* x, const T* w, Statistics in, const T* residual, T* dx,
-                                                              float* partial, int64_t rows, int64_t rows_each, int columns) {
+__global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const T* x, const T* w, float offset, Statistics in, const T* residual,
+                                                              T* dx, float* partial, int64_t rows, int64_t rows_each, int columns) {
   constexpr int kOutputs = kCentred ? 2 : 1;
   const int64_t first = blockIdx.x * rows_each, end = first + rows_each < rows ? first + rows_each : rows;
   [[maybe_unused]] float* of_rows = nullptr;  // the sums of each row of the block, which are added in the end
@@ -195,6 +195,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const
       weights.get(c, column, weight);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
+        weight[i] += offset;
         along[0] = fmaf(g[i] * weight[i], n[i], along[0]);
         if constexpr (kCentred) along[1] = fmaf(g[i], weight[i], along[1]);
       }
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward(const T* dy, const
       values.get(c, column, n);
       weights.get(c, column, weight);
 #pragma unroll
-      for (int i = 0; i < N; ++i) g[i] = fmaf(-((n[i] - mean) * rstd), mean_gn, fmaf(g[i], weight[i], -mean_g));
+      for (int i = 0; i < N; ++i) g[i] = fmaf(-((n[i] - mean) * rstd), mean_gn, fmaf(g[i], weight[i] + offset, -mean_g));
       if (residual != nullptr) {
         float r[N];
         past.get(c, column, r);
@@ -311,8 +312,8 @@ const void* raw_or_null(const Tensor& tensor) { return tensor.defined() ? tensor
 
 /// Norm of x + added, or of x if `added` is undefined.
 template <bool kCentred>
-void forward(Context& ctx, const Tensor& x, const Tensor& added, const Tensor& sum, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y,
-             const Tensor& mean, const Tensor& rstd) {
+void forward(Context& ctx, const Tensor& x, const Tensor& added, const Tensor& sum, const Tensor& w, const Tensor& b, double offset, double epsilon,
+             const Tensor& y, const Tensor& mean, const Tensor& rstd) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
     const T *values = x.data<T>(), *second = static_cast<const T*>(raw_or_null(added)), *weight = w.data<T>();
@@ -321,8 +322,8 @@ void forward(Context& ctx, const Tensor& x, const Tensor& added, const Tensor& s
     const Statistics statistics{kCentred ? mean.data<float>() : nullptr, rstd.data<float>()};
     const bool aligned = aligned_rows(columns, values, second, weight, bias, total, out);
     choose_rows<T>(rows, columns, aligned, 4 * kVector<T> * kWarp, 0, [&](auto n, auto c, const Shape3& shape) {
-      launch(ctx, norm_forward<T, n(), c(), kCentred>, shape, values, second, total, weight, bias, static_cast<float>(epsilon), out, statistics, rows,
-             static_cast<int>(columns));
+      launch(ctx, norm_forward<T, n(), c(), kCentred>, shape, values, second, total, weight, bias, static_cast<float>(offset),
+             static_cast<float>(epsilon), out, statistics, rows, static_cast<int>(columns));
     });
   });
 }
@@ -330,6 +331,7 @@ void forward(Context& ctx, const Tensor& x, const Tensor& added, const Tensor& s
 /// Operands of a backward; those of outputs that are not wanted, and of features that are absent, are undefined.
 struct Backward {
   Tensor dy, x, w, mean, rstd, residual, dx, dw, db;
+  double offset = 0;  ///< of w
 };
 
 template <bool kCentred, bool kSums>
@@ -338,6 +340,7 @@ void backward(Context& ctx, const Backward& of) {
   if (rows == 0 || columns == 0) return;
   constexpr int kOutputs = kCentred ? 2 : 1;
   const int64_t sum_bytes = kOutputs * columns * static_cast<int64_t>(sizeof(float));
+  const auto offset = static_cast<float>(of.offset);
   dispatch_gpu_float(of.x.dtype(), [&]<class T>(T) {
     const T *dy = of.dy.data<T>(), *x = of.x.data<T>(), *w = static_cast<const T*>(raw_or_null(of.w));
     const T* const residual = static_cast<const T*>(raw_or_null(of.residual));
@@ -348,13 +351,13 @@ void backward(Context& ctx, const Backward& of) {
       const auto kernel = norm_backward<T, n(), c(), kCentred, kSums>;
       const int width = static_cast<int>(columns);
       if constexpr (!kSums) {
-        launch(ctx, kernel, shape, dy, x, w, statistics, residual, dx, nullptr, rows, shape.block.y, width);
+        launch(ctx, kernel, shape, dy, x, w, offset, statistics, residual, dx, nullptr, rows, shape.block.y, width);
       } else {
         const Slices slices = choose_slices(rows, columns, sum_bytes);
         auto* const partial = static_cast<float*>(ctx.gpu->scratch(slices.count * sum_bytes));
         shape.grid = dim3(static_cast<unsigned>(slices.count));
         if (c() > 0) shape.shared_bytes = shape.block.y * sum_bytes;
-        launch(ctx, kernel, shape, dy, x, w, statistics, residual, dx, partial, rows, slices.rows_each, width);
+        launch(ctx, kernel, shape, dy, x, w, offset, statistics, residual, dx, partial, rows, slices.rows_each, width);
         const Shape3 sum_shape{dim3(static_cast<unsigned>(ceil_div(columns, kWarp)), kOutputs), dim3(kWarp, kSliceWarps)};
         launch(ctx, add_slices, sum_shape, partial, slices.count, width, of.dw.template data<float>(),
                kCentred ? of.db.template data<float>() : nullptr);
@@ -365,18 +368,18 @@ void backward(Context& ctx, const Backward& of) {
 
 }  // namespace
 
-void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd) {
-  forward<false>(ctx, x, {}, {}, w, {}, epsilon, y, {}, rstd);
+void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd, double offset) {
+  forward<false>(ctx, x, {}, {}, w, {}, offset, epsilon, y, {}, rstd);
 }
 
 void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, double epsilon, const Tensor& sum, const Tensor& y,
-                         const Tensor& rstd) {
-  forward<false>(ctx, a, b, sum, w, {}, epsilon, y, {}, rstd);
+                         const Tensor& rstd, double offset) {
+  forward<false>(ctx, a, b, sum, w, {}, offset, epsilon, y, {}, rstd);
 }
 
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
-                            const Tensor& dx) {
-  backward<false, false>(ctx, {dy, x, w, {}, rstd, residual, dx, {}, {}});
+                            const Tensor& dx, double offset) {
+  backward<false, false>(ctx, {dy, x, w, {}, rstd, residual, dx, {}, {}, offset});
 }
 
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw) {
@@ -384,18 +387,18 @@ void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
 }
 
 void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual, const Tensor& dx,
-                      const Tensor& dw) {
-  backward<false, true>(ctx, {dy, x, w, {}, rstd, residual, dx, dw, {}});
+                      const Tensor& dw, double offset) {
+  backward<false, true>(ctx, {dy, x, w, {}, rstd, residual, dx, dw, {}, offset});
 }
 
 void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y, const Tensor& mean,
                        const Tensor& rstd) {
-  forward<true>(ctx, x, {}, {}, w, b, epsilon, y, mean, rstd);
+  forward<true>(ctx, x, {}, {}, w, b, 0, epsilon, y, mean, rstd);
 }
 
 void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias, double epsilon, const Tensor& sum,
                            const Tensor& y, const Tensor& mean, const Tensor& rstd) {
-  forward<true>(ctx, a, b, sum, w, bias, epsilon, y, mean, rstd);
+  forward<true>(ctx, a, b, sum, w, bias, 0, epsilon, y, mean, rstd);
 }
 
 void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,

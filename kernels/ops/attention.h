@@ -1,4 +1,6 @@
 #pragma once
+#include <cmath>
+
 #include "kernels/core/tensor.h"
 #include "kernels/ops/attention_band.h"
 #include "kernels/ops/documents.h"
@@ -7,12 +9,14 @@ namespace trireme {
 
 /// Heads on this rank. A row of packed qkv is [N*H queries | K*H keys | K*H values]; query head n reads kv head n / (N/K).
 struct AttentionShape {
-  int64_t batch = 0;      ///< B sequences
-  int64_t sequence = 0;   ///< T tokens each; M = B*T rows
-  int64_t heads = 0;      ///< N
-  int64_t kv_heads = 0;   ///< K, divides N
-  int64_t head_size = 0;  ///< H; scores are scaled by 1/sqrt(H)
-  int64_t window = 0;     ///< a query attends to its own token and the window-1 before it; 0: to all before it
+  int64_t batch = 0;       ///< B sequences
+  int64_t sequence = 0;    ///< T tokens each; M = B*T rows
+  int64_t heads = 0;       ///< N
+  int64_t kv_heads = 0;    ///< K, divides N
+  int64_t head_size = 0;   ///< H
+  int64_t window = 0;      ///< a query attends to its own token and the window-1 before it; 0: to all before it
+  double score_scale = 0;  ///< scores are multiplied by it; 0: by 1/sqrt(H)
+  double scale() const { return score_scale == 0 ? 1 / std::sqrt(static_cast<double>(head_size)) : score_scale; }
   int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
   AttentionBand<int64_t> band() const { return {window}; }
 };

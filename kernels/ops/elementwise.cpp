@@ -58,6 +58,13 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
       [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
 }
 
+void scale(Context& ctx, const Tensor& x, double factor, const Tensor& y) {
+  Operation operation(ctx, "scale", {{"x", x, y.shape(), y.dtype()}, {"y", y, y.shape(), y.dtype()}});
+  operation.run(
+      y.dtype(), [&] { cuda::scale(ctx, x, factor, y); }, FastCpu{[&] { cpu::scale(ctx, x, factor, y); }, true},
+      [&]<class T>(T) { reference::scale(x.data<T>(), factor, y.data<T>(), y.numel()); });
+}
+
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
   expect_equal_size("accumulate", x, out);
   TRIREME_CHECK(size_of(x.dtype()) <= size_of(out.dtype()), "accumulate: cannot add ", name_of(x.dtype()), " to the narrower ", name_of(out.dtype()));

@@ -8,6 +8,8 @@ void fill(Context& ctx, double value, const Tensor& out);
 void copy(Context& ctx, const Tensor& from, const Tensor& to);
 /// out = a + b; out may be a or b.
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
+/// y = factor * x; y may be x.
+void scale(Context& ctx, const Tensor& x, double factor, const Tensor& y);
 /// out += x; out may be wider than x (fp32 gradient, narrower activation).
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out);
 /// largest[0] (f64) = max(largest[0], max |x|): exact, so that the order of calls does not matter. NaN as soon as either has one.

@@ -17,22 +17,24 @@ void add_residual(const Tensor& residual, const Tensor& dx) {
 
 }  // namespace
 
-void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd) {
+void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd, double offset) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
   Operation operation(ctx, "rmsnorm_forward",
                       {{"x", x, {rows, columns}, dtype}, {"w", w, {columns}, dtype}, {"y", y, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}});
   operation.run(
-      dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); },
+      dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd, offset); },
       FastCpu{[&] {
-                cpu::norm_forward(ctx, x, {}, {w, {}, epsilon}, {}, y, {}, rstd);
+                cpu::norm_forward(ctx, x, {}, {w, {}, epsilon, offset}, {}, y, {}, rstd);
               },
               true},
-      [&]<class T>(T) { reference::rmsnorm_forward(x.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns); });
+      [&]<class T>(T) {
+        reference::rmsnorm_forward(x.data<T>(), w.data<T>(), offset, epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns);
+      });
 }
 
 void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, double epsilon, const Tensor& sum, const Tensor& y,
-                         const Tensor& rstd) {
+                         const Tensor& rstd, double offset) {
   const int64_t rows = a.dim(0), columns = a.dim(1);
   const DType dtype = a.dtype();
   Operation operation(ctx, "add_rmsnorm_forward",
@@ -43,19 +45,19 @@ void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const T
                        {"y", y, {rows, columns}, dtype},
                        {"rstd", rstd, {rows}, accumulator_of(dtype)}});
   operation.run(
-      dtype, [&] { cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd); },
+      dtype, [&] { cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd, offset); },
       FastCpu{[&] {
-                cpu::norm_forward(ctx, a, b, {w, {}, epsilon}, sum, y, {}, rstd);
+                cpu::norm_forward(ctx, a, b, {w, {}, epsilon, offset}, sum, y, {}, rstd);
               },
               true},
       [&]<class T>(T) {
         reference::add(a.data<T>(), b.data<T>(), sum.data<T>(), sum.numel());
-        reference::rmsnorm_forward(sum.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns);
+        reference::rmsnorm_forward(sum.data<T>(), w.data<T>(), offset, epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns);
       });
 }
 
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
-                            const Tensor& dx) {
+                            const Tensor& dx, double offset) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
   Operation operation(ctx, "rmsnorm_backward_input",
@@ -66,10 +68,13 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
                        {"dx", dx, {rows, columns}, dtype}});
   operation.optional({"residual", residual, dx.shape(), dx.dtype()});
   operation.run(
-      dtype, [&] { cuda::rmsnorm_backward_input(ctx, dy, x, w, rstd, residual, dx); },
-      FastCpu{[&] { cpu::norm_backward_input(ctx, dy, x, w, {}, rstd, residual, dx); }, true},
+      dtype, [&] { cuda::rmsnorm_backward_input(ctx, dy, x, w, rstd, residual, dx, offset); },
+      FastCpu{[&] {
+                cpu::norm_backward_input(ctx, dy, x, {w, {}, 0, offset}, {}, rstd, residual, dx);
+              },
+              true},
       [&]<class T>(T) {
-        reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
+        reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), offset, rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
         add_residual<T>(residual, dx);
       });
 }
@@ -89,7 +94,7 @@ void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
 }
 
 void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual, const Tensor& dx,
-                      const Tensor& dw) {
+                      const Tensor& dw, double offset) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
   Operation operation(ctx, "rmsnorm_backward",
@@ -101,14 +106,14 @@ void rmsnorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Ten
                        {"dw", dw, {columns}, wide}});
   operation.optional({"residual", residual, dx.shape(), dx.dtype()});
   operation.run(
-      dtype, [&] { cuda::rmsnorm_backward(ctx, dy, x, w, rstd, residual, dx, dw); },
+      dtype, [&] { cuda::rmsnorm_backward(ctx, dy, x, w, rstd, residual, dx, dw, offset); },
       FastCpu{[&] {
-                cpu::norm_backward_input(ctx, dy, x, w, {}, rstd, residual, dx);
+                cpu::norm_backward_input(ctx, dy, x, {w, {}, 0, offset}, {}, rstd, residual, dx);
                 cpu::norm_backward_weight(ctx, dy, x, {}, rstd, dw, {});
               },
               true},
       [&]<class T>(T) {
-        reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
+        reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), offset, rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
         add_residual<T>(residual, dx);
         reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<Accumulator<T>>(), dw.data<Accumulator<T>>(), rows, columns);
       });
@@ -128,7 +133,7 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Ten
   operation.run(
       dtype, [&] { cuda::layernorm_forward(ctx, x, w, b, epsilon, y, mean, rstd); },
       FastCpu{[&] {
-                cpu::norm_forward(ctx, x, {}, {w, b, epsilon}, {}, y, mean, rstd);
+                cpu::norm_forward(ctx, x, {}, {w, b, epsilon, 0}, {}, y, mean, rstd);
               },
               true},
       [&]<class T>(T) {
@@ -153,7 +158,7 @@ void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const
   operation.run(
       dtype, [&] { cuda::add_layernorm_forward(ctx, a, b, w, bias, epsilon, sum, y, mean, rstd); },
       FastCpu{[&] {
-                cpu::norm_forward(ctx, a, b, {w, bias, epsilon}, sum, y, mean, rstd);
+                cpu::norm_forward(ctx, a, b, {w, bias, epsilon, 0}, sum, y, mean, rstd);
               },
               true},
       [&]<class T>(T) {
@@ -177,7 +182,10 @@ void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, c
   operation.optional({"residual", residual, dx.shape(), dx.dtype()});
   operation.run(
       dtype, [&] { cuda::layernorm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); },
-      FastCpu{[&] { cpu::norm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); }, true},
+      FastCpu{[&] {
+                cpu::norm_backward_input(ctx, dy, x, {w, {}, 0, 0}, mean, rstd, residual, dx);
+              },
+              true},
       [&]<class T>(T) {
         reference::layernorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
                                             dx.data<T>(), rows, columns);
@@ -222,7 +230,7 @@ void layernorm_backward(Context& ctx, const Tensor& dy, const Tensor& x, const T
   operation.run(
       dtype, [&] { cuda::layernorm_backward(ctx, dy, x, w, mean, rstd, residual, dx, dw, db); },
       FastCpu{[&] {
-                cpu::norm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx);
+                cpu::norm_backward_input(ctx, dy, x, {w, {}, 0, 0}, mean, rstd, residual, dx);
                 cpu::norm_backward_weight(ctx, dy, x, mean, rstd, dw, db);
               },
               true},

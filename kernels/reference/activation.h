@@ -33,41 +33,51 @@ void swiglu_backward(const T* dy, const T* gate_up, T* dgate_up, int64_t rows, i
 constexpr double kGeluScale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // sqrt(2 / pi)
 constexpr double kGeluCubic = 0.044715;
 
-/// y = x/2 (1 + tanh(u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
-template <class T>
-void gelu_forward(const T* x, T* y, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const double v = x[i];
-    y[i] = static_cast<T>(0.5 * v * (1 + std::tanh(kGeluScale * (v + kGeluCubic * v * v * v))));
-  }
+/// A function at one argument.
+struct ValueAndSlope {
+  double value, slope;
+};
+
+/// value = x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3);   slope = (1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'
+inline ValueAndSlope gelu_tanh(double x) {
+  const double t = std::tanh(kGeluScale * (x + kGeluCubic * x * x * x));
+  const double slope = kGeluScale * (1 + 3 * kGeluCubic * x * x);
+  return {0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope};
 }
 
-/// dy/dx = (1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'
-template <class T>
-void gelu_backward(const T* dy, const T* x, T* dx, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const double v = x[i];
-    const double t = std::tanh(kGeluScale * (v + kGeluCubic * v * v * v));
-    const double slope = kGeluScale * (1 + 3 * kGeluCubic * v * v);
-    dx[i] = static_cast<T>(dy[i] * (0.5 * (1 + t) + 0.5 * v * (1 - t * t) * slope));
-  }
+/// value = x Phi(x), Phi(x) = erfc(-x / sqrt(2)) / 2;   slope = Phi(x) + x exp(-x^2/2) / sqrt(2 pi)
+inline ValueAndSlope gelu_erf(double x) {
+  const double below = 0.5 * std::erfc(-x / std::numbers::sqrt2);
+  const double density = std::exp(-0.5 * x * x) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+  return {x * below, below + x * density};
 }
 
-/// y = x Phi(x),   Phi(x) = erfc(-x / sqrt(2)) / 2
 template <class T>
-void gelu_erf_forward(const T* x, T* y, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const double v = x[i];
-    y[i] = static_cast<T>(0.5 * v * std::erfc(-v / std::numbers::sqrt2));
-  }
+void gelu_forward(ValueAndSlope (*gelu)(double), const T* x, T* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<T>(gelu(x[i]).value);
 }
 
-/// dy/dx = Phi(x) + x exp(-x^2/2) / sqrt(2 pi)
 template <class T>
-void gelu_erf_backward(const T* dy, const T* x, T* dx, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const double v = x[i], density = std::exp(-0.5 * v * v) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
-    dx[i] = static_cast<T>(dy[i] * (0.5 * std::erfc(-v / std::numbers::sqrt2) + v * density));
+void gelu_backward(ValueAndSlope (*gelu)(double), const T* dy, const T* x, T* dx, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) dx[i] = static_cast<T>(dy[i] * gelu(x[i]).slope);
+}
+
+/// y = GELU(gate) * up
+template <class T>
+void geglu_forward(ValueAndSlope (*gelu)(double), const T* gate_up, T* y, int64_t rows, int64_t columns) {
+  for (int64_t m = 0; m < rows; ++m, gate_up += 2 * columns, y += columns)
+    for (int64_t f = 0; f < columns; ++f) y[f] = static_cast<T>(gelu(gate_up[f]).value * gate_up[columns + f]);
+}
+
+template <class T>
+void geglu_backward(ValueAndSlope (*gelu)(double), const T* dy, const T* gate_up, T* dgate_up, int64_t rows, int64_t columns) {
+  for (int64_t m = 0; m < rows; ++m, dy += columns, gate_up += 2 * columns, dgate_up += 2 * columns) {
+    for (int64_t f = 0; f < columns; ++f) {
+      const auto [value, slope] = gelu(gate_up[f]);
+      const double up = gate_up[columns + f];
+      dgate_up[f] = static_cast<T>(dy[f] * up * slope);
+      dgate_up[columns + f] = static_cast<T>(dy[f] * value);
+    }
   }
 }
 

@@ -16,10 +16,9 @@ struct AttentionRows {
   const T* operator[](int64_t j) const { return first + j % rows * stride; }
 };
 
-/// scores[j] = q . k_j / sqrt(H) for the keys j = first..t.
+/// scores[j] = scale q . k_j for the keys j = first..t.
 template <class T>
-void attention_scores(const T* q, const AttentionRows<T>& k, int64_t head_size, int64_t first, int64_t t, std::vector<double>& scores) {
-  const double scale = 1 / std::sqrt(static_cast<double>(head_size));
+void attention_scores(const T* q, const AttentionRows<T>& k, int64_t head_size, double scale, int64_t first, int64_t t, std::vector<double>& scores) {
   for (int64_t j = first; j <= t; ++j) {
     double sum = 0;
     for (int64_t h = 0; h < head_size; ++h) sum += static_cast<double>(q[h]) * k[j][h];
@@ -29,9 +28,9 @@ void attention_scores(const T* q, const AttentionRows<T>& k, int64_t head_size, 
 
 /// One row of attention: out = sum_j p_j v_j, p_j = exp(s_j - lse), lse = log sum_j exp(s_j), first <= j <= t; returns lse.
 template <class T>
-double attention_row(const T* q, const AttentionRows<T>& k, const AttentionRows<T>& v, int64_t head_size, int64_t first, int64_t t,
+double attention_row(const T* q, const AttentionRows<T>& k, const AttentionRows<T>& v, int64_t head_size, double scale, int64_t first, int64_t t,
                      std::vector<double>& scores, T* out) {
-  attention_scores(q, k, head_size, first, t, scores);
+  attention_scores(q, k, head_size, scale, first, t, scores);
   const double highest = *std::max_element(scores.begin() + first, scores.begin() + t + 1);
   double denominator = 0;
   for (int64_t j = first; j <= t; ++j) denominator += std::exp(scores[j] - highest);
@@ -52,7 +51,7 @@ inline int64_t first_key(const AttentionShape& shape, const int32_t* starts, int
 
 template <class T>
 void attention_forward(const T* qkv, const AttentionShape& shape, const int32_t* starts, T* out, Accumulator<T>* lse) {
-  const auto [batch, sequence, heads, kv_heads, head_size, window] = shape;
+  const auto [batch, sequence, heads, kv_heads, head_size, window, score_scale] = shape;
   const int64_t columns = shape.columns();
   std::vector<double> scores(static_cast<size_t>(sequence));
   for (int64_t b = 0; b < batch; ++b) {
@@ -62,7 +61,7 @@ void attention_forward(const T* qkv, const AttentionShape& shape, const int32_t*
       const AttentionRows<T> v{k.first + kv_heads * head_size, sequence, columns};
       for (int64_t t = 0; t < sequence; ++t) {
         T* out_t = out + (b * sequence + t) * heads * head_size + n * head_size;
-        const double lse_t = attention_row(q + t * columns, k, v, head_size, first_key(shape, starts, b, t), t, scores, out_t);
+        const double lse_t = attention_row(q + t * columns, k, v, head_size, shape.scale(), first_key(shape, starts, b, t), t, scores, out_t);
         lse[(b * heads + n) * sequence + t] = static_cast<Accumulator<T>>(lse_t);
       }
     }
@@ -72,25 +71,25 @@ void attention_forward(const T* qkv, const AttentionShape& shape, const int32_t*
 /// keys, values: ring buffers of `room` rows.
 template <class T>
 void attention_decode(const T* qkv, const T* keys, const T* values, int64_t room, int64_t position, const AttentionShape& shape, T* out) {
-  const auto [batch, rows, heads, kv_heads, head_size, window] = shape;
+  const auto [batch, rows, heads, kv_heads, head_size, window, score_scale] = shape;
   std::vector<double> scores(static_cast<size_t>(position + rows));
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t n = 0; n < heads; ++n) {
       const int64_t kv = n / (heads / kv_heads) * head_size, t = position + r;
       const AttentionRows<T> k{keys + kv, room, kv_heads * head_size}, v{values + kv, room, kv_heads * head_size};
-      attention_row(qkv + r * shape.columns() + n * head_size, k, v, head_size, shape.band().first_key(t), t, scores,
+      attention_row(qkv + r * shape.columns() + n * head_size, k, v, head_size, shape.scale(), shape.band().first_key(t), t, scores,
                     out + (r * heads + n) * head_size);
     }
   }
 }
 
-/// dv_j = sum_t p_tj dout_t;   ds_tj = p_tj (dout_t . v_j - dout_t . out_t);   dq_t = sum_j ds_tj k_j / sqrt(H);   dk_j = sum_t ds_tj q_t / sqrt(H)
+/// dv_j = sum_t p_tj dout_t;   ds_tj = p_tj (dout_t . v_j - dout_t . out_t);   dq_t = scale sum_j ds_tj k_j;   dk_j = scale sum_t ds_tj q_t
 template <class T>
 void attention_backward(const T* dout, const T* qkv, const T* out, const Accumulator<T>* lse, const AttentionShape& shape, const int32_t* starts,
                         T* dqkv) {
-  const auto [batch, sequence, heads, kv_heads, head_size, window] = shape;
+  const auto [batch, sequence, heads, kv_heads, head_size, window, score_scale] = shape;
   const int64_t columns = shape.columns();
-  const double scale = 1 / std::sqrt(static_cast<double>(head_size));
+  const double scale = shape.scale();
   std::vector<double> scores(static_cast<size_t>(sequence));
   std::vector<double> sums(static_cast<size_t>(sequence * columns));  // dqkv of one sequence
   for (int64_t b = 0; b < batch; ++b) {
@@ -106,7 +105,7 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const Accumul
         const T* out_t = out + (b * sequence + t) * heads * head_size + q_column;
         const double lse_t = lse[(b * heads + n) * sequence + t];
         const int64_t first = first_key(shape, starts, b, t);
-        attention_scores(q, {rows + k_column, sequence, columns}, head_size, first, t, scores);
+        attention_scores(q, {rows + k_column, sequence, columns}, head_size, scale, first, t, scores);
         double delta = 0;
         for (int64_t h = 0; h < head_size; ++h) delta += static_cast<double>(dout_t[h]) * out_t[h];
         for (int64_t j = first; j <= t; ++j) {

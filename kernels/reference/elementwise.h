@@ -24,6 +24,11 @@ void add(const T* a, const T* b, T* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(a[i] + b[i]);
 }
 
+template <class T>
+void scale(const T* x, double factor, T* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<T>(factor * x[i]);
+}
+
 template <class T, class Wide>
 void accumulate(const T* x, Wide* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Wide>(out[i] + static_cast<Wide>(x[i]));

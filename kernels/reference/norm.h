@@ -6,27 +6,27 @@
 
 namespace trireme::reference {
 
-/// y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + epsilon)
+/// y = x * rstd * (w + offset), rstd = 1 / sqrt(mean(x^2) + epsilon)
 template <class T>
-void rmsnorm_forward(const T* x, const T* w, double epsilon, T* y, Accumulator<T>* rstd, int64_t rows, int64_t columns) {
+void rmsnorm_forward(const T* x, const T* w, double offset, double epsilon, T* y, Accumulator<T>* rstd, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m, x += columns, y += columns) {
     double sum_squares = 0;
     for (int64_t d = 0; d < columns; ++d) sum_squares += static_cast<double>(x[d]) * x[d];
     const double r = 1 / std::sqrt(sum_squares / static_cast<double>(columns) + epsilon);
-    for (int64_t d = 0; d < columns; ++d) y[d] = static_cast<T>(x[d] * r * w[d]);
+    for (int64_t d = 0; d < columns; ++d) y[d] = static_cast<T>(x[d] * r * (w[d] + offset));
     rstd[m] = static_cast<Accumulator<T>>(r);
   }
 }
 
-/// dx = rstd * (dy*w - x * rstd^2 * mean(dy*w*x))
+/// With g = dy * (w + offset):   dx = rstd * (g - x * rstd^2 * mean(g*x))
 template <class T>
-void rmsnorm_backward_input(const T* dy, const T* x, const T* w, const Accumulator<T>* rstd, T* dx, int64_t rows, int64_t columns) {
+void rmsnorm_backward_input(const T* dy, const T* x, const T* w, double offset, const Accumulator<T>* rstd, T* dx, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m, dy += columns, x += columns, dx += columns) {
     const double r = rstd[m];
     double sum = 0;
-    for (int64_t d = 0; d < columns; ++d) sum += static_cast<double>(dy[d]) * w[d] * x[d];
+    for (int64_t d = 0; d < columns; ++d) sum += dy[d] * (w[d] + offset) * x[d];
     const double mean = sum / static_cast<double>(columns);
-    for (int64_t d = 0; d < columns; ++d) dx[d] = static_cast<T>(r * (static_cast<double>(dy[d]) * w[d] - x[d] * r * r * mean));
+    for (int64_t d = 0; d < columns; ++d) dx[d] = static_cast<T>(r * (dy[d] * (w[d] + offset) - x[d] * r * r * mean));
   }
 }
 

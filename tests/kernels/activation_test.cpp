@@ -32,6 +32,16 @@ Operation swiglu_gradient(const Case& c) {
           {input("dy", {c.rows, c.columns}), input("gate_up", {c.rows, 2 * c.columns}), assigned("dgate_up", {c.rows, 2 * c.columns})},
           [](Context& ctx, const std::vector<Tensor>& t) { swiglu_backward(ctx, t[0], t[1], t[2]); }};
 }
+Operation geglu(const Case& c, Gelu form) {
+  return {form == Gelu::kErf ? "geglu_erf_forward" : "geglu_forward",
+          {input("gate_up", {c.rows, 2 * c.columns}), assigned("y", {c.rows, c.columns})},
+          [=](Context& ctx, const std::vector<Tensor>& t) { geglu_forward(ctx, t[0], t[1], form); }};
+}
+Operation geglu_gradient(const Case& c, Gelu form) {
+  return {form == Gelu::kErf ? "geglu_erf_backward" : "geglu_backward",
+          {input("dy", {c.rows, c.columns}), input("gate_up", {c.rows, 2 * c.columns}), assigned("dgate_up", {c.rows, 2 * c.columns})},
+          [=](Context& ctx, const std::vector<Tensor>& t) { geglu_backward(ctx, t[0], t[1], t[2], form); }};
+}
 Operation gelu(const Case& c, Gelu form = Gelu::kTanh) {
   return {form == Gelu::kErf ? "gelu_erf_forward" : "gelu_forward",
           {input("x", {c.rows, c.columns}), assigned("y", {c.rows, c.columns})},
@@ -43,7 +53,11 @@ Operation gelu_gradient(const Case& c, Gelu form = Gelu::kTanh) {
           [=](Context& ctx, const std::vector<Tensor>& t) { gelu_backward(ctx, t[0], t[1], t[2], form); }};
 }
 std::vector<Operation> operations(const Case& c) {
-  return {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c), gelu(c, Gelu::kErf), gelu_gradient(c, Gelu::kErf)};
+  std::vector<Operation> all = {swiglu(c), swiglu_gradient(c)};
+  for (const Gelu form : {Gelu::kTanh, Gelu::kErf})
+    for (Operation& operation : std::vector{gelu(c, form), gelu_gradient(c, form), geglu(c, form), geglu_gradient(c, form)})
+      all.push_back(std::move(operation));
+  return all;
 }
 
 }  // namespace
@@ -77,6 +91,14 @@ TEST_CASE("activations: in place") {
     gelu_backward(ctx, t[2], t[1], t[2], Gelu::kTanh);
   };
   for (const Operation& operation : {gates, units, slopes, exact}) check_engines(operation, kTolerance);
+  for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
+    Operation gelu_gates = geglu_gradient(c, form);
+    gelu_gates.run = [=](Context& ctx, const std::vector<Tensor>& t) {
+      copy(ctx, t[1], t[2]);
+      geglu_backward(ctx, t[0], t[2], t[2], form);
+    };
+    check_engines(gelu_gates, kTolerance);
+  }
 }
 
 TEST_CASE("activations: operands of different alignment") {
@@ -89,7 +111,10 @@ TEST_CASE("activations: operands of different alignment") {
 TEST_CASE("activations: gradients") {
   for (const Case& c : kCases) {
     check_gradients(swiglu(c), "y", swiglu_gradient(c), "dy", {{"gate_up", "dgate_up"}});
-    for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) check_gradients(gelu(c, form), "y", gelu_gradient(c, form), "dy", {{"x", "dx"}});
+    for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
+      check_gradients(gelu(c, form), "y", gelu_gradient(c, form), "dy", {{"x", "dx"}});
+      check_gradients(geglu(c, form), "y", geglu_gradient(c, form), "dy", {{"gate_up", "dgate_up"}});
+    }
   }
 }
 
@@ -104,7 +129,10 @@ TEST_CASE("activations: large inputs neither overflow nor give NaN") {
   for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
     Operation units = gelu({6, 1}, form), unit_slopes = gelu_gradient({6, 1}, form);
     units.operands[0].values = unit_slopes.operands[1].values = far;
-    for (const Operation& operation : {units, unit_slopes}) check_engines(operation, kTolerance);
+    Operation gelu_gates = geglu({6, 1}, form), gelu_gate_slopes = geglu_gradient({6, 1}, form);
+    gelu_gates.operands[0].values = gates.operands[0].values;
+    gelu_gate_slopes.operands[1].values = gates.operands[0].values;
+    for (const Operation& operation : {units, unit_slopes, gelu_gates, gelu_gate_slopes}) check_engines(operation, kTolerance);
   }
 }
 
@@ -124,6 +152,7 @@ TEST_CASE("activations propagate a NaN to its own element only") {
         for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
           check(gelu(c, form), 0, 1);
           check(gelu_gradient(c, form), 1, 2);
+          check(geglu(c, form), 0, 1);
         }
       }
     }
@@ -134,6 +163,9 @@ TEST_CASE("activations match values computed by hand") {
   Operation gate = swiglu({1, 1});
   gate.operands[0].values = {2, 3};  // silu(2) * 3
   CHECK(run(gate, Device::kReference, DType::kF64)[1][0] == Approx(6 / (1 + std::exp(-2.0))).epsilon(1e-14));
+  Operation gelu_gate = geglu({1, 1}, Gelu::kTanh);
+  gelu_gate.operands[0].values = {-1, 3};  // three times GELU(-1)
+  CHECK(normalised_error(run(gelu_gate, Device::kReference, DType::kF64)[1], {-0.4764240281751697}) < 1e-15);
   Operation unit = gelu({1, 3});
   unit.operands[0].values = {0, 1, -1};
   // Values of torch.nn.functional.gelu(x, approximate="tanh").

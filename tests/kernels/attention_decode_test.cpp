@@ -11,13 +11,15 @@ namespace {
 
 struct Case {
   int64_t room, position, rows, heads, kv_heads, head_size, window = 0;
-  AttentionShape shape() const { return {1, rows, heads, kv_heads, head_size, window}; }
-  AttentionShape text() const { return {1, position + rows, heads, kv_heads, head_size, window}; }
+  double scale = 0;
+  AttentionShape shape() const { return {1, rows, heads, kv_heads, head_size, window, scale}; }
+  AttentionShape text() const { return {1, position + rows, heads, kv_heads, head_size, window, scale}; }
 };
 // The first token, blocks of 64 keys and their edges, several new tokens, shared and separate kv heads, head sizes that are and are not multiples of
 // vectors and warps, spare capacity.
-constexpr Case kCases[] = {{1, 0, 1, 1, 1, 1},      {9, 6, 1, 4, 2, 5},      {9, 0, 9, 3, 1, 7},      {70, 63, 1, 2, 2, 16},  {70, 64, 3, 2, 1, 33},
-                           {129, 128, 1, 6, 2, 64}, {200, 120, 7, 3, 3, 40}, {300, 299, 1, 2, 1, 96}, {80, 50, 2, 1, 1, 128}, {40, 33, 1, 2, 1, 256}};
+constexpr Case kCases[] = {{1, 0, 1, 1, 1, 1},     {9, 6, 1, 4, 2, 5},      {9, 0, 9, 3, 1, 7},      {70, 63, 1, 2, 2, 16},
+                           {70, 64, 3, 2, 1, 33},  {129, 128, 1, 6, 2, 64}, {200, 120, 7, 3, 3, 40}, {300, 299, 1, 2, 1, 96, 0, 0.05},
+                           {80, 50, 2, 1, 1, 128}, {40, 33, 1, 2, 1, 256}};
 
 // As in attention_operations.h: dot products of at most 256 terms, sums of at most 300.
 constexpr double kDecodeTolerance = 4e-6;

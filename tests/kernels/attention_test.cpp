@@ -12,15 +12,29 @@ using namespace trireme::testing;
 
 namespace {
 
-constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},  {2, 3, 3, 1, 5},   {1, 7, 6, 2, 17},   {3, 5, 5, 5, 3},
-                                     {2, 33, 3, 3, 8}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
+constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},          {2, 3, 3, 1, 5},   {1, 7, 6, 2, 17},   {3, 5, 5, 5, 3},
+                                     {2, 33, 3, 3, 8, 0, 0.5}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
 
 // At the edges of every engine's tiles and blocks: head sizes of the tensor-core kernels (32, 64, 96, 128), of the other kernels, and multiples of
-// only 16 (48, 80); one to five blocks of 64 or 128 tokens, which add to each other's sums in the backward; shared and separate kv heads.
-constexpr AttentionShape kTileCases[] = {{1, 1, 1, 1, 32},    {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128}, {2, 17, 4, 2, 32},
-                                         {1, 63, 1, 1, 64},   {1, 64, 1, 1, 128}, {1, 65, 2, 1, 96},  {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64},
-                                         {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 17, 3, 1, 5},   {1, 65, 2, 1, 40},
-                                         {1, 33, 2, 2, 2},    {1, 18, 1, 1, 160}, {1, 97, 2, 1, 80}};
+// only 16 (48, 80); scales other than 1/sqrt(H) in each kernel; one to five blocks of 64 or 128 tokens, which add to each other's sums in the backward; shared and separate kv heads.
+constexpr AttentionShape kTileCases[] = {{1, 1, 1, 1, 32},
+                                         {1, 2, 2, 1, 64},
+                                         {1, 15, 1, 1, 96},
+                                         {1, 16, 2, 2, 128},
+                                         {2, 17, 4, 2, 32},
+                                         {1, 63, 1, 1, 64},
+                                         {1, 64, 1, 1, 128},
+                                         {1, 65, 2, 1, 96, 0, 0.05},
+                                         {1, 127, 1, 1, 32, 0, 0.25},
+                                         {1, 128, 1, 1, 64},
+                                         {1, 129, 1, 1, 128, 0, 0.0625},
+                                         {1, 200, 1, 1, 64, 0, 0.2},
+                                         {1, 257, 1, 1, 32},
+                                         {2, 17, 3, 1, 5},
+                                         {1, 65, 2, 1, 40, 0, 0.1},
+                                         {1, 33, 2, 2, 2},
+                                         {1, 18, 1, 1, 160},
+                                         {1, 97, 2, 1, 80}};
 constexpr AttentionShape kSeveralTileCases[] = {{2, 65, 3, 1, 128}, {1, 300, 2, 1, 128}, {1, 270, 4, 2, 64}, {2, 260, 2, 1, 96},
                                                 {1, 385, 3, 1, 32}, {1, 129, 2, 1, 96},  {1, 300, 1, 1, 48}};
 

@@ -54,7 +54,7 @@ TEST_CASE("attention on tiles: agrees with the reference") {
   for (const AttentionShape& s :
        {AttentionShape{1, 1, 1, 1, 1}, AttentionShape{2, 3, 3, 1, 5}, AttentionShape{2, 33, 3, 3, 80}, AttentionShape{1, 64, 2, 1, 64},
         AttentionShape{1, 65, 4, 2, 10}, AttentionShape{1, 97, 1, 1, 96}, AttentionShape{1, 130, 3, 1, 64}, AttentionShape{1, 200, 2, 1, 128},
-        AttentionShape{1, 200, 2, 1, 64, 70}, AttentionShape{1, 130, 2, 2, 40, 1}, AttentionShape{2, 150, 2, 1, 32, 33}}) {
+        AttentionShape{1, 200, 2, 1, 64, 70, 0.2}, AttentionShape{1, 130, 2, 2, 40, 1}, AttentionShape{2, 150, 2, 1, 32, 33}}) {
     INFO("B " << s.batch << ", T " << s.sequence << ", N " << s.heads << ", K " << s.kv_heads << ", H " << s.head_size << ", window " << s.window);
     check(forward_on_tiles(s), forward(s));
     check(backward_on_tiles(s), backward(s));

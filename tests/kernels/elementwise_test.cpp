@@ -35,6 +35,12 @@ Operation added_in_place(int64_t count) {
   return {
       "add in place", {in_place("a", {count}), input("b", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[0]); }};
 }
+Operation scaled(int64_t count) {
+  return {"scale", {input("x", {count}), assigned("y", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { scale(ctx, t[0], 8.25, t[1]); }};
+}
+Operation scaled_in_place(int64_t count) {
+  return {"scale in place", {free_rows(in_place("x", {count}))}, [](Context& ctx, const std::vector<Tensor>& t) { scale(ctx, t[0], 0.5, t[0]); }};
+}
 Operation accumulated(int64_t count) {
   return {
       "accumulate", {input("x", {count}), added_to("out", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
@@ -80,8 +86,9 @@ Operation initialised(const Shape& shape, int64_t row_begin, int64_t column_begi
 
 TEST_CASE("elementwise: engines agree") {
   for (int64_t count : kCases) {
-    for (const Operation& operation : {filled(count), copied(count), added(count), added_in_place(count), accumulated(count), accumulated_wide(count),
-                                       copied_wide(count), copied_narrow(count), dropped(count, kMask), gradient_dropped(count, kMask)}) {
+    for (const Operation& operation :
+         {filled(count), copied(count), added(count), added_in_place(count), scaled(count), scaled_in_place(count), accumulated(count),
+          accumulated_wide(count), copied_wide(count), copied_narrow(count), dropped(count, kMask), gradient_dropped(count, kMask)}) {
       check_engines(operation, kTolerance);
     }
   }

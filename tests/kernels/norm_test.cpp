@@ -44,16 +44,16 @@ Operand activation_gradient(const Case& c) {
   return dx;
 }
 
-Operation rmsnorm(const Case& c) {
+Operation rmsnorm(const Case& c, double offset = 0) {
   return {"rmsnorm_forward",
           {input("x", {c.rows, c.columns}), input("w", {c.columns}), assigned("y", {c.rows, c.columns}), wide(assigned("rstd", {c.rows}))},
-          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_forward(ctx, t[0], t[1], kEpsilon, t[2], t[3]); }};
+          [=](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_forward(ctx, t[0], t[1], kEpsilon, t[2], t[3], offset); }};
 }
-Operation rmsnorm_input(const Case& c) {
+Operation rmsnorm_input(const Case& c, double offset = 0) {
   return {"rmsnorm_backward_input",
           {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("rstd", {c.rows})),
            activation_gradient(c)},
-          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], {}, t[4]); }};
+          [=](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], {}, t[4], offset); }};
 }
 Operation rmsnorm_weight(const Case& c) {
   return {"rmsnorm_backward_weight",
@@ -83,11 +83,11 @@ Operation layernorm_weight(const Case& c) {
 /// branch.
 constexpr double kTwiceRounded = 0x1p-8;
 
-Operation rmsnorm_input_and_residual(const Case& c) {
+Operation rmsnorm_input_and_residual(const Case& c, double offset = 0) {
   return {"rmsnorm_backward_input with residual",
           {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("rstd", {c.rows})),
            input("residual", {c.rows, c.columns}), activation_gradient(c)},
-          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4], t[5]); },
+          [=](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4], t[5], offset); },
           false,
           kTwiceRounded};
 }
@@ -99,11 +99,11 @@ Operation layernorm_input_and_residual(const Case& c) {
           false,
           kTwiceRounded};
 }
-Operation rmsnorm_both(const Case& c) {
+Operation rmsnorm_both(const Case& c, double offset = 0) {
   return {"rmsnorm_backward",
           {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("rstd", {c.rows})),
            input("residual", {c.rows, c.columns}), activation_gradient(c), wide(added_to("dw", {c.columns}))},
-          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward(ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6]); },
+          [=](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward(ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], offset); },
           false,
           kTwiceRounded};
 }
@@ -123,11 +123,11 @@ std::vector<double> exact_summand(const std::string& name, const Case& c) {
   for (int64_t i = 0; i < c.rows * c.columns; ++i) values.push_back(static_cast<double>(random_bits(key, static_cast<uint64_t>(i)) % 65) / 16 - 2);
   return values;
 }
-Operation add_rmsnorm(const Case& c) {
+Operation add_rmsnorm(const Case& c, double offset = 0) {
   return {"add_rmsnorm_forward",
           {input("a", {c.rows, c.columns}, exact_summand("a", c)), input("b", {c.rows, c.columns}, exact_summand("b", c)), input("w", {c.columns}),
            assigned("sum", {c.rows, c.columns}), assigned("y", {c.rows, c.columns}), wide(assigned("rstd", {c.rows}))},
-          [](Context& ctx, const std::vector<Tensor>& t) { add_rmsnorm_forward(ctx, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]); }};
+          [=](Context& ctx, const std::vector<Tensor>& t) { add_rmsnorm_forward(ctx, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5], offset); }};
 }
 Operation add_layernorm(const Case& c) {
   return {"add_layernorm_forward",
@@ -155,6 +155,15 @@ void check_without_residual(const Case& c) {
 void check_sums_over_rows(const Case& c) {
   check_engines(following(rmsnorm_weight(c), rmsnorm(c)), kTolerance);
   check_engines(following(layernorm_weight(c), layernorm(c)), kTolerance);
+}
+
+/// The kernels that read a weight, with 1 added to it.
+void check_offset(const Case& c) {
+  check_engines(rmsnorm(c, 1), kTolerance);
+  check_engines(following(rmsnorm_input(c, 1), rmsnorm(c, 1)), kTolerance);
+  check_engines(following(rmsnorm_input_and_residual(c, 1), rmsnorm(c, 1)), kTolerance);
+  check_engines(following(rmsnorm_both(c, 1), rmsnorm(c, 1)), kTolerance);
+  check_engines(add_rmsnorm(c, 1), kTolerance);
 }
 
 /// The values that `operation` writes, on `device`; operands keep their values from the declaration, so equal names have equal values.
@@ -231,6 +240,10 @@ TEST_CASE("normalisations: engines agree") {
   check_sums_over_rows(kManyRows);
 }
 
+TEST_CASE("normalisations: engines agree on weights with an offset") {
+  for (const Case& c : {kCases[2], kCases[4], kManyRows, kWidths[6], kWidths[15]}) check_offset(c);
+}
+
 TEST_CASE("normalisations: engines agree at every width") {
   for (const Case& c : kWidths) {
     check_rows(c);
@@ -274,7 +287,7 @@ TEST_CASE("normalisations: a fused backward is bit-identical to its two parts") 
 TEST_CASE("normalisations: gradients") {
   for (const Case& c : kCases) {
     if (c.columns == 1) continue;  // with one column the function is too curved near x = 0 for the step of the difference
-    check_gradients(rmsnorm(c), "y", rmsnorm_input(c), "dy", {{"x", "dx"}});
+    for (const double offset : {0, 1}) check_gradients(rmsnorm(c, offset), "y", rmsnorm_input(c, offset), "dy", {{"x", "dx"}});
     check_gradients(rmsnorm(c), "y", rmsnorm_weight(c), "dy", {{"w", "dw"}});
     check_gradients(layernorm(c), "y", layernorm_input(c), "dy", {{"x", "dx"}});
     check_gradients(layernorm(c), "y", layernorm_weight(c), "dy", {{"w", "dw"}, {"b", "db"}});
@@ -290,4 +303,12 @@ TEST_CASE("a normalised row matches values computed by hand") {
   CHECK(normalised_error(values[3], {-0.5, 10}) < 1e-5);  // epsilon moves the sixth digit
   CHECK(values[4] == std::vector<double>{3});
   CHECK(values[5][0] == Approx(1 / std::sqrt(4 + kEpsilon)).epsilon(1e-14));
+}
+
+TEST_CASE("the weight of RMSNorm may lack an offset of 1") {
+  Operation operation = rmsnorm({1, 2}, 1);
+  operation.operands[0].values = {3, 4};  // mean of squares 12.5
+  operation.operands[1].values = {-0.5, 1};
+  const double rstd = 1 / std::sqrt(12.5 + kEpsilon);
+  CHECK(normalised_error(run(operation, Device::kReference, DType::kF64)[2], {3 * rstd * 0.5, 4 * rstd * 2}) < 1e-15);
 }

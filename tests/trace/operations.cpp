@@ -83,11 +83,18 @@ void add_activations(std::vector<Case>& cases) {
   const auto add = [&](const Operation& operation) { cases.push_back({operation, kBoth}); };
   add({"swiglu_forward", {pair, y}, [](Context& c, const Tensors& t) { swiglu_forward(c, t[0], t[1]); }});
   add({"swiglu_backward", {dy, pair, dpair}, [](Context& c, const Tensors& t) { swiglu_backward(c, t[0], t[1], t[2]); }});
+  for (const Gelu form : {Gelu::kTanh, Gelu::kErf}) {
+    const char* const forward = form == Gelu::kErf ? "geglu_erf_forward" : "geglu_forward";
+    const char* const backward = form == Gelu::kErf ? "geglu_erf_backward" : "geglu_backward";
+    add({forward, {pair, y}, [=](Context& c, const Tensors& t) { geglu_forward(c, t[0], t[1], form); }});
+    add({backward, {dy, pair, dpair}, [=](Context& c, const Tensors& t) { geglu_backward(c, t[0], t[1], t[2], form); }});
+  }
   add({"gelu_forward", {x, y}, [](Context& c, const Tensors& t) { gelu_forward(c, t[0], t[1], Gelu::kTanh); }});
   add({"gelu_erf_forward", {x, y}, [](Context& c, const Tensors& t) { gelu_forward(c, t[0], t[1], Gelu::kErf); }});
   add({"gelu_backward", {dy, x, dx}, [](Context& c, const Tensors& t) { gelu_backward(c, t[0], t[1], t[2], Gelu::kTanh); }});
   add({"gelu_erf_backward", {dy, x, dx}, [](Context& c, const Tensors& t) { gelu_backward(c, t[0], t[1], t[2], Gelu::kErf); }});
   add({"add", {x, dy, y}, [](Context& c, const Tensors& t) { trireme::add(c, t[0], t[1], t[2]); }});
+  add({"scale", {x, y}, [](Context& c, const Tensors& t) { trireme::scale(c, t[0], 8.25, t[1]); }});
   add({"accumulate", {x, wide(added_to("sum", {kRows, kColumns}))}, [](Context& c, const Tensors& t) { accumulate(c, t[0], t[1]); }});
   add({"max_absolute", {x, always_f64(in_place("largest", {1}, {0}))}, [](Context& c, const Tensors& t) { max_absolute(c, t[0], t[1]); }});
   add({"fill", {y}, [](Context& c, const Tensors& t) { fill(c, 1.5, t[0]); }});

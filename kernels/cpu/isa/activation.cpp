@@ -76,23 +76,99 @@ void gelu_erf_slope(const T* dy, const T* x, int64_t count, T* dx) {
   }
 }
 
-}  // namespace
-
 template <class T>
-void swiglu_forward(const SwigluForward<T>& p, int64_t begin, int64_t end) {
-  for (int64_t m = begin; m < end; ++m) {
-    const T* const gate = p.gate_up + 2 * m * p.columns;
-    swiglu_row(gate, gate + p.columns, p.columns, p.y + m * p.columns);
+void geglu_row(const T* gate, const T* up, int64_t columns, T* y) {
+#pragma omp simd
+  for (int64_t f = 0; f < columns; ++f) {
+    const float g = static_cast<float>(gate[f]);
+    y[f] = rounded<T>(g * gate_of(g, g * g) * static_cast<float>(up[f]));
   }
 }
 
 template <class T>
-void swiglu_backward(const SwigluBackward<T>& p, int64_t begin, int64_t end) {
+void geglu_backward_row(const T* dy, const T* gate, const T* up, int64_t columns, T* dgate, T* dup) {
+#pragma omp simd
+  for (int64_t f = 0; f < columns; ++f) {
+    const float g = static_cast<float>(gate[f]);
+    const float d = static_cast<float>(dy[f]);
+    const float square = g * g;
+    const float s = gate_of(g, square);
+    const float bend = g * s * (1.0F - s);
+    const float slope = bend == 0.0F ? s : s + bend * (kScale + 3.0F * kScale * kCubic * square);  // as in gelu_slope
+    dgate[f] = rounded<T>(d * static_cast<float>(up[f]) * slope);
+    dup[f] = rounded<T>(d * g * s);
+  }
+}
+
+template <class T>
+void geglu_erf_row(const T* gate, const T* up, int64_t columns, T* y) {
+#pragma omp simd
+  for (int64_t f = 0; f < columns; ++f) {
+    const float g = static_cast<float>(gate[f]);
+    y[f] = rounded<T>(g * normal_cdf(g, simd_exp(-0.5F * g * g)) * static_cast<float>(up[f]));
+  }
+}
+
+template <class T>
+void geglu_erf_backward_row(const T* dy, const T* gate, const T* up, int64_t columns, T* dgate, T* dup) {
+#pragma omp simd
+  for (int64_t f = 0; f < columns; ++f) {
+    const float g = static_cast<float>(gate[f]);
+    const float d = static_cast<float>(dy[f]);
+    const float gauss = simd_exp(-0.5F * g * g);
+    const float below = normal_cdf(g, gauss);
+    dgate[f] = rounded<T>(d * static_cast<float>(up[f]) * (below + kGaussAtZero * g * gauss));
+    dup[f] = rounded<T>(d * g * below);
+  }
+}
+
+template <class T, class Row>
+void gated_rows(const GatedForward<T>& p, int64_t begin, int64_t end, const Row& row) {
+  for (int64_t m = begin; m < end; ++m) {
+    const T* const gate = p.gate_up + 2 * m * p.columns;
+    row(gate, gate + p.columns, p.columns, p.y + m * p.columns);
+  }
+}
+
+template <class T, class Row>
+void gated_backward_rows(const GatedBackward<T>& p, int64_t begin, int64_t end, const Row& row) {
   for (int64_t m = begin; m < end; ++m) {
     const T* const gate = p.gate_up + 2 * m * p.columns;
     T* const dgate = p.dgate_up + 2 * m * p.columns;
-    swiglu_backward_row(p.dy + m * p.columns, gate, gate + p.columns, p.columns, dgate, dgate + p.columns);
+    row(p.dy + m * p.columns, gate, gate + p.columns, p.columns, dgate, dgate + p.columns);
   }
+}
+
+}  // namespace
+
+template <class T>
+void swiglu_forward(const GatedForward<T>& p, int64_t begin, int64_t end) {
+  gated_rows(p, begin, end, swiglu_row<T>);
+}
+
+template <class T>
+void swiglu_backward(const GatedBackward<T>& p, int64_t begin, int64_t end) {
+  gated_backward_rows(p, begin, end, swiglu_backward_row<T>);
+}
+
+template <class T>
+void geglu_forward(const GatedForward<T>& p, int64_t begin, int64_t end) {
+  gated_rows(p, begin, end, geglu_row<T>);
+}
+
+template <class T>
+void geglu_backward(const GatedBackward<T>& p, int64_t begin, int64_t end) {
+  gated_backward_rows(p, begin, end, geglu_backward_row<T>);
+}
+
+template <class T>
+void geglu_erf_forward(const GatedForward<T>& p, int64_t begin, int64_t end) {
+  gated_rows(p, begin, end, geglu_erf_row<T>);
+}
+
+template <class T>
+void geglu_erf_backward(const GatedBackward<T>& p, int64_t begin, int64_t end) {
+  gated_backward_rows(p, begin, end, geglu_erf_backward_row<T>);
 }
 
 template <class T>
@@ -115,8 +191,12 @@ void gelu_erf_backward(const GeluBackward<T>& p, int64_t begin, int64_t end) {
   gelu_erf_slope(p.dy + begin, p.x + begin, end - begin, p.dx + begin);
 }
 
-TRIREME_INSTANCES(swiglu_forward, SwigluForward);
-TRIREME_INSTANCES(swiglu_backward, SwigluBackward);
+TRIREME_INSTANCES(swiglu_forward, GatedForward);
+TRIREME_INSTANCES(swiglu_backward, GatedBackward);
+TRIREME_INSTANCES(geglu_forward, GatedForward);
+TRIREME_INSTANCES(geglu_backward, GatedBackward);
+TRIREME_INSTANCES(geglu_erf_forward, GatedForward);
+TRIREME_INSTANCES(geglu_erf_backward, GatedBackward);
 TRIREME_INSTANCES(gelu_forward, GeluForward);
 TRIREME_INSTANCES(gelu_backward, GeluBackward);
 TRIREME_INSTANCES(gelu_erf_forward, GeluForward);

@@ -14,6 +14,7 @@ constexpr int64_t kAttentionBlock = 64;
 
 struct AttentionSizes {
   int64_t sequence, heads, kv_heads, head_size;
+  float scale;  ///< of the scores
   AttentionBand<int64_t> band;
   int64_t first_row;   ///< row of the first sequence in all tensors
   int64_t row_length;  ///< lse is [rows / row_length, heads, row_length]: more than `sequence` tokens if the sequences are documents of longer ones

@@ -31,7 +31,7 @@ struct Layout {
         head_words(padded_head / Engine::kDepth),
         blocks((sizes.sequence + kBlock - 1) / kBlock),
         padded_sequence(round_up(sizes.sequence, kStrip)),
-        scale(1.0F / __builtin_sqrtf(static_cast<float>(sizes.head_size))),
+        scale(sizes.scale),
         band(sizes.band),
         first_row(sizes.first_row),
         heads(sizes.heads),

@@ -9,6 +9,12 @@ void convert_range(const From* from, int64_t count, To* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<To>(static_cast<float>(from[i]));
 }
 
+template <class T>
+void scale_range(const T* x, float factor, int64_t count, T* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = rounded<T>(static_cast<float>(x[i]) * factor);
+}
+
 /// The words of `calls` Philox4x32-10 calls from `first` on, four each, as random_uniform32 of kernels/core/rng.h takes them.
 inline void draw(uint64_t key, uint64_t first, uint64_t step, int64_t calls, uint32_t* words) {
 #pragma omp simd
@@ -59,6 +65,11 @@ void add(const Add<T>& p, int64_t begin, int64_t end) {
 }
 
 template <class T>
+void scale(const Scale<T>& p, int64_t begin, int64_t end) {
+  scale_range(p.x + begin, p.factor, end - begin, p.y + begin);
+}
+
+template <class T>
 void accumulate(const Accumulate<T>& p, int64_t begin, int64_t end) {
   add_range(p.out + begin, p.x + begin, end - begin, p.out + begin);
 }
@@ -84,6 +95,7 @@ template void convert<bfloat16, float16>(const Convert<bfloat16, float16>&, int6
 template void convert<float16, float>(const Convert<float16, float>&, int64_t, int64_t);
 template void convert<float16, bfloat16>(const Convert<float16, bfloat16>&, int64_t, int64_t);
 TRIREME_INSTANCES(add, Add);
+TRIREME_INSTANCES(scale, Scale);
 TRIREME_INSTANCES(accumulate, Accumulate);
 TRIREME_INSTANCES(dropout, Dropout);
 

@@ -24,7 +24,7 @@ struct NormForward {
   const T* addend;  ///< null: none
   const T* w;
   const T* b;
-  float epsilon;
+  float epsilon, offset;  ///< of w, with RMSNorm
   int64_t columns;
   T* sum;  ///< only with an addend
   T* y;
@@ -38,6 +38,7 @@ struct NormBackwardInput {
   const T *dy, *x, *w;
   const float *mean, *rstd;
   const T* residual;
+  float offset;  ///< as in NormForward
   int64_t columns;
   T* dx;
 };
@@ -95,9 +96,9 @@ struct AdamWUpdate {
   float epsilon;
 };
 
-/// Items: rows. y = silu(gate) * up, where a row of gate_up is [gate | up] of `columns` elements each.
+/// Items: rows. y = activation(gate) * up, where a row of gate_up is [gate | up] of `columns` elements each.
 template <class T>
-struct SwigluForward {
+struct GatedForward {
   const T* gate_up;
   int64_t columns;
   T* y;
@@ -105,7 +106,7 @@ struct SwigluForward {
 
 /// Items: rows.
 template <class T>
-struct SwigluBackward {
+struct GatedBackward {
   const T *dy, *gate_up;
   int64_t columns;
   T* dgate_up;
@@ -188,6 +189,14 @@ struct Add {
   T* out;
 };
 
+/// Items: elements. y = factor * x; y may be x.
+template <class T>
+struct Scale {
+  const T* x;
+  float factor;
+  T* y;
+};
+
 /// Items: elements. out += x.
 template <class T>
 struct Accumulate {
@@ -229,8 +238,8 @@ struct TypedKernels {
   RangeKernel<NormForward<T>> norm_forward;
   RangeKernel<NormBackwardInput<T>> norm_backward_input;
   RangeKernel<NormBackwardWeight<T>> norm_backward_weight;
-  RangeKernel<SwigluForward<T>> swiglu_forward;
-  RangeKernel<SwigluBackward<T>> swiglu_backward;
+  RangeKernel<GatedForward<T>> swiglu_forward, geglu_forward, geglu_erf_forward;
+  RangeKernel<GatedBackward<T>> swiglu_backward, geglu_backward, geglu_erf_backward;
   RangeKernel<GeluForward<T>> gelu_forward, gelu_erf_forward;
   RangeKernel<GeluBackward<T>> gelu_backward, gelu_erf_backward;
   RangeKernel<Rope<T>> rope;
@@ -251,6 +260,7 @@ struct TypedKernels {
       return to_f16;
   }
   RangeKernel<Add<T>> add;
+  RangeKernel<Scale<T>> scale;
   RangeKernel<Accumulate<T>> accumulate;
   RangeKernel<Dropout<T>> dropout;
   RangeKernel<CrossEntropySums<T>> cross_entropy_sums;

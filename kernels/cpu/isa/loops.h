@@ -35,9 +35,17 @@ template <class T>
 void norm_backward_weight(const NormBackwardWeight<T>& p, int64_t begin, int64_t end);
 
 template <class T>
-void swiglu_forward(const SwigluForward<T>& p, int64_t begin, int64_t end);
+void swiglu_forward(const GatedForward<T>& p, int64_t begin, int64_t end);
 template <class T>
-void swiglu_backward(const SwigluBackward<T>& p, int64_t begin, int64_t end);
+void swiglu_backward(const GatedBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void geglu_forward(const GatedForward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void geglu_backward(const GatedBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void geglu_erf_forward(const GatedForward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void geglu_erf_backward(const GatedBackward<T>& p, int64_t begin, int64_t end);
 template <class T>
 void gelu_forward(const GeluForward<T>& p, int64_t begin, int64_t end);
 template <class T>
@@ -60,6 +68,8 @@ template <class From, class To>
 void convert(const Convert<From, To>& p, int64_t begin, int64_t end);
 template <class T>
 void add(const Add<T>& p, int64_t begin, int64_t end);
+template <class T>
+void scale(const Scale<T>& p, int64_t begin, int64_t end);
 template <class T>
 void accumulate(const Accumulate<T>& p, int64_t begin, int64_t end);
 template <class T>

@@ -26,13 +26,13 @@ struct RowStatistics {
 };
 
 template <class T>
-RowStatistics rmsnorm_row(const T* x, const T* w, int64_t columns, float epsilon, T* y) {
+RowStatistics rmsnorm_row(const T* x, const T* w, float offset, int64_t columns, float epsilon, T* y) {
   double squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (int64_t d = 0; d < columns; ++d) squares += static_cast<float>(x[d]) * static_cast<float>(x[d]);
   const float rstd = 1.0F / root(mean_of(squares, columns) + epsilon);
 #pragma omp simd
-  for (int64_t d = 0; d < columns; ++d) y[d] = rounded<T>(static_cast<float>(x[d]) * rstd * static_cast<float>(w[d]));
+  for (int64_t d = 0; d < columns; ++d) y[d] = rounded<T>(static_cast<float>(x[d]) * rstd * (static_cast<float>(w[d]) + offset));
   return {0, rstd};
 }
 
@@ -53,12 +53,14 @@ RowStatistics layernorm_row(const T* x, const T* w, const T* b, int64_t columns,
 }
 
 template <class T>
-void rmsnorm_backward_row(const T* dy, const T* x, const T* w, const T* residual, int64_t columns, float rstd, T* dx) {
+void rmsnorm_backward_row(const T* dy, const T* x, const T* w, float offset, const T* residual, int64_t columns, float rstd, T* dx) {
   double dot = 0;
 #pragma omp simd reduction(+ : dot)
-  for (int64_t d = 0; d < columns; ++d) dot += static_cast<float>(dy[d]) * static_cast<float>(w[d]) * static_cast<float>(x[d]);
+  for (int64_t d = 0; d < columns; ++d) dot += static_cast<float>(dy[d]) * (static_cast<float>(w[d]) + offset) * static_cast<float>(x[d]);
   const float along_x = rstd * rstd * mean_of(dot, columns);
-  const auto gradient = [=](int64_t d) { return rstd * (static_cast<float>(dy[d]) * static_cast<float>(w[d]) - static_cast<float>(x[d]) * along_x); };
+  const auto gradient = [=](int64_t d) {
+    return rstd * (static_cast<float>(dy[d]) * (static_cast<float>(w[d]) + offset) - static_cast<float>(x[d]) * along_x);
+  };
   store_row(residual, columns, dx, gradient);
 }
 
@@ -94,8 +96,8 @@ void norm_forward(const NormForward<T>& p, int64_t begin, int64_t end) {
       add_range(x, p.addend + first, p.columns, p.sum + first);
       x = p.sum + first;
     }
-    const RowStatistics row =
-        p.b == nullptr ? rmsnorm_row(x, p.w, p.columns, p.epsilon, p.y + first) : layernorm_row(x, p.w, p.b, p.columns, p.epsilon, p.y + first);
+    const RowStatistics row = p.b == nullptr ? rmsnorm_row(x, p.w, p.offset, p.columns, p.epsilon, p.y + first)
+                                             : layernorm_row(x, p.w, p.b, p.columns, p.epsilon, p.y + first);
     if (p.mean != nullptr) p.mean[m] = row.mean;
     p.rstd[m] = row.rstd;
   }
@@ -107,7 +109,7 @@ void norm_backward_input(const NormBackwardInput<T>& p, int64_t begin, int64_t e
     const int64_t first = m * p.columns;
     const T* const residual = p.residual == nullptr ? nullptr : p.residual + first;
     if (p.mean == nullptr) {
-      rmsnorm_backward_row(p.dy + first, p.x + first, p.w, residual, p.columns, p.rstd[m], p.dx + first);
+      rmsnorm_backward_row(p.dy + first, p.x + first, p.w, p.offset, residual, p.columns, p.rstd[m], p.dx + first);
     } else {
       layernorm_backward_row(p.dy + first, p.x + first, p.w, residual, p.columns, {p.mean[m], p.rstd[m]}, p.dx + first);
     }
