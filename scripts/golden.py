@@ -44,11 +44,17 @@ MODELS = {
     "gpt_neox": {"architecture": "gpt_neox", "layers": 3, "hidden_size": 48, "heads": 3, "kv_heads": 3, "head_size": 16, "ffn_size": 96,
                  "vocab_size": 53, "max_positions": SEQUENCE, "tied_embeddings": False, "rope_theta": 10000.0, "norm_epsilon": 1e-5, "init_std": 0.02,
                  "bias_std": 0.02},
+    # Every third layer attends to all tokens, with a RoPE base of its own; scores are divided by sqrt(6), not by the root of the head size.
+    "gemma3": {"architecture": "gemma3", "layers": 3, "hidden_size": 24, "heads": 4, "kv_heads": 2, "head_size": 8, "ffn_size": 40, "vocab_size": 53,
+               "max_positions": SEQUENCE, "tied_embeddings": True, "rope_theta": 1e6, "window": 5, "window_layers": [0, 1],
+               "window_rope_theta": 10000.0, "attention_scale": 6.0**-0.5, "norm_epsilon": 1e-6, "init_std": 0.02},
 }
 PRESETS = {  # what the names stand for
     "llama": {"layer_norm": False, "learned": False, "biases": False, "parallel": False, "rope_share": 1.0, "activation": "swiglu"},
     "gpt2": {"layer_norm": True, "learned": True, "biases": True, "parallel": False, "rope_share": 0.0, "activation": "gelu_tanh"},
     "gpt_neox": {"layer_norm": True, "learned": False, "biases": True, "parallel": True, "rope_share": 0.25, "activation": "gelu"},
+    "gemma3": {"layer_norm": False, "learned": False, "biases": False, "parallel": False, "rope_share": 1.0, "activation": "geglu_tanh",
+               "plus_one": True, "post_norms": True, "head_norms": True, "scaled_embedding": True},
 }
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
 
@@ -101,12 +107,17 @@ def random_normal(key, count):
 # ---- the models ----
 
 
+def has_head_norms(m):
+    return m.get("qk_norm", False) or PRESETS[m["architecture"]].get("head_norms", False)
+
+
 def parameter_table(m):
     """(name, shape, standard deviation or the constant it starts as); matrices are the two-dimensional ones."""
     d, f, kv = m["hidden_size"], m["ffn_size"], m["kv_heads"] * m["head_size"]
     inner = m["heads"] * m["head_size"]
     preset = PRESETS[m["architecture"]]
     qkv_bias = preset["biases"] or m.get("qkv_bias", False)
+    unit = 0.0 if preset.get("plus_one") else 1.0  # the weight of a norm that multiplies by 1
     std = m["init_std"]
     output_std = std / math.sqrt(2 * m["layers"]) if m["architecture"] == "gpt2" else std
     table = []
@@ -117,7 +128,7 @@ def parameter_table(m):
             table.append((name + ".bias", (rows,), ("normal", m["bias_std"])))
 
     def norm(name):
-        table.append((name + ".weight", (d,), ("constant", 1.0)))
+        table.append((name + ".weight", (d,), ("constant", unit)))
         if preset["layer_norm"]:
             table.append((name + ".bias", (d,), ("constant", 0.0)))
 
@@ -130,15 +141,19 @@ def parameter_table(m):
         linear(block + "attention.query", inner, d, std, qkv_bias)
         linear(block + "attention.key", kv, d, std, qkv_bias)
         linear(block + "attention.value", kv, d, std, qkv_bias)
-        if m.get("qk_norm", False):
-            table.append((block + "attention.query_norm.weight", (m["head_size"],), ("constant", 1.0)))
-            table.append((block + "attention.key_norm.weight", (m["head_size"],), ("constant", 1.0)))
+        if has_head_norms(m):
+            table.append((block + "attention.query_norm.weight", (m["head_size"],), ("constant", unit)))
+            table.append((block + "attention.key_norm.weight", (m["head_size"],), ("constant", unit)))
         linear(block + "attention.output", d, inner, output_std)
+        if preset.get("post_norms"):
+            norm(block + "attention_post_norm")
         norm(block + "mlp_norm")
-        if preset["activation"] == "swiglu":
+        if "glu" in preset["activation"]:
             linear(block + "mlp.gate", f, d, std)
         linear(block + "mlp.up", f, d, std)
         linear(block + "mlp.down", d, f, output_std)
+        if preset.get("post_norms"):
+            norm(block + "mlp_post_norm")
     norm("final_norm")
     if not m["tied_embeddings"]:
         table.append(("head.weight", (m["vocab_size"], d), ("normal", std)))
@@ -154,10 +169,11 @@ def initial_parameters(m, dtype):
     return parameters
 
 
-def frequencies(m):
+def frequencies(m, windowed):
     """Radians a position, one for each pair of a head; scaled as the Llama 3.1 models are."""
     turned = round(m["head_size"] * PRESETS[m["architecture"]]["rope_share"])
-    plain = [m["rope_theta"] ** (-2.0 * i / turned) for i in range(turned // 2)]
+    base = m["window_rope_theta"] if windowed else m["rope_theta"]
+    plain = [base ** (-2.0 * i / turned) for i in range(turned // 2)]
     s = m.get("rope_scaling")
     if s is None:
         return plain
@@ -174,9 +190,9 @@ def frequencies(m):
     return [scale(f) for f in plain]
 
 
-def rotate(x, m):
+def rotate(x, m, windowed):
     """x [B,T,heads,H], half-split pairs (i, i + R/2) of the first R; the table in double, then in x's dtype."""
-    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * torch.tensor(frequencies(m), dtype=torch.float64)
+    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * torch.tensor(frequencies(m, windowed), dtype=torch.float64)
     half = angle.shape[1]
     cos, sin = angle.cos().to(x.dtype)[None, :, None, :], angle.sin().to(x.dtype)[None, :, None, :]
     a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
@@ -195,34 +211,42 @@ def forward(m, p, tokens):
     def norm(x, name):
         if preset["layer_norm"]:
             return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], m["norm_epsilon"])
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m["norm_epsilon"]) * p[name + ".weight"]
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m["norm_epsilon"]) * (p[name + ".weight"] + (1 if preset.get("plus_one") else 0))
 
     x = p["embedding.weight"][tokens]
+    if preset.get("scaled_embedding"):
+        x = x * torch.tensor(math.sqrt(m["hidden_size"]), dtype=x.dtype)
     if preset["learned"]:
         x = x + p["positions.weight"][:length]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    outside = torch.ones(length, length, dtype=torch.bool).tril(-m.get("window", length))
     for i in range(m["layers"]):
         block = f"blocks.{i}."
+        windowed = i in m.get("window_layers", [])
         h = norm(x, block + "attention_norm")
         q = linear(h, block + "attention.query").view(batch, length, heads, size)
         k = linear(h, block + "attention.key").view(batch, length, kv_heads, size)
         v = linear(h, block + "attention.value").view(batch, length, kv_heads, size)
-        if m.get("qk_norm", False):
+        if has_head_norms(m):
             q, k = norm(q, block + "attention.query_norm"), norm(k, block + "attention.key_norm")
         if preset["rope_share"] > 0:
-            q, k = rotate(q, m), rotate(k, m)
+            q, k = rotate(q, m, windowed), rotate(k, m, windowed)
         k, v = (t.repeat_interleave(heads // kv_heads, dim=2) for t in (k, v))
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
-        weights = scores.masked_fill(future, -math.inf).softmax(-1)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * m.get("attention_scale", size**-0.5)
+        weights = scores.masked_fill(future | outside if windowed else future, -math.inf).softmax(-1)
         attended = torch.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, length, heads * size)
         stream = x
-        x = x + linear(attended, block + "attention.output")
+        branch = linear(attended, block + "attention.output")
+        x = x + (norm(branch, block + "attention_post_norm") if preset.get("post_norms") else branch)
         h = norm(stream if preset["parallel"] else x, block + "mlp_norm")
-        if preset["activation"] != "swiglu":
-            h = F.gelu(linear(h, block + "mlp.up"), approximate="tanh" if preset["activation"] == "gelu_tanh" else "none")
-        else:
+        if preset["activation"] == "swiglu":
             h = F.silu(linear(h, block + "mlp.gate")) * linear(h, block + "mlp.up")
-        x = x + linear(h, block + "mlp.down")
+        elif preset["activation"] == "geglu_tanh":
+            h = F.gelu(linear(h, block + "mlp.gate"), approximate="tanh") * linear(h, block + "mlp.up")
+        else:
+            h = F.gelu(linear(h, block + "mlp.up"), approximate="tanh" if preset["activation"] == "gelu_tanh" else "none")
+        branch = linear(h, block + "mlp.down")
+        x = x + (norm(branch, block + "mlp_post_norm") if preset.get("post_norms") else branch)
     x = norm(x, "final_norm")
     return F.linear(x, p["embedding.weight" if m["tied_embeddings"] else "head.weight"])
 

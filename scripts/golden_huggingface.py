@@ -12,7 +12,7 @@ import sys
 
 import torch
 import transformers
-from transformers import (GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 VOCABULARY = 97
@@ -34,6 +34,12 @@ def gpt_neox(vocab_size=VOCABULARY, **others):
     """4 elements of each head are rotated."""
     return GPTNeoXForCausalLM, GPTNeoXConfig(vocab_size=vocab_size, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                                              max_position_embeddings=64, bos_token_id=0, eos_token_id=0, **others)
+
+
+def gemma3(vocab_size=VOCABULARY, **others):
+    """The first layer has a window."""
+    return Gemma3ForCausalLM, Gemma3TextConfig(**sizes(vocab_size, head_dim=12, sliding_window=4, query_pre_attn_scalar=20, pad_token_id=0,
+                                                       layer_types=["sliding_attention", "full_attention"], **others))
 
 
 def llama(vocab_size=VOCABULARY, **others):
@@ -62,6 +68,9 @@ def models():
         "gpt_neox": (gpt_neox(hidden_size=64), {}),
         "gpt_neox_sequential": (gpt_neox(BYTES, hidden_size=32, rotary_pct=0.5, use_parallel_residual=False, hidden_act="gelu_new",
                                          tie_word_embeddings=True), {}),
+        "gemma3": (gemma3(), {}),
+        "gemma3_linear": (gemma3(BYTES, tie_word_embeddings=False,
+                                 rope_parameters={"full_attention": {**linear, "rope_theta": 1000000.0}, "sliding_attention": plain}), {}),
     }
 
 

@@ -28,8 +28,8 @@ constexpr int kSteps = 2;  // the second one has the weights and the moments of 
 // In fp32, GPU and CPU kernels differ in summation order; three steps amplify 6e-8 to 1e-5 at worst.
 constexpr double kSingleTolerance = 1e-4;
 
-constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout,
-                                   ParityModel::kGptNeoX};
+constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama,   ParityModel::kGpt2,
+                                   ParityModel::kGpt2Dropout,  ParityModel::kGptNeoX, ParityModel::kGemma3};
 
 struct LayoutCase {
   ParityModel model;

@@ -74,6 +74,12 @@ Config config_of(const nlohmann::json& golden) {
     config.model.rope_scaling = {OneOf<RopeScaling>(scaling["type"].get<std::string>()), scaling["factor"], scaling["low_frequency_factor"],
                                  scaling["high_frequency_factor"], scaling["original_max_positions"]};
   }
+  if (model.contains("window")) {
+    config.model.window = model["window"].get<int64_t>();
+    config.model.window_layers = model["window_layers"].get<std::vector<int64_t>>();
+    config.model.window_rope_theta = model["window_rope_theta"].get<double>();
+    config.model.attention_scale = model["attention_scale"].get<double>();
+  }
   config.model.norm_epsilon = model["norm_epsilon"];
   config.model.init_std = model["init_std"];
   config.parallel.virtual_stages = 1;
@@ -132,12 +138,14 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
 }  // namespace
 
 TEST_CASE("fp64 training matches PyTorch to 1e-9") {
-  for (const char* file : {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json", "gpt_neox_fp64.json"})
+  for (const char* file :
+       {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json", "gpt_neox_fp64.json", "gemma3_fp64.json"})
     check(file, 1e-9, 1e-9);
 }
 
 TEST_CASE("fp32 training matches PyTorch to 1e-5 at step 1 and 1e-4 at step 10") {
-  for (const char* file : {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json", "gpt_neox_fp32.json"})
+  for (const char* file :
+       {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json", "gpt_neox_fp32.json", "gemma3_fp32.json"})
     check(file, 1e-5, 1e-4);
 }
 

@@ -8,8 +8,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout,
-                                   ParityModel::kGptNeoX};
+constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama,   ParityModel::kGpt2,
+                                   ParityModel::kGpt2Dropout,  ParityModel::kGptNeoX, ParityModel::kGemma3};
 
 bool is_distinct(const ParityLayout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 replicates over all data ranks

@@ -223,12 +223,14 @@ namespace {
 int64_t kept_by_block(const Config& config) {
   const ModelConfig& m = config.model;
   const int64_t streams = m.block_residual() == ResidualKind::kParallel ? 1 : 2, ups = m.preset().gated ? 2 : 1,
-                statistics_of_norms = m.preset().norm == NormKind::kLayer ? 4 : 2;
+                post_norms = m.preset().norms == NormPlacement::kBoth ? 2 : 0,
+                statistics_of_norms = m.preset().norm == NormKind::kLayer ? 4 : 2 + post_norms;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
-  // Kept, because recomputing takes a product: the residual stream before each branch, once if they are parallel; queries, keys, values; the
+  // Kept, because recomputing takes a product: the residual stream before each branch, once if they are parallel; what a post-norm reads; queries, keys, values; the
   // attention's result; the MLP before its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the MLP after its activation.
-  const int64_t values = streams * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + ups * *m.ffn_size;
-  // Per row: the log-sum-exp of each head, 1 / deviation of both norms, and the mean of LayerNorm.
+  const int64_t values =
+      (streams + post_norms) * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + ups * *m.ffn_size;
+  // Per row: the log-sum-exp of each head, 1 / deviation of each norm, and the mean of LayerNorm.
   const int64_t statistics = m.heads + statistics_of_norms;
   const DType compute = precision_of(config.training).compute;
   return rows * (values * size_of(compute) + statistics * size_of(accumulator_of(compute)));

@@ -75,7 +75,7 @@ double median_norm(const std::vector<std::vector<double>>& gradients) {
 }  // namespace
 
 TEST_CASE("private: a step's gradient is the sum of clipped gradients of single samples") {
-  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGptNeoX}) {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGptNeoX, ParityModel::kGemma3}) {
     const std::vector<std::vector<double>> gradients = gradients_of_samples(config_of(model, "dp1", 1, 0));
     const double clip = median_norm(gradients);
     for (const char* layout : {"dp1", "dp1z0-mb3", "pp2dp1", "pp4dp1-zb_h1", "pp2dp1-zb_v", "pp2dp1-interleaved_1f1b", "tp2dp1", "tp2dp1-sp-mb3",
@@ -167,7 +167,7 @@ TEST_CASE("private: a sample whose gradient is not finite contributes nothing") 
 }
 
 TEST_CASE("private: no sample contributes more than the clip norm, in any precision") {
-  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGptNeoX}) {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGptNeoX, ParityModel::kGemma3}) {
     for (const std::string precision : {"fp32", "bf16"}) {
       INFO(name_of(model) << ", " << precision);
       const auto gradient_of = [&](double clip) {

@@ -40,8 +40,8 @@ std::vector<ParityLayout> layouts() {
   return all;
 }
 
-constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout,
-                                   ParityModel::kGptNeoX};
+constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama,   ParityModel::kGpt2,
+                                   ParityModel::kGpt2Dropout,  ParityModel::kGptNeoX, ParityModel::kGemma3};
 
 void check_bits(const Config& config, int steps, Device device) {
   const RunRecord kept = train_on_threads(config, steps, device, true);
@@ -106,13 +106,14 @@ Config with_layers(Config config, std::vector<int64_t> layers) {
 int64_t kept_bytes(const Config& config, Recompute recompute, bool elementwise = true) {
   const ModelConfig& m = config.model;
   const int64_t streams = m.block_residual() == ResidualKind::kParallel ? 1 : 2, ups = m.preset().gated ? 2 : 1,
-                statistics_of_norms = m.preset().norm == NormKind::kLayer ? 4 : 2;
+                post_norms = m.preset().norms == NormPlacement::kBoth ? 2 : 0,
+                statistics_of_norms = m.preset().norm == NormKind::kLayer ? 4 : 2 + post_norms;
   const DType compute = precision_of(config.training).compute;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
   const int64_t size = size_of(compute), wide = size_of(accumulator_of(compute));
   if (recompute == Recompute::kFull) return rows * m.hidden_size * size;
   const int64_t result = recompute == Recompute::kNone ? m.heads * *m.head_size * size + m.heads * wide : 0;  // attention's result and log-sum-exp
-  const int64_t values = streams * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + ups * *m.ffn_size;
+  const int64_t values = (streams + post_norms) * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + ups * *m.ffn_size;
   const int64_t results = elementwise ? 0 : 2 * m.hidden_size + *m.ffn_size;
   return rows * ((values + results) * size + statistics_of_norms * wide + result);
 }
@@ -171,7 +172,7 @@ TEST_CASE("recomputation of packed documents is bit-identical") {
 }
 
 TEST_CASE("a recomputing block keeps the bytes of the formula per micro-batch in flight") {
-  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGptNeoX}) {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGptNeoX, ParityModel::kGemma3}) {
     for (const char* const precision : {"fp32", "bf16"}) {
       ParityLayout layout;
       layout.pipeline = 2;

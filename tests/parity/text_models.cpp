@@ -5,19 +5,23 @@
 
 namespace trireme::test {
 
-const std::vector<std::string> kTextModels = {"llama", "grouped", "qk_norm", "linear", "llama3", "gpt2", "window"};
+const std::vector<std::string> kTextModels = {"llama", "grouped", "qk_norm", "linear", "llama3", "gpt2", "window", "gemma3"};
 
 Config text_config(const std::string& name, int tensor, const std::string& precision) {
   ParityLayout layout;
   layout.tensor = tensor;
-  const ParityModel model = name == "llama" ? ParityModel::kLlama : name == "gpt2" ? ParityModel::kGpt2 : ParityModel::kLlamaGrouped;
+  const ParityModel model = name == "llama"    ? ParityModel::kLlama
+                            : name == "gpt2"   ? ParityModel::kGpt2
+                            : name == "gemma3" ? ParityModel::kGemma3
+                                               : ParityModel::kLlamaGrouped;
   Config config = parity_config(model, layout, precision);
-  if (name == "window") {
+  if (name == "gemma3") config.model.window_rope_theta = 100;
+  if (name == "window" || name == "gemma3") {
     config.model.window = 5;
     config.model.window_layers = {0, 2, 3};
   }
   if (name == "qk_norm") config.model.head_size = 6;
-  config.model.qk_norm = name == "qk_norm";
+  config.model.qk_norm = name == "qk_norm" || name == "gemma3";
   if (name == "linear" || name == "llama3") {
     config.model.head_size = 8;  // four frequencies, in all ranges of llama3's scaling
     config.model.rope_theta = 20;

@@ -60,7 +60,7 @@ void compare(const Config& config) {
 }
 
 TEST_CASE("memory by formula equals counted memory: architecture, recomputation and tensor parallelism") {
-  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX, Architecture::kGemma3));
   c.training.recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull);
   c.parallel.tensor = GENERATE(1, 4);
   c.parallel.sequence_parallel = c.parallel.tensor > 1 && GENERATE(false, true);
@@ -98,7 +98,7 @@ TEST_CASE("memory by formula equals counted memory: schedules") {
 }
 
 TEST_CASE("memory by formula equals counted memory: stages without layers") {
-  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX, Architecture::kGemma3));
   c.parallel.pipeline = 4;
   c.training.micro_batch_size = 1;
   c.training.global_batch_size = 32;
@@ -205,7 +205,7 @@ TEST_CASE("memory of steps that clip samples is counted with all micro-batches")
 }
 
 TEST_CASE("memory by formula equals counted memory: sharding") {
-  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX, Architecture::kGemma3));
   c.parallel.data = 4;
   c.parallel.zero_stage = GENERATE(0, 1, 2, 3);
   c.parallel.replicate = c.parallel.zero_stage == 0 ? 1 : GENERATE(1, 2);
@@ -221,7 +221,7 @@ TEST_CASE("memory by formula equals counted memory: sharding") {
 }
 
 TEST_CASE("memory by formula equals counted memory: units that shards do not divide are padded to whole shards of 64 elements") {
-  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX));
+  Config c = base(GENERATE(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX, Architecture::kGemma3));
   c.model.hidden_size = 1056;
   c.model.ffn_size = 2770;
   if (c.model.architecture == Architecture::kGptNeoX) c.model.rope_share = 1;  // a quarter of 66 elements would not be pairs
@@ -370,7 +370,7 @@ TEST_CASE("memory by formula equals counted memory: random layouts") {
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };
   using Text = std::string;
   for (int i = 0; i < 200; ++i) {
-    Config c = base(one_of(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX));
+    Config c = base(one_of(Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX, Architecture::kGemma3));
     c.parallel.tensor = one_of(1, 2, 4);
     c.parallel.sequence_parallel = c.parallel.tensor > 1 && one_of(0, 1) == 1;
     c.parallel.pipeline = one_of(1, 2, 4);

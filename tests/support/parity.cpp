@@ -66,6 +66,7 @@ const char* name_of(ParityModel model) {
     case ParityModel::kGpt2: return "gpt2";
     case ParityModel::kGpt2Dropout: return "gpt2-dropout";
     case ParityModel::kGptNeoX: return "gpt-neox";
+    case ParityModel::kGemma3: return "gemma3";
   }
   return "?";
 }
@@ -95,7 +96,8 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   ModelConfig& m = config.model;
   const bool gpt2 = model == ParityModel::kGpt2 || model == ParityModel::kGpt2Dropout;
   const bool neox = model == ParityModel::kGptNeoX;
-  m.architecture = gpt2 ? Architecture::kGpt2 : neox ? Architecture::kGptNeoX : Architecture::kLlama;
+  const bool gemma = model == ParityModel::kGemma3;
+  m.architecture = gpt2 ? Architecture::kGpt2 : neox ? Architecture::kGptNeoX : gemma ? Architecture::kGemma3 : Architecture::kLlama;
   m.layers = layout.layers;
   // Prime where possible, so that no unit divides by a shard count: heads need not fill the hidden size.
   m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;
@@ -109,6 +111,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
     if (!gpt2) m.rope_share = neox ? 0.25 : 0.5;
     if (gpt2) m.activation = Activation::kGelu;
     if (neox) m.activation = Activation::kGeluTanh;
+    if (gemma) m.activation = Activation::kGelu;
   }
   m.ffn_size = 36;
   m.vocab_size = 61;
@@ -119,7 +122,9 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   if (model == ParityModel::kLlamaGrouped)
     m.rope_scaling = {.type = RopeScaling::kLlama3, .factor = 4, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_positions = 12};
   m.dropout = model == ParityModel::kGpt2Dropout ? 0.1 : 0;
+  if (gemma) m.attention_scale = 0.4;
   if (layout.window > 0) m.window = layout.window;
+  if (layout.window > 0 && gemma) m.window_rope_theta = 100;
   if (layout.window > 0 && !layout.window_on_all) {
     m.window_layers.emplace();
     for (int64_t b = 0; b < m.layers; ++b)

@@ -52,6 +52,7 @@ enum class ParityModel {
   kGpt2,          ///< 6 heads, tied, non-zero biases
   kGpt2Dropout,   ///< the same with dropout 0.1
   kGptNeoX,       ///< 6 heads, untied, RoPE on half of each head, parallel branches, exact GELU
+  kGemma3,        ///< 6 heads, tied, norms on both sides of branches, a scale of its own; windows with a RoPE base of their own
 };
 const char* name_of(ParityModel model);
 bool is_legal(ParityModel model, const ParityLayout& layout);

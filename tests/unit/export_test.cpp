@@ -79,6 +79,20 @@ std::vector<std::pair<std::string, ModelConfig>> models() {
   qwen3.model.qk_norm = true;
   qwen3.model.rope_theta = 1e6;
   qwen3.model.norm_epsilon = 1e-6;
+  Config gemma3 = base(Architecture::kGemma3), gemma3_plain = base(Architecture::kGemma3);
+  gemma3.model.hidden_size = 20;
+  gemma3.model.kv_heads = 2;
+  gemma3.model.head_size = 6;
+  gemma3.model.attention_scale = 1 / std::sqrt(168.0);
+  gemma3.model.window = 7;
+  gemma3.model.window_layers = {0};
+  gemma3.model.rope_theta = 1e6;
+  gemma3.model.window_rope_theta = 500;
+  gemma3.model.rope_scaling.type = RopeScaling::kLinear;
+  gemma3.model.rope_scaling.factor = 8;
+  gemma3_plain.model.hidden_size = 16;
+  gemma3_plain.model.tied_embeddings = false;
+  gemma3_plain.model.activation = Activation::kSilu;
   return {{"GPT2LMHeadModel", resolve(gpt2).model},
           {"GPT2LMHeadModel", resolve(gpt2_untied).model},
           {"LlamaForCausalLM", resolve(llama).model},
@@ -87,7 +101,9 @@ std::vector<std::pair<std::string, ModelConfig>> models() {
           {"MistralForCausalLM", resolve(mistral).model},
           {"Qwen2ForCausalLM", resolve(qwen2_window).model},
           {"GPTNeoXForCausalLM", resolve(neox).model},
-          {"GPTNeoXForCausalLM", resolve(neox_sequential).model}};
+          {"GPTNeoXForCausalLM", resolve(neox_sequential).model},
+          {"Gemma3ForCausalLM", resolve(gemma3).model},
+          {"Gemma3ForCausalLM", resolve(gemma3_plain).model}};
 }
 
 float value_at(const std::string& name, int64_t index) {
@@ -378,6 +394,40 @@ TEST_CASE("export: a model that no class of transformers supports is refused, na
   CHECK_THAT(error_of([&] { hugging_face_class(resolve(neox).model); }), Contains("gpt_neox with fewer model.kv_heads"));
   neox.model.window = 7;
   CHECK_THAT(error_of([&] { hugging_face_class(resolve(neox).model); }), Contains("gpt_neox with model.window"));
+  Config gemma = base(Architecture::kGemma3);
+  gemma.model.head_size = 6;
+  const auto gemma_lacks = [&](const auto& change, const char* what) {
+    Config other = gemma;
+    change(other.model);
+    CHECK_THAT(error_of([&] { hugging_face_class(resolve(other).model); }), Contains(what));
+  };
+  gemma_lacks([](ModelConfig& m) { m.residual = ResidualKind::kParallel; }, "gemma3 with model.residual parallel");
+  gemma_lacks([](ModelConfig& m) { m.rope_share = 1.0 / 3; }, "gemma3 with model.rope_share below 1");
+  gemma_lacks([](ModelConfig& m) { m.qkv_bias = true; }, "gemma3 with model.qkv_bias");
+  gemma_lacks([](ModelConfig& m) { m.attention_scale = 0.3; }, "gemma3 with a model.attention_scale other than one over the root of an integer");
+  gemma_lacks([](ModelConfig& m) { m.attention_scale = 2; }, "gemma3 with a model.attention_scale");
+  gemma_lacks(
+      [](ModelConfig& m) {
+        m.window = 7;
+        m.rope_scaling.type = RopeScaling::kLinear;
+      },
+      "without model.window_rope_theta");
+  for (const Architecture architecture : {Architecture::kLlama, Architecture::kGpt2, Architecture::kGptNeoX}) {
+    Config other = base(architecture);
+    other.model.hidden_size = 16;
+    other.model.rope_share.reset();
+    if (architecture == Architecture::kGptNeoX) other.model.rope_share = 0.5;
+    other.model.attention_scale = 0.3;
+    CHECK_THAT(error_of([&] { hugging_face_class(resolve(other).model); }), Contains("with model.attention_scale"));
+  }
+  Config geglu = base(Architecture::kLlama);
+  geglu.model.head_size = 6;
+  geglu.model.activation = Activation::kGeluTanh;
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(geglu).model); }), Contains("llama with a model.activation other than silu"));
+  geglu.model.activation = Activation::kSilu;
+  geglu.model.window = 7;
+  geglu.model.window_rope_theta = 500;
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(geglu).model); }), Contains("llama with model.window_rope_theta"));
   Config mixed = base(Architecture::kLlama);
   mixed.model.head_size = 4;
   mixed.model.window = 7;

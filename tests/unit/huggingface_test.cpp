@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 const fs::path kGoldenModels = in_checkout("tests/golden/huggingface");
-const std::vector<std::string> kModels{"llama_tied", "llama3_untied",      "llama_linear_sharded", "llama_bf16", "qwen2",
-                                       "qwen3",      "gpt2_tied",          "gpt2_untied",          "mistral",    "qwen2_window",
-                                       "gpt_neox",   "gpt_neox_sequential"};
+const std::vector<std::string> kModels{
+    "llama_tied",   "llama3_untied", "llama_linear_sharded", "llama_bf16", "qwen2",        "qwen3", "gpt2_tied", "gpt2_untied", "mistral",
+    "qwen2_window", "gpt_neox",      "gpt_neox_sequential",  "gemma3",     "gemma3_linear"};
 
 json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
@@ -124,7 +124,7 @@ TEST_CASE("the logits of a Hugging Face model match transformers, on one rank an
 }
 
 TEST_CASE("a Hugging Face model is read into any layout, each rank its own boxes") {
-  for (const char* name : {"gpt2_tied", "llama_linear_sharded", "qwen3", "gpt_neox"})
+  for (const char* name : {"gpt2_tied", "llama_linear_sharded", "qwen3", "gpt_neox", "gemma3"})
     on_layout(kGoldenModels / name, 2, 2, 2, [&](Trainer& trainer, WeightSource& source) {
       TRIREME_CHECK(!trainer.owned_boxes().empty(), "a rank without weights");
       for (const OwnedBox& owned : trainer.owned_boxes()) {
@@ -271,7 +271,8 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
   } cases[] = {
       {"llama_tied", "model_type", "mixtral",
        R"("model_type" is "mixtral": not supported, because this program lacks experts; supported "llama", "mistral", "qwen2", "qwen3", "gpt2")"},
-      {"llama_tied", "model_type", "gemma", R"("model_type" is "gemma": not supported, because this program lacks embedding scale, GeGLU, )"},
+      {"llama_tied", "model_type", "gemma",
+       R"("model_type" is "gemma": not supported, because this program lacks norms with 1 + weight without norms behind branches)"},
       {"llama_tied", "model_type", "deepseek_v3", "lacks latent attention, experts; supported \"llama\", "},
       {"llama_tied", "model_type", "bloom", "lacks ALiBi, "},
       {"llama_tied", "model_type", "my_model", R"("model_type" is "my_model": not supported; supported "llama", "mistral")"},
@@ -323,6 +324,22 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
       {"gpt_neox", "rope_theta", 5000, R"("rope_theta" is 5000: this model type does not read it, but "rotary_emb_base"; allowed 10000)"},
       {"gpt_neox", "rope_parameters", {{"partial_rotary_factor", 0.3}}, "RoPE on 0.3 of heads of 16 elements is 4.8 elements"},
       {"gpt_neox", "rope_parameters", {{"partial_rotary_factor", 0.1875}}, "model.rope_share=0.1875: rotates 3 elements of a head of 16"},
+      {"gemma3", "head_dim", nullptr, R"("head_dim": is null)"},
+      {"gemma3", "num_key_value_heads", nullptr, R"("num_key_value_heads": is null)"},
+      {"gemma3", "partial_rotary_factor", 0.5, R"("partial_rotary_factor" is 0.5: RoPE on a part of each head is not supported here; allowed 1)"},
+      {"gemma3", "attention_bias", true, R"("attention_bias" is true: biases are not supported)"},
+      {"gemma3", "hidden_activation", "relu", R"("hidden_activation" is "relu": not supported; allowed "gelu_pytorch_tanh", "gelu", "silu")"},
+      {"gemma3", "use_bidirectional_attention", true, R"("use_bidirectional_attention" is true: only causal attention is supported)"},
+      {"gemma3", "final_logit_softcapping", 30.0, R"("final_logit_softcapping" is 30.0: soft caps are not supported; allowed null)"},
+      {"gemma3", "attn_logit_softcapping", 50.0, R"("attn_logit_softcapping" is 50.0)"},
+      {"gemma3", "query_pre_attn_scalar", 0, R"("query_pre_attn_scalar")"},
+      {"gemma3", "sliding_window", nullptr, R"("sliding_window" is null: layers of type "sliding_attention" need a window)"},
+      {"gemma3", "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}, R"("rope_parameters" has the scaling too)"},
+      {"gemma3", "rope_parameters", {{"rope_type", "default"}}, R"("rope_parameters": unknown key "rope_type")"},
+      {"gemma3",
+       "rope_parameters",
+       {{"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}},
+       R"("rope_parameters": "sliding_attention" is)"},
   };
   for (const auto& c : cases) {
     const Folder folder(c.model);
@@ -332,6 +349,44 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
     CHECK(message.starts_with(folder.file("config.json").string()));
     CHECK(message.find(c.named) != message.npos);
   }
+}
+
+TEST_CASE("Gemma 3 is read with the keys of older versions, and without those that have defaults") {
+  const Folder folder("gemma3");
+  const ModelConfig model = HuggingFaceReader(folder.path()).model();
+  CHECK((model.window == 4 && model.window_layers == std::vector<int64_t>{0} && model.window_rope_theta == 10000.0 && model.rope_theta == 1e6));
+  CHECK((model.attention_scale == 1 / std::sqrt(20.0) && model.qk_norm && model.activation == Activation::kGeluTanh && model.tied_embeddings));
+  folder.change_json([](json& config) {  // as transformers 4 wrote it
+    config.erase("rope_parameters");
+    config["rope_theta"] = 1000000.0;
+    config["rope_local_base_freq"] = 10000.0;
+    config["rope_scaling"] = nullptr;
+  });
+  CHECK(HuggingFaceReader(folder.path()).model() == model);
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "hidden_activation", "rms_norm_eps", "tie_word_embeddings"})
+    folder.change_json([&](json& config) { config.erase(key); });
+  CHECK(HuggingFaceReader(folder.path()).model() == model);
+  folder.change_json([](json& config) { config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}}; });
+  const ModelConfig scaled = HuggingFaceReader(folder.path()).model();
+  CHECK((scaled.rope_scaling.type == RopeScaling::kLinear && scaled.rope_scaling.factor == 8 && scaled.window_rope_theta == 10000.0));
+  folder.change_json([](json& config) { config["query_pre_attn_scalar"] = 12; });  // the head size
+  CHECK_FALSE(HuggingFaceReader(folder.path()).model().attention_scale);
+
+  const auto pattern = [&](const std::function<void(json&)>& change) {
+    json config = read_json(folder.file("config.json"));
+    config.erase("layer_types");
+    config["num_hidden_layers"] = 7;
+    change(config);
+    return parse_hugging_face_config(config.dump(), "config.json").window_layers;
+  };
+  CHECK(pattern([](json&) {}) == std::vector<int64_t>{0, 1, 2, 3, 4, 6});
+  CHECK(pattern([](json& config) { config["sliding_window_pattern"] = 2; }) == std::vector<int64_t>{0, 2, 4, 6});
+  CHECK(pattern([](json& config) { config["_sliding_window_pattern"] = 2; }) == std::vector<int64_t>{0, 1, 2, 3, 4, 6});  // the class ignores it
+  folder.change_json([](json& config) {
+    config.erase("rope_scaling");
+    config["rope_parameters"] = {{"full_attention", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}}};
+  });
+  CHECK(HuggingFaceReader(folder.path()).model().rope_scaling.original_max_positions == 64);
 }
 
 TEST_CASE("a Mistral without a window is a LLaMA, and a LLaMA may have biases of query, key and value") {

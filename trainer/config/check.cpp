@@ -51,9 +51,9 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
                    "multiples of 2 / head_size", text_of(FieldValue(static_cast<double>(even) / static_cast<double>(*m.head_size))));
   }
   if (const ArchitecturePreset& preset = m.preset();
-      rules.apply({"model.architecture", "model.activation"}) && preset.gated != (m.activation == Activation::kSilu))
-    rules.broken("model.activation", concat("architecture ", m.architecture, preset.gated ? " has a gated MLP" : " has an MLP without a gate"),
-                 preset.gated ? "silu" : "gelu | gelu_tanh", name_of(preset.activation));
+      rules.apply({"model.architecture", "model.activation"}) && !preset.gated && m.activation == Activation::kSilu)
+    rules.broken("model.activation", concat("architecture ", m.architecture, " has an MLP without a gate"), "gelu | gelu_tanh",
+                 name_of(preset.activation));
   if (rules.apply({"model.heads", "model.kv_heads"}) && heads % kv_heads != 0)
     rules.broken("model.kv_heads", concat("does not divide heads ", heads), "divisors of heads",
                  nearest(kv_heads, 1, heads, [&](int64_t n) { return heads % n == 0; }));
@@ -64,6 +64,8 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
                  std::to_string(length));
   if (m.preset().biases && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
     rules.broken("model.qkv_bias", concat("architecture ", m.architecture, " always has these biases"), "true", "true, or remove the key");
+  if (m.preset().head_norms && !given.model.qk_norm && rules.given("model.qk_norm") && rules.apply({"model.architecture", "model.qk_norm"}))
+    rules.broken("model.qk_norm", concat("architecture ", m.architecture, " always has these norms"), "true", "true, or remove the key");
   if (m.window_layers && rules.apply({"model.layers", "model.window_layers"})) {
     const std::vector<int64_t>& layers = *m.window_layers;
     const std::string allowed = concat("all, or increasing integers from 0 to ", m.layers - 1);

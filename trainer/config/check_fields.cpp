@@ -50,11 +50,14 @@ constexpr Synonym kSynonyms[] = {
     {"qwen2", "llama"},
     {"qwen3", "llama"},
     {"neox", "gpt_neox"},
+    {"gemma", "gemma3"},
+    {"gemma3_text", "gemma3"},
     {"pythia", "gpt_neox"},
     {"gelu_new", "gelu_tanh"},
     {"gelu_pytorch_tanh", "gelu_tanh"},
     {"swish", "silu"},
     {"swiglu", "silu"},
+    {"geglu", "gelu_tanh"},
 };
 
 /// The choice that `text` is another word for, otherwise the one of the closest spelling.

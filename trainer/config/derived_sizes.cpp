@@ -1,5 +1,6 @@
 #include "trainer/config/derived_sizes.h"
 
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -17,6 +18,8 @@ Config with_derived_sizes(Config config) {
   if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
   if (m.preset().biases) m.qkv_bias = true;
+  if (m.preset().head_norms) m.qk_norm = true;
+  if (m.attention_scale == 1 / std::sqrt(static_cast<double>(*m.head_size))) m.attention_scale.reset();
   if (m.residual == ResidualKind::kAuto) m.residual = m.block_residual();
   if (m.activation == Activation::kAuto) m.activation = m.mlp_activation();
   if (m.preset().positions == PositionKind::kRope) m.rope_share = m.rotated_share();

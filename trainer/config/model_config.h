@@ -27,13 +27,19 @@ struct RopeScalingConfig {
 };
 
 /// Named sets of values of a model.
-enum class Architecture : uint8_t { kLlama, kGpt2, kGptNeoX };
+enum class Architecture : uint8_t { kLlama, kGpt2, kGptNeoX, kGemma3 };
 template <>
-inline constexpr std::array kNames<Architecture>{"llama", "gpt2", "gpt_neox"};
+inline constexpr std::array kNames<Architecture>{"llama", "gpt2", "gpt_neox", "gemma3"};
 
 enum class NormKind : uint8_t {
-  kRms,    ///< RMSNorm without a bias
-  kLayer,  ///< LayerNorm with a bias
+  kRms,         ///< RMSNorm without a bias
+  kRmsPlusOne,  ///< the same; 1 is added to each weight, which begins as 0
+  kLayer,       ///< LayerNorm with a bias
+};
+/// The norms of each branch of a block.
+enum class NormPlacement : uint8_t {
+  kBefore,  ///< of what it reads
+  kBoth,    ///< also of its result, before the residual stream gets it
 };
 enum class PositionKind : uint8_t {
   kRope,     ///< queries and keys are rotated
@@ -52,18 +58,47 @@ inline constexpr std::array kNames<ResidualKind>{"auto", "sequential", "parallel
 struct ArchitecturePreset {
   Architecture architecture;
   NormKind norm;
+  NormPlacement norms = NormPlacement::kBefore;
+  bool head_norms = false;        ///< always with model.qk_norm
+  bool scaled_embedding = false;  ///< embeddings are multiplied by sqrt(hidden_size), rounded to the run's dtype
   PositionKind positions;
-  double rope_share;
+  double rope_share = 1;
   ResidualKind residual;
   Activation activation;
-  bool gated;                 ///< the MLP multiplies its activation with a second product
-  bool biases;                ///< every linear layer has a bias
-  bool scaled_residual_init;  ///< the last matrix of each branch begins 1/sqrt(2 layers) as large
+  bool gated = false;                 ///< the MLP multiplies its activation with a second product
+  bool biases = false;                ///< every linear layer has a bias
+  bool scaled_residual_init = false;  ///< the last matrix of each branch begins 1/sqrt(2 layers) as large
 };
 inline constexpr ArchitecturePreset kPresets[] = {
-    {Architecture::kLlama, NormKind::kRms, PositionKind::kRope, 1, ResidualKind::kSequential, Activation::kSilu, true, false, false},
-    {Architecture::kGpt2, NormKind::kLayer, PositionKind::kLearned, 1, ResidualKind::kSequential, Activation::kGeluTanh, false, true, true},
-    {Architecture::kGptNeoX, NormKind::kLayer, PositionKind::kRope, 0.25, ResidualKind::kParallel, Activation::kGelu, false, true, false},
+    {.architecture = Architecture::kLlama,
+     .norm = NormKind::kRms,
+     .positions = PositionKind::kRope,
+     .residual = ResidualKind::kSequential,
+     .activation = Activation::kSilu,
+     .gated = true},
+    {.architecture = Architecture::kGpt2,
+     .norm = NormKind::kLayer,
+     .positions = PositionKind::kLearned,
+     .residual = ResidualKind::kSequential,
+     .activation = Activation::kGeluTanh,
+     .biases = true,
+     .scaled_residual_init = true},
+    {.architecture = Architecture::kGptNeoX,
+     .norm = NormKind::kLayer,
+     .positions = PositionKind::kRope,
+     .rope_share = 0.25,
+     .residual = ResidualKind::kParallel,
+     .activation = Activation::kGelu,
+     .biases = true},
+    {.architecture = Architecture::kGemma3,
+     .norm = NormKind::kRmsPlusOne,
+     .norms = NormPlacement::kBoth,
+     .head_norms = true,
+     .scaled_embedding = true,
+     .positions = PositionKind::kRope,
+     .residual = ResidualKind::kSequential,
+     .activation = Activation::kGeluTanh,
+     .gated = true},
 };
 
 struct ModelConfig {
@@ -81,11 +116,13 @@ struct ModelConfig {
   OneOf<Activation> activation = Activation::kAuto;    ///< of the MLP
   double dropout = 0.0;                                ///< probability, on the embedding and on each residual branch
   bool qkv_bias = false;                               ///< always true if the preset has biases
-  bool qk_norm = false;                                ///< RMSNorm over each query and key head, before RoPE
+  bool qk_norm = false;                                ///< RMSNorm over each query and key head, before RoPE; always true if the preset has it
+  std::optional<double> attention_scale;               ///< factor of the scores; unset: 1/sqrt(head_size)
   std::optional<int64_t> window;                       ///< tokens that a query attends to, including itself; unset: all tokens before it too
   Auto<std::vector<int64_t>> window_layers;            ///< indices of blocks; auto, written `all` in a file: every block
   double rope_theta = 10000;
-  Auto<double> rope_share;  ///< part of each head that RoPE rotates; auto: of the preset
+  std::optional<double> window_rope_theta;  ///< of blocks with a window, whose RoPE is then not scaled; unset: as in other blocks
+  Auto<double> rope_share;                  ///< part of each head that RoPE rotates; auto: of the preset
   RopeScalingConfig rope_scaling;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;

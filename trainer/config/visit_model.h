@@ -54,7 +54,8 @@ void visit(V& v, ModelConfig& c) {
   const bool rope = preset.positions == PositionKind::kRope;
   v(Field{.key = "architecture",
           .doc = "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention. gpt2: LayerNorm, learned positions, GELU, biases. "
-                 "gpt_neox: LayerNorm, RoPE on a quarter of each head, GELU, biases, parallel branches."},
+                 "gpt_neox: LayerNorm, RoPE on a quarter of each head, GELU, biases, parallel branches. "
+                 "gemma3: RMSNorm with 1 + weight before and behind each branch, qk_norm, scaled embedding, RoPE, GeGLU."},
     c.architecture);
   v(Field{.key = "layers", .doc = "Number of transformer blocks.", .min = 1, .max = 1024}, c.layers);
   v(Field{.key = "hidden_size", .doc = "Width of the residual stream.", .min = 1, .max = 1 << 20}, c.hidden_size);
@@ -92,7 +93,7 @@ void visit(V& v, ModelConfig& c) {
     c.residual);
   v(Field{.key = "activation",
           .doc = "Activation function of the feed-forward network. gelu_tanh is the approximation of gelu by tanh.",
-          .auto_rule = "silu for llama, gelu_tanh for gpt2, gelu for gpt_neox"},
+          .auto_rule = "silu for llama, gelu_tanh for gpt2 and gemma3, gelu for gpt_neox"},
     c.activation);
   v(Field{.key = "dropout",
           .doc = "Dropout probability on the embedding and on each residual branch.",
@@ -103,9 +104,15 @@ void visit(V& v, ModelConfig& c) {
     c.dropout);
   v(Field{.key = "qkv_bias", .doc = "Add biases to the query, key and value projections. gpt2 and gpt_neox always have them."}, c.qkv_bias);
   v(Field{.key = "qk_norm",
-          .doc = "Apply RMSNorm to each query and key head, before RoPE.",
-          .without_effect = preset.norm == NormKind::kRms ? nullptr : "architectures with LayerNorm have no qk_norm"},
+          .doc = "Apply RMSNorm to each query and key head, before RoPE. gemma3 always does.",
+          .without_effect = preset.norm == NormKind::kLayer ? "architectures with LayerNorm have no qk_norm" : nullptr},
     c.qk_norm);
+  v(Field{.key = "attention_scale",
+          .doc = "Factor of attention scores, before the softmax. null: 1 / sqrt(head_size).",
+          .min = 0,
+          .above_min = true,
+          .or_null = true},
+    c.attention_scale);
   v(Field{.key = "window",
           .doc = "Sliding-window attention: a token attends to itself and the window - 1 tokens before it. null: attention to all tokens before.",
           .min = 1,
@@ -122,6 +129,15 @@ void visit(V& v, ModelConfig& c) {
     c.window_layers);
   v(Field{.key = "rope_theta", .doc = "Base of the RoPE frequencies.", .min = 0, .above_min = true, .without_effect = rope ? nullptr : kNoRope},
     c.rope_theta);
+  v(Field{.key = "window_rope_theta",
+          .doc = "Base of the RoPE frequencies in layers with a window, to which rope_scaling is then not applied. null: as in the other layers.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = !rope      ? kNoRope
+                            : c.window ? nullptr
+                                       : "model.window is not set",
+          .or_null = true},
+    c.window_rope_theta);
   v(Field{.key = "rope_share",
           .doc = "Part of each head that RoPE rotates: its first rope_share x head_size elements.",
           .min = 0,

@@ -91,6 +91,8 @@ nlohmann::json describe_model(const ModelConfig& model) {
   if (model.block_residual() == preset.residual) all.json.erase("residual");
   if (model.mlp_activation() == preset.activation) all.json.erase("activation");
   if (model.rotated_share() == preset.rope_share) all.json.erase("rope_share");
+  for (const char* key : {"attention_scale", "window_rope_theta"})
+    if (all.json[key].is_null()) all.json.erase(key);
   return all.json;
 }
 

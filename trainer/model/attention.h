@@ -12,6 +12,7 @@ struct Attention {
   RowParallelLinear output;
   int64_t heads, kv_heads, head_size;  ///< on this rank
   int64_t window = 0;                  ///< tokens a query attends to, itself included; 0: all preceding tokens
+  double score_scale = 0;              ///< factor of the scores; 0: 1/sqrt(H)
   Tensor rope;                         ///< [>= T,R] table, R: elements of a head that are rotated; undefined: learned positions
   HeadNorm query_norm, key_norm;       ///< QK norm: both have a weight or neither has
 
@@ -48,7 +49,7 @@ struct Attention {
   void decode(Context& ctx, const ForwardContext& pass, const Tensor& packed, const Tensor& out) const;
   /// Computes saved.dqkv, before the QK norms, and saved.dy_all.
   void backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
-  AttentionShape shape(int64_t sequences, int64_t length) const { return {sequences, length, heads, kv_heads, head_size, window}; }
+  AttentionShape shape(int64_t sequences, int64_t length) const { return {sequences, length, heads, kv_heads, head_size, window, score_scale}; }
   AttentionShape shape(const ForwardContext& pass) const { return shape(pass.rows / pass.sequence, pass.sequence); }
 };
 

@@ -49,9 +49,15 @@ Param* Declaration::tied_embedding(Unit& unit) const {
 
 Param* Declaration::head(Unit& unit) const { return unit.add({vocabulary("head.weight")}); }
 
+Norm Declaration::rms_norm(Unit& unit, ParamSpec weight, const NormSpec& spec) const {
+  const bool plus_one = spec.kind == NormKind::kRmsPlusOne;
+  Norm layer{.epsilon = spec.epsilon, .offset = plus_one ? 1.0 : 0.0};
+  layer.weight = vector(unit, std::move(weight), plus_one ? Init::Kind::kZeros : Init::Kind::kOnes);
+  return layer;
+}
+
 Norm Declaration::norm(Unit& unit, const std::string& name, const NormSpec& spec) const {
-  Norm layer{nullptr, nullptr, spec.epsilon};
-  layer.weight = vector(unit, replicated(name + ".weight", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kOnes);
+  Norm layer = rms_norm(unit, replicated(name + ".weight", {dims_.D, 1}, 1, at_, residual_partial()), spec);
   if (spec.kind == NormKind::kLayer)
     layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kZeros);
   return layer;
@@ -59,10 +65,10 @@ Norm Declaration::norm(Unit& unit, const std::string& name, const NormSpec& spec
 
 Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm", final_norm_spec(model_)); }
 
-HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads, int64_t head_size) const {
+HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads,
+                                int64_t head_size) const {
   // All heads share this weight and a tensor rank has only some of them, so its gradient is partial with and without sequence parallelism.
-  Param* weight = vector(unit, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), Init::Kind::kOnes);
-  return {{weight, nullptr, model_.norm_epsilon}, first_column, heads, head_size};
+  return {rms_norm(unit, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), spec), first_column, heads, head_size};
 }
 
 ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const {
@@ -105,8 +111,8 @@ ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, co
 
 TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& rope) const {
   const std::string& name = part.name;
-  const auto& [norm_spec, residual, attention, mlp] = part.block_spec;
-  TRIREME_CHECK(mlp.gated == (mlp.activation == Activation::kSilu), name, ": there are SwiGLU and GELU");
+  const auto& [norm_spec, norms, residual, attention, mlp] = part.block_spec;
+  TRIREME_CHECK(mlp.gated || mlp.activation != Activation::kSilu, name, ": SiLU without a gate");
   TransformerBlock block;
   block.name = name;
   block.attention_norm = norm(unit, name + ".attention_norm", norm_spec);
@@ -116,18 +122,22 @@ TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& 
   block.attention.head_size = attention.head_size;
   if (attention.head_norms) {
     const int64_t queries = block.attention.heads * attention.head_size;
-    block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", 0, block.attention.heads, attention.head_size);
-    block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", queries, block.attention.kv_heads, attention.head_size);
+    block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", norm_spec, 0, block.attention.heads, attention.head_size);
+    block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", norm_spec, queries, block.attention.kv_heads, attention.head_size);
   }
   block.attention.output = row_linear(unit, name + ".attention.output", "out", attention.heads * attention.head_size, attention.output_bias);
   block.attention.window = attention.window;
-  if (attention.rotated > 0) block.attention.rope = rope;
+  block.attention.score_scale = attention.score_scale;
+  block.attention.rope = rope;
   block.residual = residual;
+  if (norms == NormPlacement::kBoth) block.attention_post_norm.norm = norm(unit, name + ".attention_post_norm", norm_spec);
   block.mlp_norm = norm(unit, name + ".mlp_norm", norm_spec);
   block.mlp.up = mlp_up(unit, name + ".mlp", mlp);
   block.mlp.down = row_linear(unit, name + ".mlp.down", "down", mlp.size, mlp.bias);
   block.mlp.activation = mlp.activation;
+  block.mlp.gated = mlp.gated;
   block.mlp.ffn = mlp.size / at_.size;
+  if (norms == NormPlacement::kBoth) block.mlp_post_norm.norm = norm(unit, name + ".mlp_post_norm", norm_spec);
   return block;
 }
 

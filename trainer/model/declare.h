@@ -19,6 +19,7 @@ class Declaration {
   Param* positions(Unit& unit) const;
   /// The copy of a tied embedding that the head reads on a stage other than the first: same values, not a primary copy.
   Param* tied_embedding(Unit& unit) const;
+  /// `rope`: the table of part.block_spec.attention.rope; undefined without RoPE.
   TransformerBlock block(Unit& unit, const Part& part, const Tensor& rope) const;
   Norm final_norm(Unit& unit) const;
   /// head.weight [V,D] of untied embeddings.
@@ -27,10 +28,12 @@ class Declaration {
  private:
   ParamSpec vocabulary(const std::string& name) const;
   Norm norm(Unit& unit, const std::string& name, const NormSpec& spec) const;
+  /// RMSNorm over `weight`, which begins as what multiplies by 1.
+  Norm rms_norm(Unit& unit, ParamSpec weight, const NormSpec& spec) const;
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
-  HeadNorm head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads, int64_t head_size) const;
+  HeadNorm head_norm(Unit& unit, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads, int64_t head_size) const;
   ColumnParallelLinear query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const;
   RowParallelLinear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const;
   ColumnParallelLinear mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const;

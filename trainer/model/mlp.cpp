@@ -9,7 +9,7 @@ namespace trireme {
 
 Tensor Mlp::activate(Context& ctx, const Tensor& hidden) const {
   const Tensor activated = Tensor::empty(ctx, {hidden.dim(0), ffn}, hidden.dtype(), MemoryCategory::kActivations);
-  swiglu_forward(ctx, hidden, activated);
+  activation == Activation::kSilu ? swiglu_forward(ctx, hidden, activated) : geglu_forward(ctx, hidden, activated, form());
   return activated;
 }
 
@@ -26,13 +26,13 @@ Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
     if (keeps_activated) saved.activated = activated;
     return activated;
   };
-  if (!gated()) return down.forward(ctx, kept(forward_gelu(ctx, x, saved)));
+  if (!gated) return down.forward(ctx, kept(forward_gelu(ctx, x, saved)));
   saved.hidden = up.forward(ctx, x);
   return down.forward(ctx, kept(activate(ctx, saved.hidden)));
 }
 
 void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  if (gated()) {
+  if (gated) {
     saved.hidden = up.forward(ctx, x);
   } else {
     const Tensor activated = forward_gelu(ctx, x, saved);
@@ -45,11 +45,11 @@ void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const
   PendingRegionOp dy_all = down.gather(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());
   const bool kept = saved.activated.defined();
-  if (gated() && !kept) saved.activated = activate(ctx, hidden);
+  if (gated && !kept) saved.activated = activate(ctx, hidden);
   const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
   saved.dy_all = gradient.dy_all;
-  if (gated()) {
-    swiglu_backward(ctx, gradient.dx, hidden, hidden);
+  if (gated) {
+    activation == Activation::kSilu ? swiglu_backward(ctx, gradient.dx, hidden, hidden) : geglu_backward(ctx, gradient.dx, hidden, hidden, form());
     saved.dhidden = hidden;
   } else {
     gelu_backward(ctx, gradient.dx, hidden, gradient.dx, form());

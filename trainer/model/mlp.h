@@ -5,11 +5,12 @@
 
 namespace trireme {
 
-/// ColumnParallel up, activation, RowParallel down: SwiGLU with kSilu (`up` stacks gate and up), else GELU.
+/// ColumnParallel up, activation, RowParallel down. With a gate, `up` stacks gate and up: SwiGLU or GeGLU; else GELU.
 struct Mlp {
   ColumnParallelLinear up;
   RowParallelLinear down;
   Activation activation;
+  bool gated;
   int64_t ffn;  ///< F on this rank
   bool keeps_activated = false;
 
@@ -30,11 +31,10 @@ struct Mlp {
   Tensor backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:
-  bool gated() const { return activation == Activation::kSilu; }
   Gelu form() const { return activation == Activation::kGelu ? Gelu::kErf : Gelu::kTanh; }
   /// saved.hidden and its activation, without gate.
   Tensor forward_gelu(Context& ctx, const Tensor& x, Saved& saved) const;
-  Tensor activate(Context& ctx, const Tensor& hidden) const;  ///< SwiGLU
+  Tensor activate(Context& ctx, const Tensor& hidden) const;  ///< with a gate
   /// Computes saved.dhidden, saved.dy_all and, unless it was kept, saved.activated.
   void backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const;
 };

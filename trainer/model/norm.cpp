@@ -22,7 +22,7 @@ Tensor Norm::recompute_forward(Context& ctx, const Tensor& x, const Saved& saved
   if (bias) {
     layernorm_forward(ctx, x, weight->value, bias->value, epsilon, y, saved.mean, saved.rstd);
   } else {
-    rmsnorm_forward(ctx, x, weight->value, epsilon, y, saved.rstd);
+    rmsnorm_forward(ctx, x, weight->value, epsilon, y, saved.rstd, offset);
   }
   return y;
 }
@@ -34,7 +34,7 @@ Tensor Norm::forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tens
   if (bias) {
     add_layernorm_forward(ctx, a, b, weight->value, bias->value, epsilon, sum, y, saved.mean, saved.rstd);
   } else {
-    add_rmsnorm_forward(ctx, a, b, weight->value, epsilon, sum, y, saved.rstd);
+    add_rmsnorm_forward(ctx, a, b, weight->value, epsilon, sum, y, saved.rstd, offset);
   }
   return y;
 }
@@ -44,7 +44,7 @@ Tensor Norm::backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
   if (bias) {
     layernorm_backward_input(ctx, dy, x, weight->value, saved.mean, saved.rstd, residual, dx);
   } else {
-    rmsnorm_backward_input(ctx, dy, x, weight->value, saved.rstd, residual, dx);
+    rmsnorm_backward_input(ctx, dy, x, weight->value, saved.rstd, residual, dx, offset);
   }
   saved.dy = dy;
   return dx;
@@ -71,8 +71,9 @@ void Norm::add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, con
   }
 }
 
-void Norm::scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved) const {
-  scale_sample_rows(ctx, saved.dy, per_sample, first_row, factors);
+void Norm::scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved,
+                         bool scaled) const {
+  if (!scaled) scale_sample_rows(ctx, saved.dy, per_sample, first_row, factors);
   clear_sample_rows(ctx, x, per_sample, first_row, factors);
   clear_sample_rows(ctx, saved.rstd, per_sample, first_row, factors);
   if (bias) clear_sample_rows(ctx, saved.mean, per_sample, first_row, factors);
@@ -83,8 +84,37 @@ Tensor Norm::backward(Context& ctx, const Tensor& dy, const Tensor& x, const Ten
   if (bias) {
     layernorm_backward(ctx, dy, x, weight->value, saved.mean, saved.rstd, residual, dx, weight->grad_to_add_to(ctx), bias->grad_to_add_to(ctx));
   } else {
-    rmsnorm_backward(ctx, dy, x, weight->value, saved.rstd, residual, dx, weight->grad_to_add_to(ctx));
+    rmsnorm_backward(ctx, dy, x, weight->value, saved.rstd, residual, dx, weight->grad_to_add_to(ctx), offset);
   }
+  return dx;
+}
+
+Tensor PostNorm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
+  if (!exists()) return x;
+  saved.x = x;
+  return norm.forward(ctx, x, saved.norm);
+}
+
+Tensor PostNorm::backward_input(Context& ctx, const Tensor& dy, Saved& saved) const {
+  return exists() ? norm.backward_input(ctx, dy, saved.x, Tensor(), saved.norm) : dy;
+}
+
+void PostNorm::backward_weight(Context& ctx, const Saved& saved) const {
+  if (exists()) norm.backward_weight(ctx, saved.x, saved.norm);
+}
+
+void PostNorm::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
+  if (exists()) norm.add_sample_squares(ctx, squares.residual_rows(), saved.x, saved.norm, squares);
+}
+
+void PostNorm::scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, bool scaled, const Saved& saved) const {
+  if (exists()) norm.scale_samples(ctx, per_sample, first_row, factors, saved.x, saved.norm, scaled);
+}
+
+Tensor PostNorm::backward(Context& ctx, const Tensor& dy, Saved& saved) const {
+  if (!exists()) return dy;
+  const Tensor dx = norm.backward(ctx, dy, saved.x, Tensor(), saved.norm);
+  saved = {};
   return dx;
 }
 

@@ -5,9 +5,10 @@ namespace trireme {
 
 /// RMSNorm, or LayerNorm when it has a bias, of the residual stream.   x, y [M',D].
 struct Norm {
-  Param* weight;
-  Param* bias;  ///< null: RMSNorm
-  double epsilon;
+  Param* weight = nullptr;
+  Param* bias = nullptr;  ///< null: RMSNorm
+  double epsilon = 0;
+  double offset = 0;  ///< RMSNorm: added to each weight
 
   struct Saved {
     Tensor mean, rstd;  ///< [M']; mean only for LayerNorm
@@ -24,13 +25,32 @@ struct Norm {
   /// The squares of what backward_weight would add, of each sample. `rows`: the rows of x.
   void add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
   /// Multiplies what backward_weight would add by each sample's factor.   x of `per_sample` rows for each sample, from row `first_row` of the micro-batch
-  /// on; factors [B] f64.
-  void scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved) const;
+  /// on; factors [B] f64. `scaled`: saved.dy is also that of another layer, which has scaled it already.
+  void scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved,
+                     bool scaled = false) const;
   /// Fused backward_input + backward_weight, bit-identical to calling both; keeps nothing.
   Tensor backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const;
 
  private:
   void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< allocates the statistics
+};
+
+/// The norm of what a branch adds to the residual stream.   x, y [M',D]. Without a weight the block has none, and everything passes.
+struct PostNorm {
+  Norm norm{};
+
+  struct Saved {
+    Tensor x;  ///< the branch's result, before the norm
+    Norm::Saved norm;
+  };
+  bool exists() const { return norm.weight != nullptr; }
+  Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
+  Tensor backward_input(Context& ctx, const Tensor& dy, Saved& saved) const;
+  void backward_weight(Context& ctx, const Saved& saved) const;
+  void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
+  /// As of Norm.
+  void scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, bool scaled, const Saved& saved) const;
+  Tensor backward(Context& ctx, const Tensor& dy, Saved& saved) const;  ///< fused, as Norm::backward; keeps nothing
 };
 
 /// QK norm: RMSNorm of each head in place, for `heads` heads of H elements from column `first_column` of packed queries, keys and values [M,C]. All

@@ -1,6 +1,7 @@
 #pragma once
 // What a model consists of, as values. Parameters, layers, profiles and forecasts read these; only spec.cpp derives them from the configuration.
 #include <compare>
+#include <vector>
 
 #include "trainer/config/model_config.h"
 
@@ -12,12 +13,21 @@ struct NormSpec {
   auto operator<=>(const NormSpec&) const = default;
 };
 
+/// A table of angles.
+struct RopeSpec {
+  int64_t rotated = 0;  ///< the first elements of each head, which RoPE rotates; 0: without RoPE
+  double theta = 0;
+  bool scaled = false;  ///< by model.rope_scaling
+  auto operator<=>(const RopeSpec&) const = default;
+};
+
 struct AttentionSpec {
   int64_t heads = 0, kv_heads = 0, head_size = 0;  ///< of the whole model
   int64_t window = 0;                              ///< tokens that a query attends to, itself included; 0: all preceding tokens
   bool qkv_bias = false, output_bias = false;
   bool head_norms = false;  ///< RMSNorm of each query and key head, before RoPE
-  int64_t rotated = 0;      ///< the first elements of each head, which RoPE rotates; 0: without RoPE
+  double score_scale = 0;   ///< factor of the scores; 0: 1/sqrt(head_size)
+  RopeSpec rope;
   auto operator<=>(const AttentionSpec&) const = default;
 };
 
@@ -30,9 +40,10 @@ struct MlpSpec {
 };
 
 /// sequential: x := x + attention(norm(x)); x := x + mlp(norm'(x)). parallel: x := x + attention(norm(x)) + mlp(norm'(x)).
-/// Blocks of one model may differ, but all read one table of angles: `rotated` is 0 or the same in each.
+/// With NormPlacement::kBoth norm''(attention(...)) and norm'''(mlp(...)) are added. Blocks of one model may differ.
 struct BlockSpec {
-  NormSpec norm;  ///< of both branches
+  NormSpec norm;  ///< of all norms over the hidden size
+  NormPlacement norms = NormPlacement::kBefore;
   ResidualKind residual = ResidualKind::kSequential;
   AttentionSpec attention;
   MlpSpec mlp;
@@ -43,10 +54,14 @@ BlockSpec block_spec(const ModelConfig& model, int64_t block);
 /// The norm before the head.
 NormSpec final_norm_spec(const ModelConfig& model);
 bool has_learned_positions(const ModelConfig& model);
-/// AttentionSpec::rotated of every block.
+/// RopeSpec::rotated of every block.
 int64_t rotated_elements(const ModelConfig& model);
-/// Elements of the table of angles that every rank of the model has, [max_positions, rotated_elements]; 0 without RoPE.
+/// The tables of angles that blocks of the model read; every rank has them all. Empty without RoPE.
+std::vector<RopeSpec> rope_tables(const ModelConfig& model);
+/// Elements of rope_tables(), [max_positions, rotated] each.
 int64_t rope_table_elements(const ModelConfig& model);
+/// The factor of embeddings, before it is rounded to the run's dtype; 1: none.
+double embedding_scale(const ModelConfig& model);
 /// The standard deviation of the initial matrices that write to the residual stream.
 double residual_init_std(const ModelConfig& model);
 

@@ -26,7 +26,9 @@ Tensor TransformerBlock::kept(const Tensor& normalised, Tensor& in) const {
 
 TransformerBlock::BeforeMlp TransformerBlock::forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.x = x;
-  const Tensor a = attention.forward(ctx, pass, kept(attention_norm.forward(ctx, x, saved.attention_norm), saved.attention_input), saved.attention);
+  const Tensor a = attention_post_norm.forward(
+      ctx, attention.forward(ctx, pass, kept(attention_norm.forward(ctx, x, saved.attention_norm), saved.attention_input), saved.attention),
+      saved.attention_post_norm);
   if (recompute == Recompute::kSelective) {
     saved.attention.out.reset();
     saved.attention.lse.reset();
@@ -43,7 +45,7 @@ TransformerBlock::BeforeMlp TransformerBlock::forward_to_mlp(Context& ctx, const
 
 Tensor TransformerBlock::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   BeforeMlp before = forward_to_mlp(ctx, pass, x, saved);
-  const Tensor m = mlp.forward(ctx, std::exchange(before.mlp_input, Tensor()), saved.mlp);
+  const Tensor m = mlp_post_norm.forward(ctx, mlp.forward(ctx, std::exchange(before.mlp_input, Tensor()), saved.mlp), saved.mlp_post_norm);
   pass.drop(ctx, name + ".mlp", m);
   const Tensor y = is_parallel() ? before.h : Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   add(ctx, before.h, m, y);
@@ -56,6 +58,10 @@ Tensor TransformerBlock::forward(Context& ctx, const ForwardContext& pass, const
 
 void TransformerBlock::recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const {
   if (recompute != Recompute::kFull) return;
+  if (mlp_post_norm.exists()) {
+    mlp_post_norm.forward(ctx, mlp.forward(ctx, forward_to_mlp(ctx, pass, saved.x, saved).mlp_input, saved.mlp), saved.mlp_post_norm);
+    return;
+  }
   if (!is_parallel()) return mlp.recompute_forward(ctx, forward_to_mlp(ctx, pass, saved.x, saved).mlp_input, saved.mlp);
   // No branch reads another's result, so attention's last product is not needed either.
   saved.mlp_stream = saved.x;
@@ -73,36 +79,45 @@ void TransformerBlock::recompute_attention_input(Context& ctx, Saved& saved) con
 
 Tensor TransformerBlock::backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
   recompute_forward(ctx, pass, saved);
-  const Tensor dmlp = mlp.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
+  const Tensor dmlp =
+      mlp.backward_input(ctx, mlp_post_norm.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp_post_norm), saved.mlp);
   recompute_mlp_input(ctx, saved);
   const Tensor dm = mlp_norm.backward_input(ctx, dmlp, saved.mlp_stream, dy, saved.mlp_norm);
 
   const Tensor& dh = is_parallel() ? dy : dm;
-  const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dh), saved.attention);
+  const Tensor dbranch = attention_post_norm.backward_input(ctx, into_branch(ctx, pass, name + ".attention", dh), saved.attention_post_norm);
+  const Tensor dattention = attention.backward_input(ctx, pass, dbranch, saved.attention);
   recompute_attention_input(ctx, saved);
   return attention_norm.backward_input(ctx, dattention, saved.x, dm, saved.attention_norm);
 }
 
 void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
+  mlp_post_norm.backward_weight(ctx, saved.mlp_post_norm);
   mlp.backward_weight(ctx, saved.mlp_input, saved.mlp);
   mlp_norm.backward_weight(ctx, saved.mlp_stream, saved.mlp_norm);
+  attention_post_norm.backward_weight(ctx, saved.attention_post_norm);
   attention.backward_weight(ctx, saved.attention_input, saved.attention);
   attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
   saved = {};
 }
 
 void TransformerBlock::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
+  mlp_post_norm.add_sample_squares(ctx, saved.mlp_post_norm, squares);
   mlp.add_sample_squares(ctx, saved.mlp_input, saved.mlp, squares);
   mlp_norm.add_sample_squares(ctx, squares.residual_rows(), saved.mlp_stream, saved.mlp_norm, squares);
+  attention_post_norm.add_sample_squares(ctx, saved.attention_post_norm, squares);
   attention.add_sample_squares(ctx, saved.attention_input, saved.attention, squares);
   attention_norm.add_sample_squares(ctx, squares.residual_rows(), saved.x, saved.attention_norm, squares);
 }
 
 void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const {
+  mlp_post_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, false, saved.mlp_post_norm);
   mlp.scale_samples(ctx, pass.sequence, factors, saved.mlp);
-  // Parallel branches both keep the block's own dy, unless dropout or the gather of sequence parallelism has made copies.
-  const bool scaled = is_parallel() && pass.dropout == 0 && !mlp.down.region->gradients_partial();
-  attention.scale_samples(ctx, pass.sequence, factors, scaled, saved.attention);
+  // Parallel branches both keep the block's own dy, in their post-norms or else in their last products, unless dropout or the gather of sequence
+  // parallelism has made copies.
+  const bool shared = is_parallel() && pass.dropout == 0, in_products = !attention_post_norm.exists() && !mlp.down.region->gradients_partial();
+  attention_post_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, shared, saved.attention_post_norm);
+  attention.scale_samples(ctx, pass.sequence, factors, shared && in_products, saved.attention);
   mlp_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.mlp_stream, saved.mlp_norm);
   attention_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.x, saved.attention_norm);
   for (const Tensor& input : {saved.mlp_input, saved.attention_input}) clear_sample_rows(ctx, input, pass.sequence, pass.first_row, factors);
@@ -111,7 +126,8 @@ void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, c
 Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const {
   recompute_forward(ctx, pass, saved);
   recompute_mlp_input(ctx, saved);
-  const Tensor dmlp = mlp.backward(ctx, saved.mlp_input, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
+  const Tensor dmlp =
+      mlp.backward(ctx, saved.mlp_input, mlp_post_norm.backward(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp_post_norm), saved.mlp);
   saved.mlp = {};
   saved.mlp_input.reset();
   const Tensor dm = mlp_norm.backward(ctx, dmlp, saved.mlp_stream, dy, saved.mlp_norm);
@@ -121,7 +137,7 @@ Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tens
   dy.reset();
 
   recompute_attention_input(ctx, saved);
-  const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dh);
+  const Tensor dbranch = attention_post_norm.backward(ctx, into_branch(ctx, pass, name + ".attention", dh), saved.attention_post_norm);
   dh.reset();
   const Tensor dattention = attention.backward(ctx, pass, saved.attention_input, dbranch, saved.attention);
   saved.attention = {};

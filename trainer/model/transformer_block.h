@@ -12,20 +12,24 @@ namespace trireme {
 enum class Recompute : uint8_t {
   kNone,
   kSelective,  ///< softmax attention, from the kept queries, keys and values
-  kFull,       ///< everything from the block's input, except last products that no backward needs: the MLP's, and with parallel branches attention's
+  kFull,       ///< everything from the block's input, except last products that no backward needs: the MLP's, and with parallel branches attention's.
+               ///< Norms behind branches need them
 };
 
-/// y = h + drop(mlp(norm'(m))) with h = x + drop(attention(norm(x))); the MLP reads m = h, or m = x if residual is kParallel.
-/// x [M',D], M' = this rank's rows of the residual stream.
+/// y = h + drop(mlp(norm'(m))) with h = x + drop(attention(norm(x))); the MLP reads m = h, or m = x if residual is kParallel. Post-norms, if there are
+/// any, normalise what attention and the MLP return.   x [M',D], M' = this rank's rows of the residual stream.
 /// Communication: forward and backward cross the tensor-parallel region four times each; backward_weight gathers twice under sequence parallelism.
 /// kFull repeats the forward's crossings but its last exit: one all-reduce, or two all-gathers and a reduce-scatter, which adds 2(t-1)/t or 3(t-1)/t *
-/// M*D*size bytes per rank and micro-batch. With kParallel it repeats no exit: nothing, or two all-gathers of 2(t-1)/t * M*D*size bytes.
+/// M*D*size bytes per rank and micro-batch. With kParallel it repeats no exit: nothing, or two all-gathers of 2(t-1)/t * M*D*size bytes. With post-norms
+/// it repeats all crossings.
 /// kSelective adds no communication.
 struct TransformerBlock {
   Norm attention_norm;
   Attention attention;
+  PostNorm attention_post_norm;
   Norm mlp_norm;
   Mlp mlp;
+  PostNorm mlp_post_norm;
   ResidualKind residual = ResidualKind::kSequential;
   std::string name;  ///< "blocks.3"; dropout masks depend on it
   Recompute recompute = Recompute::kNone;
@@ -34,9 +38,11 @@ struct TransformerBlock {
     Tensor x;  ///< the block's input
     Norm::Saved attention_norm;
     Attention::Saved attention;
+    PostNorm::Saved attention_post_norm;
     Tensor mlp_stream;  ///< m; with kParallel the same tensor as x
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
+    PostNorm::Saved mlp_post_norm;
     Tensor attention_input, mlp_input;  ///< normalised x and m, kept from the forward or recomputed
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
@@ -60,7 +66,7 @@ struct TransformerBlock {
   /// Keeps the result of a norm in `in` if so configured.
   Tensor kept(const Tensor& normalised, Tensor& in) const;
   bool is_parallel() const { return residual == ResidualKind::kParallel; }
-  /// Runs the attention branch and both norms.
+  /// Runs the attention branch and the norm of what the MLP reads.
   struct BeforeMlp {
     Tensor h;          ///< with kParallel a tensor that nothing else reads
     Tensor mlp_input;  ///< normalised m

@@ -38,6 +38,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
       clips_samples_(options.clips_samples),
       seed_(options.seed),
       dtype_(options.precision.compute) {
+  dispatch_float(dtype_, [&]<class T>(T) { embedding_scale_ = static_cast<double>(static_cast<T>(embedding_scale(model))); });
   for (const std::string& name : unit_names(parts_, range, first != nullptr))
     owned_units_.push_back(std::make_unique<Unit>(name, mesh.shard_group()));
   const auto unit = [&](const std::string& name) -> Unit& {
@@ -46,7 +47,13 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
     return **found;
   };
   const Declaration declare(model, region_);
-  const Tensor rope = make_rope_table(ctx, model);
+  std::map<RopeSpec, Tensor> ropes;
+  ropes[RopeSpec()] = Tensor();
+  for (const RopeSpec& rope : rope_tables(model)) {
+    const Tensor table = Tensor::empty(ctx, {dims_.P, rope.rotated}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
+    rope_table(ctx, rope_frequencies(rope.theta, rope.rotated, rope.scaled ? model.rope_scaling : RopeScalingConfig()), table);
+    ropes[rope] = table;
+  }
   for (const Part& part : parts_) {
     Unit& own = unit(part.units.front());
     switch (part.kind) {
@@ -55,7 +62,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
         if (has_learned_positions(model)) positions_ = declare.positions(unit(part.units[1]));
         break;
       case PartKind::kBlock:
-        blocks_.push_back(declare.block(own, part, rope));
+        blocks_.push_back(declare.block(own, part, ropes.at(part.block_spec.attention.rope)));
         blocks_.back().recompute = options.recompute[static_cast<size_t>(part.block)];
         blocks_.back().keep_elementwise(!options.recompute_elementwise);
         break;
@@ -83,12 +90,11 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   if (options.with_activation_maxima) activation_maxima_ = Tensor::zeros(ctx, {parts()}, DType::kF64, MemoryCategory::kWorkspace);
 }
 
-Tensor TransformerStage::make_rope_table(Context& ctx, const ModelConfig& model) const {
-  const int64_t rotated = rotated_elements(model);
-  if (rotated == 0) return {};
-  const Tensor table = Tensor::empty(ctx, {dims_.P, rotated}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
-  rope_table(ctx, rope_frequencies(model.rope_theta, rotated, model.rope_scaling), table);
-  return table;
+Tensor TransformerStage::scaled_back(Context& ctx, const Tensor& dembedded) const {
+  if (embedding_scale_ == 1) return dembedded;
+  const Tensor scaled = Tensor::empty(ctx, dembedded.shape(), dembedded.dtype(), MemoryCategory::kActivations);
+  scale(ctx, dembedded, embedding_scale_, scaled);
+  return scaled;
 }
 
 void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step) {
@@ -149,6 +155,7 @@ void TransformerStage::acquire_gradients(Context& ctx, int part) {
 Tensor TransformerStage::embed(Context& ctx, int microbatch) {
   const ForwardContext now = pass(microbatch);
   const Tensor x = embedding_.forward(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens);
+  if (embedding_scale_ != 1) scale(ctx, x, embedding_scale_, x);
   if (positions_)
     position_forward(ctx, positions_->value.rows(now.position, sequence_), now.first_row, sequence_, x, now.documents.rows(now.first_row, x.dim(0)));
   now.drop(ctx, "embedding", x);
@@ -229,7 +236,7 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     if (clips_samples_)
       embedding_.backward_gathered(ctx, batch.tokens, slot.dembedded_all);
     else
-      embedding_.backward_weight(ctx, batch.tokens, slot.dembedded);
+      embedding_.backward_weight(ctx, batch.tokens, scaled_back(ctx, slot.dembedded));
     if (positions_) {
       const Tensor& dy = slot.dembedded;
       position_backward(ctx, dy, now.first_row, sequence_, positions_->grad_to_add_to(ctx), now.documents.rows(now.first_row, dy.dim(0)));
@@ -251,7 +258,7 @@ void TransformerStage::add_sample_squares(Context& ctx, int microbatch, SampleSq
   for (int part = parts() - 1; part >= 0; --part) {
     if (is_embedding(part)) {
       const Box& box = embedding_.weight->specs.front().box;
-      slot.dembedded_all = embedding_.gather(ctx, slot.dembedded).wait(ctx);
+      slot.dembedded_all = embedding_.gather(ctx, scaled_back(ctx, slot.dembedded)).wait(ctx);
       embedding_sample_squares(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded_all, box.start[0], box.extent[0],
                                squares.values());
       if (positions_ == nullptr) continue;
@@ -287,8 +294,8 @@ void TransformerStage::scale_samples(Context& ctx, int microbatch, int part) {
   if (is_head(part)) return head_.norm.scale_samples(ctx, sequence_, now.first_row, slot.factors, slot.head.x, slot.head.norm);
   if (!is_embedding(part)) return blocks_[block_of(part)].scale_samples(ctx, now, slot.factors, slot.blocks[block_of(part)]);
   scale_sample_rows(ctx, slot.dembedded_all, sequence_, 0, slot.factors);
-  // Without sequence parallelism all rows are on every rank, and both are one tensor.
-  if (slot.dembedded.raw() != slot.dembedded_all.raw()) scale_sample_rows(ctx, slot.dembedded, sequence_, now.first_row, slot.factors);
+  // Without sequence parallelism all rows are on every rank, and both are one tensor unless one of them is scaled.
+  if (region_.gradients_partial() || embedding_scale_ != 1) scale_sample_rows(ctx, slot.dembedded, sequence_, now.first_row, slot.factors);
 }
 
 void TransformerStage::backward(Context& ctx, int microbatch, int part) {

@@ -128,7 +128,8 @@ class TransformerStage : public Stage {
   bool is_embedding(int part) const { return this->part(part).kind == PartKind::kEmbedding; }
   bool is_head(int part) const { return this->part(part).kind == PartKind::kHead; }
   size_t block_of(int part) const { return static_cast<size_t>(this->part(part).block - range_.first_block); }
-  Tensor make_rope_table(Context& ctx, const ModelConfig& model) const;
+  /// The embedding's gradient from that of the residual stream: multiplied by the embedding's factor.
+  Tensor scaled_back(Context& ctx, const Tensor& dembedded) const;
   void wait_parameters(Context& ctx, int part);
   void acquire_gradients(Context& ctx, int part);
   ForwardContext pass(int microbatch) const;
@@ -154,6 +155,7 @@ class TransformerStage : public Stage {
   std::vector<std::unique_ptr<Unit>> owned_units_;
   VocabParallelEmbedding embedding_{};
   Param* positions_ = nullptr;  ///< learned, [P,D]
+  double embedding_scale_ = 1;  ///< as rounded to the run's dtype
   std::vector<TransformerBlock> blocks_;
   Head head_{};
   std::unique_ptr<ParamStore> params_;

@@ -33,14 +33,16 @@ class Sequence {
   Row linear(const std::string& name, const Row& x) const;
   Row norm(const std::string& name, const Row& x) const;
   void drop(const std::string& purpose, Rows& x) const;
+  bool windowed(int64_t block) const { return m_.window && (!m_.window_layers || std::ranges::count(*m_.window_layers, block) > 0); }
   int64_t window_of(int64_t block) const;
-  Rows attention(const std::string& name, const Rows& x, int64_t window) const;
+  Rows attention(const std::string& name, const Rows& x, int64_t block) const;
   Row mlp(const std::string& name, const Row& x) const;
-  double frequency(size_t pair) const;
+  double frequency(size_t pair, int64_t block) const;
   double rotated_share() const { return fault_ == KnownFault::kRopeWhole ? 1 : m_.rotated_share(); }
-  void turn(Row& x, int64_t heads, int64_t position) const;
+  void turn(Row& x, int64_t heads, int64_t position, int64_t block) const;
   void norm_heads(const std::string& name, Row& x) const;
-  void prepare(const std::string& name, Row& x, int64_t heads, int64_t position) const;
+  void prepare(const std::string& name, Row& x, int64_t heads, int64_t position, int64_t block) const;
+  Rows behind(const std::string& branch, Rows x) const;
 
   const ModelConfig& m_;
   const Config& config_;
@@ -68,8 +70,10 @@ Row Sequence::norm(const std::string& name, const Row& x) const {
   if (!centred) mean = 0;
   for (const double v : x) square += (v - mean) * (v - mean) / n;
   const std::vector<double>& w = weight(name + ".weight");
+  const double one = m_.preset().norm == NormKind::kRmsPlusOne ? 1 : 0;
   Row y(x.size());
-  for (size_t i = 0; i < x.size(); ++i) y[i] = (x[i] - mean) / std::sqrt(square + m_.norm_epsilon) * w[i] + (centred ? weight(name + ".bias")[i] : 0);
+  for (size_t i = 0; i < x.size(); ++i)
+    y[i] = (x[i] - mean) / std::sqrt(square + m_.norm_epsilon) * (one + w[i]) + (centred ? weight(name + ".bias")[i] : 0);
   return y;
 }
 
@@ -82,9 +86,11 @@ void Sequence::drop(const std::string& purpose, Rows& x) const {
     for (double& v : row) v = random_uniform32(key, index++, step) >= m_.dropout ? v / (1 - m_.dropout) : 0;
 }
 
-double Sequence::frequency(size_t pair) const {
-  const RopeScalingConfig& s = m_.rope_scaling;
-  const double plain = std::pow(m_.rope_theta, -2 * static_cast<double>(pair) / (rotated_share() * static_cast<double>(*m_.head_size)));
+double Sequence::frequency(size_t pair, int64_t block) const {
+  const bool own = windowed(block) && m_.window_rope_theta && fault_ != KnownFault::kOneRopeBase;
+  const RopeScalingConfig s = own ? RopeScalingConfig() : m_.rope_scaling;
+  const double base = own ? *m_.window_rope_theta : m_.rope_theta;
+  const double plain = std::pow(base, -2 * static_cast<double>(pair) / (rotated_share() * static_cast<double>(*m_.head_size)));
   if (s.type == RopeScaling::kNone || fault_ == KnownFault::kRopeUnscaled) return plain;
   if (s.type == RopeScaling::kLinear) return plain / s.factor;
   const double wavelength = 2 * std::numbers::pi / plain, length = static_cast<double>(s.original_max_positions);
@@ -94,7 +100,7 @@ double Sequence::frequency(size_t pair) const {
   return (1 - smooth) * plain / s.factor + smooth * plain;
 }
 
-void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
+void Sequence::turn(Row& x, int64_t heads, int64_t position, int64_t block) const {
   if (m_.preset().positions != PositionKind::kRope) return;
   const auto size = static_cast<size_t>(*m_.head_size), half = static_cast<size_t>(std::llround(rotated_share() * static_cast<double>(size))) / 2;
   for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
@@ -102,7 +108,7 @@ void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
       const bool pairs = fault_ == KnownFault::kRopePairs;
       double& a = x[h * size + (pairs ? 2 * i : i)];
       double& b = x[h * size + (pairs ? 2 * i + 1 : i + half)];
-      const double angle = static_cast<double>(position) * frequency(i), c = std::cos(angle), s = std::sin(angle), old = a;
+      const double angle = static_cast<double>(position) * frequency(i, block), c = std::cos(angle), s = std::sin(angle), old = a;
       a = old * c - b * s;
       b = b * c + old * s;
     }
@@ -110,7 +116,7 @@ void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
 }
 
 void Sequence::norm_heads(const std::string& name, Row& x) const {
-  if (!m_.qk_norm) return;
+  if (!m_.qk_norm && !m_.preset().head_norms) return;
   const auto size = static_cast<size_t>(*m_.head_size);
   for (size_t h = 0; h * size < x.size(); ++h) {
     const Row y = norm(name + "_norm", Row(x.begin() + static_cast<int64_t>(h * size), x.begin() + static_cast<int64_t>((h + 1) * size)));
@@ -118,28 +124,30 @@ void Sequence::norm_heads(const std::string& name, Row& x) const {
   }
 }
 
-void Sequence::prepare(const std::string& name, Row& x, int64_t heads, int64_t position) const {
+void Sequence::prepare(const std::string& name, Row& x, int64_t heads, int64_t position, int64_t block) const {
   if (fault_ != KnownFault::kNormAfterRope) norm_heads(name, x);
-  turn(x, heads, position);
+  turn(x, heads, position, block);
   if (fault_ == KnownFault::kNormAfterRope) norm_heads(name, x);
 }
 
 /// Number of tokens that a query attends to in a block, itself included.
 int64_t Sequence::window_of(int64_t block) const {
-  const bool windowed = m_.window && (!m_.window_layers || std::ranges::count(*m_.window_layers, block) > 0);
-  if (!windowed || fault_ == KnownFault::kWindowIgnored) return std::numeric_limits<int64_t>::max();
+  if (!windowed(block) || fault_ == KnownFault::kWindowIgnored) return std::numeric_limits<int64_t>::max();
   return *m_.window + (fault_ == KnownFault::kWindowWide ? 1 : 0);
 }
 
-Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window) const {
+Rows Sequence::attention(const std::string& name, const Rows& x, int64_t block) const {
   const int64_t heads = m_.heads, kv_heads = *m_.kv_heads, size = *m_.head_size, length = static_cast<int64_t>(x.size());
+  const int64_t window = window_of(block);
+  const bool own_scale = m_.attention_scale && fault_ != KnownFault::kScaleOfHeadSize;
+  const double scale = own_scale ? *m_.attention_scale : 1 / std::sqrt(static_cast<double>(size));
   Rows q, k, v, y;
   for (size_t t = 0; t < x.size(); ++t) {
     q.push_back(linear(name + ".query", x[t]));
     k.push_back(linear(name + ".key", x[t]));
     v.push_back(linear(name + ".value", x[t]));
-    prepare(name + ".query", q.back(), heads, position_[t]);
-    prepare(name + ".key", k.back(), kv_heads, position_[t]);
+    prepare(name + ".query", q.back(), heads, position_[t], block);
+    prepare(name + ".key", k.back(), kv_heads, position_[t], block);
   }
   for (int64_t t = 0; t < length; ++t) {
     Row out(static_cast<size_t>(heads * size), 0.0);
@@ -152,7 +160,7 @@ Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window)
         double dot = 0;
         for (int64_t i = 0; i < size; ++i)
           dot += q[static_cast<size_t>(t)][static_cast<size_t>(h * size + i)] * k[static_cast<size_t>(s)][static_cast<size_t>(kv * size + i)];
-        score.push_back(dot / std::sqrt(static_cast<double>(size)));
+        score.push_back(dot * scale);
       }
       const double top = *std::ranges::max_element(score);
       double sum = 0;
@@ -167,18 +175,29 @@ Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window)
 }
 
 Row Sequence::mlp(const std::string& name, const Row& x) const {
-  Row up = linear(name + ".up", x);
+  const bool gated = m_.preset().gated;
+  const Row up = linear(name + ".up", x);
+  Row y = gated ? linear(name + ".gate", x) : up;
   const Activation activation = m_.mlp_activation();
   const bool other = fault_ == KnownFault::kOtherGelu;
-  if (activation == (other ? Activation::kGeluTanh : Activation::kGelu)) {
-    for (double& u : up) u = 0.5 * u * (1 + std::erf(u / std::numbers::sqrt2));
-  } else if (activation != Activation::kSilu) {
-    for (double& u : up) u = 0.5 * u * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (u + 0.044715 * u * u * u)));
-  } else {
-    const Row gate = linear(name + ".gate", x);
-    for (size_t i = 0; i < up.size(); ++i) up[i] *= gate[i] / (1 + std::exp(-gate[i]));
+  for (double& u : y) {
+    if (activation == Activation::kSilu)
+      u /= 1 + std::exp(-u);
+    else if (activation == (other ? Activation::kGeluTanh : Activation::kGelu))
+      u *= 0.5 * (1 + std::erf(u / std::numbers::sqrt2));
+    else
+      u *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (u + 0.044715 * u * u * u)));
   }
-  return linear(name + ".down", up);
+  if (gated)
+    for (size_t i = 0; i < y.size(); ++i) y[i] *= up[i];
+  return linear(name + ".down", y);
+}
+
+/// The result of a branch as the residual stream gets it.
+Rows Sequence::behind(const std::string& branch, Rows x) const {
+  if (m_.preset().norms == NormPlacement::kBoth && fault_ != KnownFault::kNoPostNorms)
+    for (Row& row : x) row = norm(branch + "_post_norm", row);
+  return x;
 }
 
 void add_to(Rows& x, const Rows& branch) {
@@ -200,6 +219,8 @@ double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int3
   for (size_t t = 0; t < tokens.size(); ++t) {
     const double* const row = weight("embedding.weight").data() + static_cast<size_t>(tokens[t]) * width;
     x.emplace_back(row, row + width);
+    if (m_.preset().scaled_embedding && fault_ != KnownFault::kPlainEmbedding)
+      for (double& v : x[t]) v *= std::sqrt(static_cast<double>(width));
     if (m_.preset().positions == PositionKind::kLearned)
       for (size_t i = 0; i < width; ++i) x[t][i] += weight("positions.weight")[static_cast<size_t>(position_[t]) * width + i];
   }
@@ -211,13 +232,14 @@ double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int3
   };
   for (int64_t b = 0; b < m_.layers; ++b) {
     const std::string name = concat("blocks.", b);
-    Rows branch = attention(name + ".attention", each([&](const Row& row) { return norm(name + ".attention_norm", row); }), window_of(b));
-    drop(name + ".attention", branch);
+    const std::string of_attention = name + ".attention", of_mlp = name + ".mlp";
+    Rows branch = behind(of_attention, attention(of_attention, each([&](const Row& row) { return norm(of_attention + "_norm", row); }), b));
+    drop(of_attention, branch);
     Rows attended = x;
     add_to(attended, branch);
     if ((m_.block_residual() == ResidualKind::kSequential) != (fault_ == KnownFault::kOtherResidual)) x = attended;
-    branch = each([&](const Row& row) { return mlp(name + ".mlp", norm(name + ".mlp_norm", row)); });
-    drop(name + ".mlp", branch);
+    branch = behind(of_mlp, each([&](const Row& row) { return mlp(of_mlp, norm(of_mlp + "_norm", row)); }));
+    drop(of_mlp, branch);
     add_to(attended, branch);
     x = std::move(attended);
   }
@@ -270,6 +292,10 @@ KnownFaultText text_of(KnownFault fault) {
     case KnownFault::kOtherResidual: return {"all", "model.residual has no effect: the MLP reads the wrong stream"};
     case KnownFault::kRopeWhole: return {"attention", "model.rope_share has no effect: RoPE rotates whole heads"};
     case KnownFault::kOtherGelu: return {"mlp", "GELU is computed in its other form"};
+    case KnownFault::kOneRopeBase: return {"attention", "model.window_rope_theta has no effect"};
+    case KnownFault::kScaleOfHeadSize: return {"attention", "model.attention_scale has no effect"};
+    case KnownFault::kPlainEmbedding: return {"embedding", "the embedding is not multiplied by the root of its width"};
+    case KnownFault::kNoPostNorms: return {"all", "results of attention and MLP are not normalised"};
     case KnownFault::kStaleWeights: return {"all", "stale parameters: a step reads the weights from before the last update"};
   }
   return {"all", ""};
@@ -306,7 +332,10 @@ GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) cons
     const double scale = m.preset().scaled_residual_init && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
     const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name);
     for (size_t i = 0; i < tensor.values.size(); ++i)
-      tensor.values[i] = (norm ? 1 : 0) + (norm ? norm_scale : bias ? bias_scale : m.init_std * scale) * random_normal(key, i);
+      tensor.values[i] = (norm && m.preset().norm != NormKind::kRmsPlusOne ? 1 : 0) + (norm   ? norm_scale
+                                                                                       : bias ? bias_scale
+                                                                                              : m.init_std * scale) *
+                                                                                          random_normal(key, i);
   }
   return weights;
 }

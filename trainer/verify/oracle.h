@@ -21,12 +21,17 @@ enum class KnownFault : uint8_t {
   kOtherResidual,     ///< parallel branches run in turn, or the reverse
   kRopeWhole,         ///< RoPE rotates whole heads instead of their first part
   kOtherGelu,         ///< GELU is computed in its other form
+  kOneRopeBase,       ///< model.window_rope_theta has no effect
+  kScaleOfHeadSize,   ///< model.attention_scale has no effect
+  kPlainEmbedding,    ///< the embedding is not scaled
+  kNoPostNorms,       ///< branches are added as they are
   kStaleWeights,      ///< a step reads the previous step's weights; detected by check_baseline, which has both
 };
 constexpr KnownFault kKnownFaults[] = {
-    KnownFault::kRopePairs,   KnownFault::kSeesNext,       KnownFault::kNormAfterRope,  KnownFault::kRopeUnscaled, KnownFault::kDropoutOfStepOne,
-    KnownFault::kMaskedCount, KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn, KnownFault::kHeadsInTurn,  KnownFault::kWindowIgnored,
-    KnownFault::kWindowWide,  KnownFault::kOtherResidual,  KnownFault::kRopeWhole,      KnownFault::kOtherGelu};
+    KnownFault::kRopePairs,       KnownFault::kSeesNext,       KnownFault::kNormAfterRope,  KnownFault::kRopeUnscaled, KnownFault::kDropoutOfStepOne,
+    KnownFault::kMaskedCount,     KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn, KnownFault::kHeadsInTurn,  KnownFault::kWindowIgnored,
+    KnownFault::kWindowWide,      KnownFault::kOtherResidual,  KnownFault::kRopeWhole,      KnownFault::kOtherGelu,    KnownFault::kOneRopeBase,
+    KnownFault::kScaleOfHeadSize, KnownFault::kPlainEmbedding, KnownFault::kNoPostNorms};
 struct KnownFaultText {
   const char* layer;
   const char* trap;

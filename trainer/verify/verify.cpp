@@ -77,7 +77,9 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
         break;
       case Feature::kWeightDecay: set(t.optimizer.weight_decay, 0.0); break;
       case Feature::kClip: set(t.gradient_clip, 0.0); break;
-      case Feature::kHeadNorms: set(m.qk_norm, false); break;
+      case Feature::kHeadNorms:
+        if (!m.preset().head_norms) set(m.qk_norm, false);
+        break;
       case Feature::kWindow: set(m.window, std::optional<int64_t>()); break;
       case Feature::kDocuments: set(s.config.data.document_mask, false); break;
       case Feature::kAttention: set(s.record.zeroed, std::string("attention.output.weight")); break;

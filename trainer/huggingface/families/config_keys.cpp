@@ -47,6 +47,22 @@ void ConfigKeys::refuse(const char* key, const std::string& reason) const {
   throw DataError(concat(where_, ": \"", key, "\" is ", object_.at(key).dump(), ": ", reason));
 }
 
+Activation read_activation(const ConfigKeys& keys, const char* key, std::span<const ActivationName> names) {
+  const std::string text = keys.text(key, names.front().name);
+  std::string allowed;
+  for (const auto& [activation, name] : names) {
+    if (text == name) return activation;
+    allowed += concat(allowed.empty() ? "" : ", ", '"', name, '"');
+  }
+  keys.refuse(key, concat("not supported; allowed ", allowed));
+}
+
+const char* activation_name(Activation activation, std::span<const ActivationName> names) {
+  for (const ActivationName& row : names)
+    if (row.activation == activation) return row.name;
+  throw InternalError(concat("no name of activation ", name_of(activation)));
+}
+
 namespace {
 
 struct Rope {
@@ -62,9 +78,10 @@ double share_of(const ConfigKeys& keys, const RopeKeys& names, double fallback) 
   return share;
 }
 
-Rope parse_rope(const ConfigKeys& config, const char* key, const RopeKeys& names) {
+/// The object `key` of `config`.
+Rope parse_rope(const ConfigKeys& config, const char* key, const RopeKeys& names, int64_t max_positions) {
   const json* object = config.find(key);
-  Rope rope{config.number(names.theta, 10000), names.share ? config.number(names.share, names.default_share) : 1, {}};
+  Rope rope{config.number(names.theta, names.default_theta), names.share ? config.number(names.share, names.default_share) : 1, {}};
   if (!object) return rope;
   const std::string where = concat(config.where(), ": \"", key, "\"");
   if (!object->is_object()) config.refuse(key, "expected an object");
@@ -84,7 +101,7 @@ Rope parse_rope(const ConfigKeys& config, const char* key, const RopeKeys& names
   if (type == "linear") return rope;
   rope.scaling.low_frequency_factor = keys.number("low_freq_factor");
   rope.scaling.high_frequency_factor = keys.number("high_freq_factor");
-  rope.scaling.original_max_positions = keys.integer("original_max_position_embeddings", config.integer("max_position_embeddings"));
+  rope.scaling.original_max_positions = keys.integer("original_max_position_embeddings", max_positions);
   return rope;
 }
 
@@ -95,15 +112,35 @@ void read_rope(const ConfigKeys& keys, ModelConfig& model, const RopeKeys& names
     if (keys.number(general, value) != value)
       keys.refuse(general, concat("this model type does not read it", of_class ? concat(", but \"", of_class, "\"") : "", "; allowed ", value));
   };
-  if (names.theta != std::string("rope_theta")) refuse_unread("rope_theta", names.theta, keys.number(names.theta, 10000));
+  if (names.theta != std::string("rope_theta")) refuse_unread("rope_theta", names.theta, keys.number(names.theta, names.default_theta));
   refuse_unread("partial_rotary_factor", names.share, names.share ? keys.number(names.share, names.default_share) : 1);
-  const Rope by_parameters = parse_rope(keys, "rope_parameters", names), by_scaling = parse_rope(keys, "rope_scaling", names);
+  const Rope by_parameters = parse_rope(keys, "rope_parameters", names, *model.max_positions),
+             by_scaling = parse_rope(keys, "rope_scaling", names, *model.max_positions);
   if (keys.find("rope_scaling") && keys.find("rope_parameters") && by_parameters != by_scaling)
     keys.refuse("rope_scaling", "\"rope_parameters\" differs from it; keep one of them");
   const Rope& rope = keys.find("rope_scaling") ? by_scaling : by_parameters;
   model.rope_theta = rope.theta;
   model.rope_share = rope.share;
   model.rope_scaling = rope.scaling;
+}
+
+void read_rope_by_layer_type(const ConfigKeys& keys, ModelConfig& model) {
+  share_of(keys, {}, 1);
+  const int64_t positions = *model.max_positions;
+  Rope full = parse_rope(keys, "rope_scaling", RopeKeys{.default_theta = 1000000}, positions);
+  Rope sliding{.theta = keys.number("rope_local_base_freq", 10000), .share = 1, .scaling = {}};
+  if (const json* parameters = keys.find("rope_parameters")) {
+    if (keys.find("rope_scaling")) keys.refuse("rope_scaling", "\"rope_parameters\" has the scaling too; keep one of them");
+    if (!parameters->is_object()) keys.refuse("rope_parameters", "expected an object");
+    const ConfigKeys by_type(*parameters, concat(keys.where(), ": \"rope_parameters\""));
+    require_known_keys(*parameters, {"full_attention", "sliding_attention"}, by_type.where());
+    full = parse_rope(by_type, "full_attention", RopeKeys{.default_theta = full.theta}, positions);
+    sliding = parse_rope(by_type, "sliding_attention", RopeKeys{.default_theta = sliding.theta}, positions);
+    if (sliding.scaling.type != RopeScaling::kNone) by_type.refuse("sliding_attention", "scaling is not supported here; allowed \"default\"");
+  }
+  model.rope_theta = full.theta;
+  model.rope_scaling = full.scaling;
+  if (model.window) model.window_rope_theta = sliding.theta;
 }
 
 json rope_scaling_of(const RopeScalingConfig& scaling) {
@@ -115,6 +152,12 @@ json rope_scaling_of(const RopeScalingConfig& scaling) {
     result["original_max_position_embeddings"] = scaling.original_max_positions;
   }
   return result;
+}
+
+json layer_types_of(const ModelConfig& model) {
+  std::vector<std::string> types(static_cast<size_t>(model.layers), !model.window || model.window_layers ? "full_attention" : "sliding_attention");
+  for (const int64_t layer : model.window_layers.value_or(std::vector<int64_t>())) types[static_cast<size_t>(layer)] = "sliding_attention";
+  return types;
 }
 
 std::optional<std::vector<int64_t>> read_layer_types(const ConfigKeys& keys, int64_t layers) {

@@ -7,7 +7,7 @@
 namespace trireme::huggingface {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2, &kGptNeoX};
+constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2, &kGptNeoX, &kGemma3};
 
 struct Unsupported {
   const char* type;
@@ -24,10 +24,9 @@ constexpr Unsupported kUnsupported[] = {
     {"deepseek_v2", "latent attention, experts"},
     {"deepseek_v3", "latent attention, experts"},
     {"falcon", "parallel blocks, packed query, key and value"},
-    {"gemma", "embedding scale, GeGLU, norms with 1 + weight"},
-    {"gemma2", "embedding scale, GeGLU, norms with 1 + weight, post-norms, soft-capped logits"},
-    {"gemma3", "embedding scale, GeGLU, norms with 1 + weight, post-norms, images"},
-    {"gemma3_text", "embedding scale, GeGLU, norms with 1 + weight, post-norms"},
+    {"gemma", "norms with 1 + weight without norms behind branches"},
+    {"gemma2", "soft-capped scores and logits"},
+    {"gemma3", "images (\"gemma3_text\" is its text model)"},
     {"gpt_bigcode", "multi-query attention with learned positions"},
     {"gpt_neo", "unscaled attention, windows with learned positions"},
     {"gpt_oss", "experts, attention sinks"},

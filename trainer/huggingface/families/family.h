@@ -39,7 +39,7 @@ struct Family {
   std::span<const char* const> buffers;
 };
 
-extern const Family kLlama, kMistral, kQwen2, kQwen3, kGpt2, kGptNeoX;
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kGpt2, kGptNeoX, kGemma3;
 
 /// nullptr for a type that is not supported.
 const Family* find_family(const std::string& model_type);

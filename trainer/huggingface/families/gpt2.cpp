@@ -51,6 +51,7 @@ const char* gpt2_lacks(const ModelConfig& model) {
   if (model.window) return "model.architecture gpt2 with model.window";
   if (*model.kv_heads != model.heads) return "model.architecture gpt2 with fewer model.kv_heads than model.heads";
   if (*model.head_size * model.heads != model.hidden_size) return "model.architecture gpt2 with a model.head_size other than hidden_size / heads";
+  if (model.attention_scale) return "model.architecture gpt2 with model.attention_scale";
   if (model.residual == ResidualKind::kParallel) return "model.architecture gpt2 with model.residual parallel";
   return nullptr;
 }

@@ -25,11 +25,7 @@ constexpr LayerName kGptNeoXBlockLayers[] = {
 
 constexpr const char* kGptNeoXBuffers[] = {".attention.bias", ".attention.masked_bias", ".attention.rotary_emb.inv_freq"};
 
-struct ActivationName {
-  Activation activation;
-  const char* name;
-};
-constexpr ActivationName kActivations[] = {{Activation::kGelu, "gelu"}, {Activation::kGeluTanh, "gelu_new"}};
+constexpr ActivationName kNeoXActivations[] = {{Activation::kGelu, "gelu"}, {Activation::kGeluTanh, "gelu_new"}};
 
 /// The elements of a head that the class rotates.
 int64_t rotated_by_class(double share, int64_t head_size) { return static_cast<int64_t>(static_cast<double>(head_size) * share); }
@@ -47,10 +43,7 @@ ModelConfig read_gpt_neox(const ConfigKeys& keys) {
   model.norm_epsilon = keys.number("layer_norm_eps", 1e-5);
   model.residual = keys.boolean("use_parallel_residual", true) ? ResidualKind::kParallel : ResidualKind::kSequential;
   keys.require("attention_bias", true, "attention without biases is not supported");
-  const std::string activation = keys.text("hidden_act", "gelu");
-  for (const auto& [value, name] : kActivations)
-    if (activation == name) model.activation = value;
-  if (model.activation == Activation::kAuto) keys.refuse("hidden_act", "not supported; allowed \"gelu\", \"gelu_new\"");
+  model.activation = read_activation(keys, "hidden_act", kNeoXActivations);
   read_rope(keys, model, RopeKeys{.theta = "rotary_emb_base", .share = "rotary_pct", .default_share = 0.25});
   const int64_t head_size = model.hidden_size / model.heads;
   const double rotated = *model.rope_share * static_cast<double>(head_size);
@@ -62,6 +55,7 @@ ModelConfig read_gpt_neox(const ConfigKeys& keys) {
 
 const char* gpt_neox_lacks(const ModelConfig& model) {
   if (model.window) return "model.architecture gpt_neox with model.window";
+  if (model.attention_scale) return "model.architecture gpt_neox with model.attention_scale";
   if (*model.kv_heads != model.heads) return "model.architecture gpt_neox with fewer model.kv_heads than model.heads";
   if (*model.head_size * model.heads != model.hidden_size) return "model.architecture gpt_neox with a model.head_size other than hidden_size / heads";
   return nullptr;
@@ -76,15 +70,12 @@ double written_share(const ModelConfig& model) {
 }
 
 nlohmann::ordered_json write_gpt_neox(const ModelConfig& model) {
-  const char* activation = "";
-  for (const auto& [value, name] : kActivations)
-    if (model.activation == value) activation = name;
   return {{"model_type", "gpt_neox"},
           {"hidden_size", model.hidden_size},
           {"intermediate_size", *model.ffn_size},
           {"num_hidden_layers", model.layers},
           {"num_attention_heads", model.heads},
-          {"hidden_act", activation},
+          {"hidden_act", activation_name(model.activation.value(), kNeoXActivations)},
           {"max_position_embeddings", *model.max_positions},
           {"layer_norm_eps", model.norm_epsilon},
           {"use_parallel_residual", model.residual == ResidualKind::kParallel},

@@ -41,6 +41,9 @@ ordered_json write_llama_like(const ModelConfig& model, const char* model_type) 
 
 const char* llama_like_lacks(const ModelConfig& model) {
   if (model.residual == ResidualKind::kParallel) return "model.architecture llama with model.residual parallel";
+  if (model.activation != Activation::kSilu) return "model.architecture llama with a model.activation other than silu";
+  if (model.attention_scale) return "model.architecture llama with model.attention_scale";
+  if (model.window_rope_theta) return "model.architecture llama with model.window_rope_theta";
   if (*model.rope_share != 1) return "model.architecture llama with model.rope_share below 1";
   return nullptr;
 }
@@ -65,12 +68,10 @@ void read_qwen_window(const ConfigKeys& keys, ModelConfig& model) {
 
 ordered_json write_qwen_window(const ModelConfig& model) {
   if (!model.window) return {{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", model.layers}};
-  std::vector<std::string> types(static_cast<size_t>(model.layers), model.window_layers ? "full_attention" : "sliding_attention");
-  for (const int64_t layer : model.window_layers.value_or(std::vector<int64_t>())) types[static_cast<size_t>(layer)] = "sliding_attention";
   return {{"use_sliding_window", true},
           {"sliding_window", *model.window},
           {"max_window_layers", model.window_layers ? model.window_layers->front() : 0},
-          {"layer_types", types}};
+          {"layer_types", layer_types_of(model)}};
 }
 
 }  // namespace trireme::huggingface

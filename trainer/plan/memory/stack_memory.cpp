@@ -28,11 +28,12 @@ Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
   const auto packed = static_cast<double>((d.local_N + 2 * d.local_K) * d.H), attended = static_cast<double>(d.local_N * d.H),
              F = static_cast<double>(d.local_F);
   const double scores = static_cast<double>(d.local_N) * (fused ? 4.0 : 5.0 * static_cast<double>(config.training.sequence_length));
-  // Inputs of both norms and of the products after them, dropout masks of both branches.
+  // Inputs of both norms and of the products after them, dropout masks of both branches, inputs of norms behind branches.
   const double split = (1 + memory.copies) * 2 * packed + 2 * attended + (config.model.preset().gated ? memory.swiglu : 4) * F;
   Layer layer;
   if (memory.saves_gathered) layer.gathered = tokens * 2 * (static_cast<double>(d.D) - row);
-  layer.all = tokens * ((memory.masks ? 10 : 8) * row + split + scores) + 2 * layer.gathered;
+  const int post_norms = config.model.preset().norms == NormPlacement::kBoth ? 4 : 0;
+  layer.all = tokens * (((memory.masks ? 10 : 8) + post_norms) * row + split + scores) + 2 * layer.gathered;
   layer.saved[static_cast<size_t>(Recompute::kNone)] = layer.all;
   layer.saved[static_cast<size_t>(Recompute::kFull)] = tokens * 2 * row;
   double selective = layer.all - tokens * (fused ? 0 : scores);
