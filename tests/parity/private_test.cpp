@@ -87,6 +87,22 @@ TEST_CASE("private: a step's gradient is the sum of clipped gradients of single 
   }
 }
 
+TEST_CASE("private: a step's gradient is the sum of clipped gradients if branches share their gradient, and with post-norms") {
+  ParityLayout layout;
+  layout.block = ParityBlock::kOtherResidual;
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2, ParityModel::kGptNeoX, ParityModel::kGemma3}) {
+    const std::vector<std::vector<double>> gradients = gradients_of_samples(with_privacy(parity_config(model, layout, "fp64"), 1, 0));
+    const double clip = median_norm(gradients);
+    for (const char* spec : {"dp1", "tp2dp1-sp-mb3", "tp2pp2dp2z3"}) {
+      ParityLayout other = layout;
+      static_cast<Layout&>(other) = parse_layout(spec);
+      const Config config = with_privacy(parity_config(model, other, "fp64"), clip, 0);
+      INFO(name_of(model) << " " << spec);
+      CHECK(error_of(config, by_hand(config, gradients, 3), 3) < 1e-10);
+    }
+  }
+}
+
 TEST_CASE("private: chunks of logits do not change what is trained") {
   for (const ParityModel model : {ParityModel::kLlama, ParityModel::kGpt2}) {
     Config config = config_of(model, "dp1-mb3", 0.3, 0.2);
