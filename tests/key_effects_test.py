@@ -43,6 +43,7 @@ CONFIGURATIONS = {
 # Values for keys whose schema does not say what they mean, and better ones where the next legal value is neutral.
 VALUES = {
     "run.directory": ["OTHER"],
+    "model.attention_scale": ["0.3"],  # 0.5 is that of heads of 4 elements
     "model.window_layers": ["[0]"],
     "parallel.layers_per_stage": ["[4]", "[1,3]"],
     "parallel.schedule_file": ["/nonexistent"],
