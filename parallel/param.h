@@ -29,6 +29,9 @@ enum class Partial : uint8_t {
   kKv,      ///< each rank of the kv group contributed only its own query heads
 };
 
+/// How tensor ranks divide a matrix.
+enum class Split : uint8_t { kNone, kRows, kColumns };
+
 /// One named parameter of the model and this rank's part of it.
 struct ParamSpec {
   std::string name;                    ///< global: "blocks.3.mlp.up.weight"
@@ -36,10 +39,14 @@ struct ParamSpec {
   std::array<int64_t, 2> shape{0, 1};  ///< global, unpadded
   Box box;                             ///< this rank's part of it
   std::array<int64_t, 2> local{0, 1};  ///< allocated shape: box.extent and, for a vocabulary, rows of padding
-  bool is_primary_copy = true;         ///< true on exactly one of the ranks with the same values: it includes them in norms and saves them
+  Split split = Split::kNone;
+  int pieces = 1;               ///< the number of different parts that tensor ranks have
+  bool is_primary_copy = true;  ///< true on exactly one of the ranks with the same values: it includes them in norms and saves them
   Partial partial_over = Partial::kNone;
   Init init;
   bool decay = false;  ///< weight decay applies: matrices, not norms and biases
+  /// The weight of a linear layer in a block: optimizers of matrices apply. Not embeddings, positions, head, norms and biases.
+  bool is_hidden_matrix = false;
   int64_t numel() const { return local[0] * local[1]; }
 };
 
@@ -56,6 +63,9 @@ ParamSpec replicated(std::string name, std::array<int64_t, 2> shape, int dims, c
 ParamSpec split_rows(std::string name, std::array<int64_t, 2> shape, int dims, const TensorRank& at, int parts);
 /// Columns split evenly over the tensor ranks.
 ParamSpec split_columns(std::string name, std::array<int64_t, 2> shape, const TensorRank& at);
+
+/// The part of the same parameter that another tensor rank has: its box, its local shape without padding, and whether it is the primary copy.
+ParamSpec on_rank(const ParamSpec& spec, const TensorRank& at);
 
 /// A layer's weight on this rank: one local matrix (or vector) that stacks the rows of one or more parameters, e.g. query, key and value.
 /// `value` is set while its unit is unsharded, `grad` (gradient dtype) while its backward runs. Operations add their parts to `grad`, the first one of

@@ -4,7 +4,7 @@
     python3 scripts/golden.py [output directory, default tests/golden]
 
 Needs numpy and torch (CPU). Nothing here is shared with the C++ code: the random numbers, the models and the clipping are written a second time from
-their definitions, gradients come from autograd and the update from torch.optim.AdamW. Each file holds the model, the hyperparameters and, for ten
+their definitions, gradients come from autograd, updates from torch.optim.AdamW and a Muon in the precision of the run. Each file holds the model, the hyperparameters and, for ten
 steps, the loss before the update and the global gradient norm before clipping.
 """
 
@@ -23,6 +23,7 @@ GLOBAL_BATCH = 6
 SEQUENCE = 16
 # The clip lies between the gradient norms these runs see, so that some steps are clipped and some are not.
 OPTIMIZER = {"learning_rate": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "gradient_clip": 0.8}
+MUON = OPTIMIZER | {"name": "muon", "momentum": 0.95, "update_scale": "rms"}
 MODELS = {
     "llama": {"architecture": "llama", "layers": 3, "hidden_size": 24, "heads": 6, "kv_heads": 2, "head_size": 4, "ffn_size": 40, "vocab_size": 61,
               "max_positions": SEQUENCE, "tied_embeddings": False, "rope_theta": 10000.0, "norm_epsilon": 1e-5, "init_std": 0.02},
@@ -261,23 +262,56 @@ def batch_of(step, vocab_size):
     return torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(targets)
 
 
-def train(m, dtype):
+class Muon:
+    """Momentum in Nesterov's form, of which each step takes the nearest orthogonal matrix by the singular values' fifth-degree iteration."""
+
+    def __init__(self, parameters, o):
+        self.parameters, self.o = parameters, o
+        self.momentum = [torch.zeros_like(t) for t in parameters]
+
+    @staticmethod
+    def orthogonal(update):
+        x = update / (torch.linalg.matrix_norm(update) + 1e-7)
+        for _ in range(5):  # X (a + b X^T X + c (X^T X)^2): the product from the other side than that of its usual form
+            gram = x.mT @ x
+            x = 3.4445 * x + x @ (-4.7750 * gram + 2.0315 * gram @ gram)
+        return x
+
+    @torch.no_grad()
+    def step(self):
+        for t, m in zip(self.parameters, self.momentum):
+            m.mul_(self.o["momentum"]).add_(t.grad)
+            update = self.orthogonal(t.grad + self.o["momentum"] * m)
+            rows, columns = t.shape
+            length = 0.2 * max(rows, columns)**0.5 if self.o["update_scale"] == "rms" else max(1, rows / columns)**0.5
+            t.mul_(1 - self.o["learning_rate"] * self.o["weight_decay"]).sub_(self.o["learning_rate"] * length * update)
+
+
+def optimizers_of(p, o):
+    hidden = {name for name, t in p.items() if o.get("name") == "muon" and name.startswith("blocks.") and t.dim() == 2}
+    others = {name: t for name, t in p.items() if name not in hidden}
+    groups = [{"params": [t for t in others.values() if t.dim() == 2], "weight_decay": o["weight_decay"]},
+              {"params": [t for t in others.values() if t.dim() == 1], "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=o["learning_rate"], betas=(o["beta1"], o["beta2"]), eps=o["epsilon"])
+    return [adamw, Muon([p[name] for name in sorted(hidden)], o)] if hidden else [adamw]
+
+
+def train(m, dtype, o):
     p = initial_parameters(m, dtype)
-    o = OPTIMIZER
-    groups = [{"params": [t for t in p.values() if t.dim() == 2], "weight_decay": o["weight_decay"]},
-              {"params": [t for t in p.values() if t.dim() == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=o["learning_rate"], betas=(o["beta1"], o["beta2"]), eps=o["epsilon"])
+    optimizers = optimizers_of(p, o)
     losses, norms = [], []
     for step in range(STEPS):
         tokens, targets = batch_of(step, m["vocab_size"])
         loss = F.cross_entropy(forward(m, p, tokens).flatten(0, 1), targets.flatten(), ignore_index=-1)
-        optimizer.zero_grad()
+        for t in p.values():
+            t.grad = None
         loss.backward()
         # clip_grad_norm_ adds 1e-6 to the norm; the factor here is exactly min(1, clip / norm).
         norm = math.sqrt(sum(t.grad.double().square().sum().item() for t in p.values()))
         for t in p.values():
             t.grad.mul_(min(1.0, o["gradient_clip"] / norm))
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(loss.item())
         norms.append(norm)
     return losses, norms
@@ -286,11 +320,13 @@ def train(m, dtype):
 def main():
     output = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden")
     torch.set_num_threads(1)
-    for name, model in MODELS.items():
+    runs = [(name, model, OPTIMIZER) for name, model in MODELS.items()]
+    runs += [("muon", MODELS["llama"], MUON), ("muon_spectral", MODELS["gpt2"], MUON | {"update_scale": "spectral"})]
+    for name, model, optimizer in runs:
         for precision, dtype in PRECISIONS.items():
-            losses, norms = train(model, dtype)
+            losses, norms = train(model, dtype, optimizer)
             result = {"model": model, "precision": precision, "seed": SEED, "steps": STEPS, "global_batch_size": GLOBAL_BATCH,
-                      "sequence_length": SEQUENCE, "optimizer": OPTIMIZER, "torch": torch.__version__.split("+")[0], "loss": losses, "grad_norm": norms}
+                      "sequence_length": SEQUENCE, "optimizer": optimizer, "torch": torch.__version__.split("+")[0], "loss": losses, "grad_norm": norms}
             path = output / f"{name}_{precision}.json"
             path.write_text(json.dumps(result, indent=1) + "\n")
             print(f"{path}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, gradient norm {norms[0]:.6f} -> {norms[-1]:.6f}")

@@ -3,10 +3,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace trireme {
 
-enum class Optimizer : uint8_t { kAdamW, kLion, kSgd };
+enum class Optimizer : uint8_t { kAdamW, kLion, kSgd, kMuon };
 
 constexpr size_t kMaxStates = 2;
 /// State name of the exponential moving average of the weights, which can be combined with any optimizer.
@@ -18,13 +19,26 @@ struct OptimizerTraits {
   int states;                                       ///< number of state tensors
   bool reads_epsilon;                               ///< whether training.optimizer.epsilon is used
   double default_beta2;                             ///< of an optimizer with states
+  /// The update of a weight depends on its whole matrix. AdamW updates the parameters that are not weights of linear layers in blocks.
+  bool of_matrices;
 };
 /// Indexed by Optimizer.
-constexpr std::array<OptimizerTraits, 3> kOptimizers{{
-    {"adamw", {"exp_avg", "exp_avg_sq"}, 2, true, 0.95},
-    {"lion", {"exp_avg"}, 1, false, 0.99},
-    {"sgd", {}, 0, false, 0},
+constexpr std::array<OptimizerTraits, 4> kOptimizers{{
+    {"adamw", {"exp_avg", "exp_avg_sq"}, 2, true, 0.95, false},
+    {"lion", {"exp_avg"}, 1, false, 0.99, false},
+    {"sgd", {}, 0, false, 0, false},
+    {"muon", {"momentum_buffer"}, 1, true, 0.95, true},
 }};
 constexpr const OptimizerTraits& traits_of(Optimizer optimizer) { return kOptimizers[static_cast<size_t>(optimizer)]; }
+
+/// The optimizer whose rule updates a parameter if `chosen` is that of the run.
+constexpr Optimizer update_rule_of(Optimizer chosen, bool is_hidden_matrix) {
+  return traits_of(chosen).of_matrices && !is_hidden_matrix ? Optimizer::kAdamW : chosen;
+}
+/// The names of the state that the parameter has, that of the moving average apart.
+constexpr std::span<const char* const> state_names_of(Optimizer chosen, bool is_hidden_matrix) {
+  const OptimizerTraits& traits = traits_of(update_rule_of(chosen, is_hidden_matrix));
+  return std::span(traits.state_names).first(static_cast<size_t>(traits.states));
+}
 
 }  // namespace trireme

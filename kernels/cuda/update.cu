@@ -112,6 +112,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
     case Optimizer::kAdamW: break;
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, hyper, scalars, slices);
     case Optimizer::kSgd: return update_by_rule<SgdRule>(ctx, hyper, scalars, slices);
+    case Optimizer::kMuon: return update_by_rule<MatrixRule>(ctx, hyper, scalars, slices);
   }
   throw InternalError(concat(traits_of(optimizer).name, " has no update rule: it has its own kernels"));
 }

@@ -86,7 +86,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
   for (const UpdateSlice& s : slices) {
     operation.operand({"w", s.w, s.w.shape(), dtype, Passes::kReadAndWritten});
     operation.operand({"g", s.g, s.w.shape(), dtype});
-    for (int k = 0; k < traits_of(optimizer).states; ++k)
+    for (int k = 0; k < states_read(optimizer); ++k)
       operation.operand(
           {traits_of(optimizer).state_names[static_cast<size_t>(k)], s.state[static_cast<size_t>(k)], s.w.shape(), dtype, Passes::kReadAndWritten});
   }
@@ -94,6 +94,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
     case Optimizer::kAdamW: return adamw_by_its_own_kernels(ctx, hyper, scalars, slices);
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, operation, optimizer, hyper, scalars, slices);
     case Optimizer::kSgd: return update_by_rule<SgdRule>(ctx, operation, optimizer, hyper, scalars, slices);
+    case Optimizer::kMuon: return update_by_rule<MatrixRule>(ctx, operation, optimizer, hyper, scalars, slices);
   }
 }
 

@@ -23,13 +23,16 @@ struct MatrixRange {
   std::array<int64_t, 2> first() const { return {start[0] + begin / extent[1], start[1] + begin % extent[1]}; }
 };
 
-/// The slice of one parameter: weight, gradient and optimizer state, of equal size and dtype.
+/// The slice of one parameter: weight, gradient and optimizer state, of equal size and dtype. For an optimizer of matrices `g` is the update of
+/// kernels/ops/muon.h, and there is no state.
 struct UpdateSlice {
   Tensor w, g;
-  std::array<Tensor, kMaxStates> state;  ///< the first traits_of(optimizer).states are defined
+  std::array<Tensor, kMaxStates> state;  ///< the first states_read(optimizer) are defined
   bool decay = false;
   MatrixRange matrix = {};  ///< position of the first matrix.count() elements; the others are padding
 };
+/// Number of states that update_step() reads and writes.
+constexpr int states_read(Optimizer optimizer) { return traits_of(optimizer).of_matrices ? 0 : traits_of(optimizer).states; }
 /// What a rule reads of the scalars of a step, for parameters with or without decay.
 template <class C>
 UpdateScalars<C> update_scalars(const AdamW& hyper, const double* scalars, bool decays) {

@@ -45,6 +45,16 @@ struct SgdRule {
   }
 };
 
+/// w -= lr (u + decay w): applies the update u of a whole matrix (kernels/ops/muon.h), in which the clip factor and the state are already contained.
+struct MatrixRule {
+  static constexpr int kStates = 0;
+
+  template <class C>
+  TRIREME_HOST_DEVICE static void update(const UpdateScalars<C>& s, C u, C& w, C (&/*state*/)[1]) {
+    w = w * s.decay - s.learning_rate * u;
+  }
+};
+
 /// The length of an array of a rule's states.
 template <class Rule>
 constexpr int kStateRoom = Rule::kStates > 0 ? Rule::kStates : 1;

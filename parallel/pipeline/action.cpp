@@ -11,7 +11,8 @@ namespace trireme {
 namespace {
 
 constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
-                   kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kStep[] = {MeshAxis::kStep};
+                   kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv},
+                   kMatrix[] = {MeshAxis::kShard, MeshAxis::kTensor}, kStep[] = {MeshAxis::kStep};
 constexpr std::span<const MeshAxis> kAlone;
 
 constexpr std::array kFacts = std::to_array<ActionFacts>({
@@ -33,6 +34,7 @@ constexpr std::array kFacts = std::to_array<ActionFacts>({
     {ActionType::kWaitClip, "WAIT_CLIP", ActionScope::kMicrobatch, kAlone, true},
     {ActionType::kSumPartial, "SUM_PARTIAL", ActionScope::kStage, kPartial, true},
     {ActionType::kNorm, "NORM", ActionScope::kStep, kStep, true},
+    {ActionType::kOrthogonalize, "ORTHOGONALIZE", ActionScope::kStage, kMatrix, true},
     {ActionType::kUpdate, "UPDATE", ActionScope::kUnit, kAlone, false},
 });
 

@@ -29,6 +29,7 @@ enum class ActionType : uint8_t {
   kWaitClip,        ///< WAIT_CLIP: before the rank's first W of the micro-batch, wait for these sums
   kSumPartial,      ///< SUM_PARTIAL: all-reduce a stage's owned gradients that are partial over `tensor` or over `kv`, once a step
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
+  kOrthogonalize,   ///< ORTHOGONALIZE: the updates of a stage's matrices, for an optimizer of whole matrices: over `shard` and `tensor`, once a step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
 };
 
@@ -61,7 +62,7 @@ constexpr bool is_send(ActionType type) { return type == ActionType::kSendForwar
 constexpr bool is_receive(ActionType type) { return type == ActionType::kRecvForward || type == ActionType::kRecvBackward; }
 constexpr bool is_transfer(ActionType type) { return is_send(type) || is_receive(type); }
 constexpr bool is_reduction(ActionType type) { return type >= ActionType::kReduceGrads && type <= ActionType::kReduceTied; }
-/// True for SUM_PARTIAL, NORM and UPDATE, which follow the last reduction of the step.
+/// True for SUM_PARTIAL, NORM, ORTHOGONALIZE and UPDATE, which follow the last reduction of the step.
 constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumPartial; }
 
 struct Action {

@@ -31,6 +31,7 @@ std::string describe(const Action& action, const std::string& what) {
     case ActionType::kWaitClip: return "waiting for the norms of the samples of" + microbatch;
     case ActionType::kSumPartial: return "summing partial gradients over tensor ranks";
     case ActionType::kNorm: return "gradient norm";
+    case ActionType::kOrthogonalize: return "orthogonalizing the updates of matrices";
     case ActionType::kUpdate: return "updating " + what;
   }
   return what;
@@ -170,7 +171,7 @@ void Run::clip_samples(const Action& action) {
   end_event(event);
 }
 
-/// SUM_PARTIAL and NORM.
+/// SUM_PARTIAL, NORM and ORTHOGONALIZE.
 void Run::end_step(const Action& action) {
   if (progress_ != nullptr) progress_->act(describe(action, ""));
   const ProfilerRange range(ctx_, [&] { return to_string(action); });
@@ -178,6 +179,8 @@ void Run::end_step(const Action& action) {
   if (action.type == ActionType::kNorm) {
     TRIREME_CHECK(norm_ != nullptr, "the list contains NORM, but on_norm was not called");
     norm_(ctx_);
+  } else if (action.type == ActionType::kOrthogonalize) {
+    stage_of(action).orthogonalize(ctx_);
   } else {
     stage_of(action).sum_partial(ctx_);
   }

@@ -20,8 +20,9 @@ struct StageUnits {
   std::vector<std::vector<UnitRef>> units_of_part;  ///< per part, the units whose parameters it reads
   int units = 0;                                    ///< number of the stage's own units
   int tied_unit = -1;                               ///< the unit whose gradient is summed over `embedding`, -1 if none on this stage
-  int fused_part = -1;        ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
-  int recomputing_part = -1;  ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
+  int fused_part = -1;  ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
+  bool has_matrix_updates = false;  ///< the optimizer updates whole matrices, of which the stage has some
+  int recomputing_part = -1;        ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
 };
 
 /// When full copies are gathered and freed: the lifetimes that distinguish ZeRO stages (parallel/sharding/zero_policy.h), in terms of a list.
@@ -41,7 +42,7 @@ struct LoweringPolicy {
 ///  - WAIT_GRADS of a unit comes before the first action that needs the completed reduction: the unit's next reduction, or a part that adds to its
 ///    gradient. A REDUCE_GRADS is also waited for before the rank's next one, so that at most two full gradients of a rank are alive. All are waited
 ///    for before SUM_PARTIAL.
-///  - A list that trains ends with SUM_PARTIAL of each stage, NORM, and UPDATE of each unit.
+///  - A list that trains ends with SUM_PARTIAL of each stage, NORM, ORTHOGONALIZE of each stage with matrix updates, and UPDATE of each unit.
 ///  - Sends and receives follow one global order (the same for both ends): that in which their data becomes available in a timed simulation of the
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);

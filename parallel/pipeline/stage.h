@@ -46,6 +46,8 @@ class Stage {
   virtual void reduce_tied(Context& ctx, int unit) = 0;
   virtual void wait_grads(Context& ctx, int unit) = 0;
   virtual void sum_partial(Context& ctx) = 0;
+  /// Computes the updates of whole matrices, which update() then applies. Only stages with StageUnits::has_matrix_updates are asked.
+  virtual void orthogonalize(Context& /*ctx*/) { throw InternalError("a stage without updates of whole matrices"); }
   virtual void update(Context& ctx, int unit) = 0;
 };
 

@@ -38,7 +38,8 @@ class ListCheck {
   struct StageState {
     std::vector<Microbatch> microbatches;
     std::vector<Unit> units;
-    bool summed = false;  ///< SUM_PARTIAL has run
+    bool summed = false;          ///< SUM_PARTIAL has run
+    bool orthogonalized = false;  ///< ORTHOGONALIZE has run
   };
 
   template <class... Parts>
@@ -61,6 +62,7 @@ class ListCheck {
   void clip_samples(const Action& action);
   void wait_clip(const Action& action);
   void sum_partial(const Action& action);
+  void orthogonalize(const Action& action);
   void norm();
   void update(const Action& action, Unit& unit);
   void finish();
@@ -252,6 +254,14 @@ void ListCheck::sum_partial(const Action& action) {
     if (unit.in_flight || unit.unreduced) return add_violation(to_string(action), " comes before the stage's gradients are reduced");
 }
 
+void ListCheck::orthogonalize(const Action& action) {
+  StageState& stage = stages_.at(action.stage);
+  if (!description(action.stage).has_matrix_updates) add_violation(to_string(action), ": the stage has no updates of whole matrices");
+  if (!normed_) add_violation(to_string(action), " comes before the norm");
+  if (stage.orthogonalized) add_violation(to_string(action), " occurs twice");
+  stage.orthogonalized = true;
+}
+
 void ListCheck::norm() {
   if (normed_) add_violation("NORM occurs twice");
   normed_ = true;
@@ -261,6 +271,8 @@ void ListCheck::norm() {
 
 void ListCheck::update(const Action& action, Unit& unit) {
   if (!normed_) add_violation(to_string(action), " comes before the norm");
+  if (description(action.stage).has_matrix_updates && !stages_.at(action.stage).orthogonalized)
+    add_violation(to_string(action), " comes before the updates of the stage's matrices are computed");
   if (unit.updated) add_violation(to_string(action), " occurs twice");
   unit.updated = true;
 }
@@ -320,7 +332,7 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
       case ActionScope::kTransfer: transfer(action); break;
       case ActionScope::kUnit: move_unit(action); break;
       case ActionScope::kMicrobatch: action.type == ActionType::kClipSamples ? clip_samples(action) : wait_clip(action); break;
-      case ActionScope::kStage: sum_partial(action); break;
+      case ActionScope::kStage: action.type == ActionType::kSumPartial ? sum_partial(action) : orthogonalize(action); break;
       case ActionScope::kStep: norm(); break;
     }
   }

@@ -1,21 +1,49 @@
 #include "parallel/sharding/sharded_optimizer.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "kernels/ops/elementwise.h"
 
 namespace trireme {
 
-ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision)
-    : options_(options) {
-  const OptimizerTraits& traits = traits_of(options.kind);
-  for (size_t u = 0; u < params.units().size(); ++u) {
-    const Shape shape{params.master(static_cast<int>(u)).numel()};
+ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision,
+                                   Communicator& tensor)
+    : options_(options), exchanged_(exchanged_dtype(precision)) {
+  for (const Unit* unit : params.units()) {
+    std::vector<const char*> names;
+    for (const Unit::Segment& whole : unit->segments(0, unit->numel()))
+      for (const char* name : state_names_of(options.kind, whole.spec->is_hidden_matrix))
+        if (std::ranges::find(names, std::string_view(name)) == names.end()) names.push_back(name);
+    if (options.average_decay) names.push_back(kAverageName);
     std::vector<State>& states = states_.emplace_back();
-    const auto add = [&](const char* name) { states.push_back({name, Tensor::zeros(ctx, shape, precision.master, MemoryCategory::kOptimizer)}); };
-    for (int k = 0; k < traits.states; ++k) add(traits.state_names[static_cast<size_t>(k)]);
-    if (options.average_decay) add(kAverageName);
+    for (const char* name : names) {
+      int64_t elements = unit->shard_numel();
+      for (const Unit::Segment& segment : unit->owned_segments())
+        if (!has_state(name, *segment.spec)) elements -= segment.count;
+      states.push_back({name, Tensor::zeros(ctx, {elements}, precision.master, MemoryCategory::kOptimizer)});
+    }
   }
+  if (traits_of(options.kind).of_matrices) exchange_.emplace(params.units(), tensor, newton_schulz_flops);
+}
+
+bool ShardedOptimizer::has_state(const char* name, const ParamSpec& spec) const {
+  const std::string_view wanted = name;
+  const std::span<const char* const> names = state_names_of(options_.kind, spec.is_hidden_matrix);
+  return wanted == kAverageName || std::ranges::find(names, wanted) != names.end();
+}
+
+std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(const Unit& of, int unit, const Unit::Segment& part) const {
+  std::vector<State> found;
+  for (const State& state : this->state(unit)) {
+    int64_t begin = 0;
+    for (const Unit::Segment& segment : of.owned_segments()) {
+      if (!has_state(state.name, *segment.spec)) continue;
+      if (segment.spec == part.spec) found.push_back({state.name, state.shard.flat(begin + part.flat_begin - segment.flat_begin, part.count)});
+      begin += segment.count;
+    }
+  }
+  return found;
 }
 
 void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
@@ -23,21 +51,54 @@ void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
   for (size_t u = 0; u < states_.size(); ++u) copy(ctx, params.master(static_cast<int>(u)), states_[u].back().shard);
 }
 
-std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, const GradStore& grads, int unit) const {
+std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, const GradStore& grads, int unit, Optimizer rule) const {
   const Unit& of = *params.units()[static_cast<size_t>(unit)];
   std::vector<UpdateSlice> slices;
   for (const Unit::Segment& segment : of.owned_segments()) {
+    if (update_rule_of(options_.kind, segment.spec->is_hidden_matrix) != rule) continue;
     const auto slice = [&](const Tensor& shard_tensor) { return of.slice(shard_tensor, segment); };
     UpdateSlice& added = slices.emplace_back(UpdateSlice{.w = slice(params.master(unit)), .g = slice(grads.shard(unit)), .state = {}});
     added.decay = segment.spec->decay;
     added.matrix = segment.matrix_range();
-    for (size_t k = 0; k < static_cast<size_t>(traits_of(options_.kind).states); ++k) added.state[k] = slice(state(unit)[k].shard);
+    const std::vector<State> state = state_of(of, unit, segment);
+    for (size_t k = 0; k < static_cast<size_t>(traits_of(rule).states); ++k) added.state[k] = state[k].shard;
+  }
+  return slices;
+}
+
+void ShardedOptimizer::orthogonalize(Context& ctx, const Tensor& scalars, const ParamStore& params, const GradStore& grads) {
+  TRIREME_CHECK(exchange_, traits_of(options_.kind).name, " does not update whole matrices");
+  if (exchange_->empty()) return;
+  const Tensor updates = Tensor::empty(ctx, {exchange_->elements()}, exchanged_, MemoryCategory::kWorkspace);
+  for (const auto& [unit, segment, begin] : exchange_->pieces()) {
+    const Unit& of = *params.units()[static_cast<size_t>(unit)];
+    const Tensor momentum = state_of(of, unit, segment).front().shard;
+    muon_momentum(ctx, options_.momentum, scalars, of.slice(grads.shard(unit), segment), momentum, updates.flat(begin, segment.count));
+  }
+  matrix_updates_ = exchange_->transform(ctx, updates, [&](const std::array<int64_t, 2>& shape, const Tensor& matrix) {
+    newton_schulz(ctx, matrix, muon_scale(options_.scale, shape));
+  });
+}
+
+/// The update of a whole matrix takes the place of the gradient.
+std::vector<UpdateSlice> ShardedOptimizer::matrix_slices(Context& ctx, const ParamStore& params, int unit) const {
+  const Unit& of = *params.units()[static_cast<size_t>(unit)];
+  std::vector<UpdateSlice> slices;
+  for (const auto& [of_unit, segment, begin] : exchange_->pieces()) {
+    if (of_unit != unit) continue;
+    const Tensor weight = of.slice(params.master(unit), segment), update = matrix_updates_.flat(begin, segment.count);
+    UpdateSlice& added = slices.emplace_back(UpdateSlice{.w = weight, .g = update, .state = {}, .decay = segment.spec->decay});
+    if (update.dtype() == weight.dtype()) continue;
+    added.g = Tensor::empty(ctx, {segment.count}, weight.dtype(), MemoryCategory::kWorkspace);
+    copy(ctx, update, added.g);
   }
   return slices;
 }
 
 void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
-  update_step(ctx, options_.kind, options_.hyper, scalars, slices(params, grads, unit));
+  const Optimizer others = traits_of(options_.kind).of_matrices ? Optimizer::kAdamW : options_.kind;
+  update_step(ctx, others, options_.hyper, scalars, slices(params, grads, unit, others));
+  if (exchange_) update_step(ctx, options_.kind, options_.hyper, scalars, matrix_slices(ctx, params, unit));
   // The average follows the master weights: a 16-bit copy would round away what a step adds. The padding is zero in both.
   if (options_.average_decay) average_step(ctx, *options_.average_decay, scalars, params.master(unit), state(unit).back().shard);
   params.mark_stale(unit);

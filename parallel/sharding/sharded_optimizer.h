@@ -3,8 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/muon.h"
 #include "kernels/ops/update.h"
 #include "parallel/sharding/grad_store.h"
+#include "parallel/sharding/matrix_exchange.h"
 #include "parallel/sharding/param_store.h"
 
 namespace trireme {
@@ -13,34 +15,54 @@ namespace trireme {
 struct OptimizerOptions {
   Optimizer kind = Optimizer::kAdamW;
   AdamW hyper;
+  double momentum = 0.95;  ///< of Muon
+  MuonScale scale = MuonScale::kRms;
   std::optional<double> average_decay = {};  ///< decay of the exponential moving average of the weights; empty: no average
 };
 
-/// An optimizer on the owned shards. Its state, in the master dtype: traits_of(optimizer).states * P/S elements per rank, and P/S more for a moving
-/// average of the weights. Weight decay applies only to parameters with ParamSpec::decay. No communication.
+/// The dtype in which an optimizer of matrices exchanges and transforms them: that of the layers if it is bf16, else that of the master weights.
+inline DType exchanged_dtype(const Precision& precision) { return precision.compute == DType::kBF16 ? DType::kBF16 : precision.master; }
+
+/// An optimizer on the owned shards. Its state, in the master dtype, per rank: for the P parameters of each rule traits_of(rule).states * P/S elements,
+/// and P/S more for a moving average of the weights. Weight decay applies only to parameters with ParamSpec::decay. Only orthogonalize() communicates.
 class ShardedOptimizer {
  public:
-  ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision);
+  /// `tensor`: the ranks that split the matrices; outlives this.
+  ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision, Communicator& tensor);
 
   /// Sets the average, if there is one, to the current master weights. Until then it is zero.
   void start_average(Context& ctx, const ParamStore& params);
 
+  /// With an optimizer of matrices, before update() of the stage's units and on all ranks of the stage: the state of all its matrices and their updates.
+  /// Wire and memory: those of MatrixExchange in exchanged_dtype().
+  void orthogonalize(Context& ctx, const Tensor& scalars, const ParamStore& params, const GradStore& grads);
+
   /// Updates one unit's owned shard, then its average. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
   void update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit);
 
-  /// The arguments of the update rule: the slice of each parameter in the owned shard, and the position of its elements in the model's matrices.
-  std::vector<UpdateSlice> slices(const ParamStore& params, const GradStore& grads, int unit) const;
+  /// The arguments of `rule` for the parameters that it updates: the slice of each in the owned shard, and the position of its elements in the model's
+  /// matrices.
+  std::vector<UpdateSlice> slices(const ParamStore& params, const GradStore& grads, int unit, Optimizer rule) const;
 
-  /// Optimizer state of a unit's owned shard; `name` is its name in checkpoints.
+  /// State of a unit's owned shard; `name` is its name in checkpoints. It has the elements of the parameters that have such a state, in the order of the
+  /// shard, and the shard's padding: [shard_numel] if all have it.
   struct State {
     const char* name;
-    Tensor shard;  ///< [shard_numel]
+    Tensor shard;
   };
   const std::vector<State>& state(int unit) const { return states_[static_cast<size_t>(unit)]; }
+  /// The state of a part of an owned segment: views of its `count` elements, those of the parameter's rule in its order, then the average.
+  std::vector<State> state_of(const Unit& of, int unit, const Unit::Segment& part) const;
 
  private:
+  bool has_state(const char* name, const ParamSpec& spec) const;
+  std::vector<UpdateSlice> matrix_slices(Context& ctx, const ParamStore& params, int unit) const;
+
   OptimizerOptions options_;
   std::vector<std::vector<State>> states_;  ///< by unit; the average is the last
+  std::optional<MatrixExchange> exchange_;  ///< with an optimizer of matrices
+  DType exchanged_;
+  Tensor matrix_updates_;  ///< of the pieces of exchange_, from orthogonalize() to the next
 };
 
 /// The segments of a unit that this rank owns and counts, without padding: over all ranks with replicate coordinate 0, every element of every

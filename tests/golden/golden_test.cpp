@@ -90,6 +90,9 @@ Config config_of(const nlohmann::json& golden) {
   config.training.precision = golden["precision"];
   const auto& optimizer = golden["optimizer"];
   config.training.gradient_clip = optimizer["gradient_clip"];
+  config.training.optimizer.name = OneOf<Optimizer>(optimizer.value("name", "adamw"));
+  config.training.optimizer.momentum = optimizer.value("momentum", config.training.optimizer.momentum);
+  if (optimizer.contains("update_scale")) config.training.optimizer.update_scale = OneOf<MuonScale>(optimizer["update_scale"].get<std::string>());
   config.training.optimizer.beta1 = optimizer["beta1"];
   config.training.optimizer.beta2 = optimizer["beta2"];
   config.training.optimizer.epsilon = optimizer["epsilon"];
@@ -138,14 +141,14 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
 }  // namespace
 
 TEST_CASE("fp64 training matches PyTorch to 1e-9") {
-  for (const char* file :
-       {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json", "gpt_neox_fp64.json", "gemma3_fp64.json"})
+  for (const char* file : {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json", "gpt_neox_fp64.json",
+                           "gemma3_fp64.json", "muon_fp64.json", "muon_spectral_fp64.json"})
     check(file, 1e-9, 1e-9);
 }
 
 TEST_CASE("fp32 training matches PyTorch to 1e-5 at step 1 and 1e-4 at step 10") {
-  for (const char* file :
-       {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json", "gpt_neox_fp32.json", "gemma3_fp32.json"})
+  for (const char* file : {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json", "gpt_neox_fp32.json",
+                           "gemma3_fp32.json", "muon_fp32.json", "muon_spectral_fp32.json"})
     check(file, 1e-5, 1e-4);
 }
 

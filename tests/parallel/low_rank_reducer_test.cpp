@@ -21,10 +21,10 @@ namespace {
 
 constexpr int64_t kRank = 2;
 
-struct Split {
+struct DataSplit {
   int shards, replicas;
 };
-constexpr Split kSplits[] = {{1, 6}, {6, 1}, {2, 3}, {3, 2}, {2, 1}, {1, 2}, {1, 1}};
+constexpr DataSplit kSplits[] = {{1, 6}, {6, 1}, {2, 3}, {3, 2}, {2, 1}, {1, 2}, {1, 1}};
 
 /// A parameter of the unit: rows x columns, of which `padding` rows behind them belong to no parameter.
 struct Shape2 {
@@ -44,7 +44,7 @@ using RankGradient = double (*)(int rank, int64_t step, int64_t element);
 
 /// A gradient store of one unit on one of shards x replicas ranks.
 struct LowRankStore {
-  LowRankStore(Communicator& world, const Split& split, const CompressionOptions& options)
+  LowRankStore(Communicator& world, const DataSplit& split, const CompressionOptions& options)
       : rank(world.rank()),
         ranks(world.size()),
         data(world.group(every(0, 1, world.size()), "data")),
@@ -180,9 +180,9 @@ CompressionOptions low_rank(bool feedback = true) {
   return {.encoding = {.encoding = Encoding::kLowRank}, .error_feedback = feedback, .seed = 3, .rank = kRank};
 }
 
-void for_splits(const CompressionOptions& options, const std::function<void(LowRankStore&, const Split&)>& body,
+void for_splits(const CompressionOptions& options, const std::function<void(LowRankStore&, const DataSplit&)>& body,
                 std::vector<CommunicationRecord>* records = nullptr) {
-  for (const Split& split : kSplits) {
+  for (const DataSplit& split : kSplits) {
     const auto run = [&](Communicator& world) {
       LowRankStore store(world, split, options);
       body(store, split);
@@ -200,7 +200,7 @@ std::string place(const LowRankStore& store, int64_t step, size_t element) {
 
 TEST_CASE("low-rank sums are one power iteration on the sum of all matrices") {
   for (const bool feedback : {true, false}) {
-    for_splits(low_rank(feedback), [&](LowRankStore& store, const Split&) {
+    for_splits(low_rank(feedback), [&](LowRankStore& store, const DataSplit&) {
       Serial serial(low_rank(feedback));
       for (int64_t step = 0; step < 6; ++step) {
         const std::vector<double> expected = serial.sum(store.ranks, step), actual = store.sum(step);
@@ -215,7 +215,7 @@ TEST_CASE("low-rank sums are one power iteration on the sum of all matrices") {
 }
 
 TEST_CASE("low-rank sums: sent and kept are the gradients, and what is not compressed is exact") {
-  for_splits(low_rank(), [](LowRankStore& store, const Split&) {
+  for_splits(low_rank(), [](LowRankStore& store, const DataSplit&) {
     constexpr int64_t kSteps = 10;
     std::vector<double> sent(kNumel);
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -256,7 +256,7 @@ TEST_CASE("low-rank sums: sent and kept are the gradients, and what is not compr
 TEST_CASE("low-rank sums: equal bits for every division into shards and replicas") {
   std::mutex mutex;
   std::map<int, std::vector<std::vector<double>>> first;  // by number of ranks
-  for_splits(low_rank(), [&](LowRankStore& store, const Split&) {
+  for_splits(low_rank(), [&](LowRankStore& store, const DataSplit&) {
     std::vector<std::vector<double>> steps;
     for (int64_t step = 0; step < 4; ++step) steps.push_back(store.sum(step));
     const std::lock_guard lock(mutex);
@@ -273,7 +273,7 @@ TEST_CASE("low-rank sums: exact for gradients up to the rank, also after steps w
     const double row = static_cast<double>(element < 56 * 16 ? element / 16 : (element - 56 * 16 - 7) / 40);
     return (rank + 1) * std::sin(1 + row) * (element < 56 * 16 ? x : y) + std::cos(row * static_cast<double>(step)) * (rank - 2.5);
   };
-  for_splits(low_rank(), [&](LowRankStore& store, const Split&) {
+  for_splits(low_rank(), [&](LowRankStore& store, const DataSplit&) {
     for (int64_t step = 0; step < 5; ++step) {
       const std::vector<double> actual = store.sum(step, narrow);
       int64_t begin = 0;
@@ -291,7 +291,7 @@ TEST_CASE("low-rank sums: exact for gradients up to the rank, also after steps w
 }
 
 TEST_CASE("low-rank sums: a rejected step leaves errors and bases as they were") {
-  for_splits(low_rank(), [](LowRankStore& store, const Split&) {
+  for_splits(low_rank(), [](LowRankStore& store, const DataSplit&) {
     store.sum(0);
     const std::vector<double> before = store.state_values();
     const std::vector<double> bad = store.sum(1, full_gradient, false, store.rank == 0 ? std::numeric_limits<double>::quiet_NaN() : 0);
@@ -307,7 +307,7 @@ TEST_CASE("low-rank sums: bytes on the wire, and plain sums in a warm-up") {
   for (const int64_t warmup : {0, 2}) {
     CompressionOptions options = low_rank();
     options.warmup_steps = warmup;
-    for (const Split& split : kSplits) {
+    for (const DataSplit& split : kSplits) {
       const int ranks = split.shards * split.replicas;
       std::vector<double> forecast(static_cast<size_t>(ranks));
       run_ranks(ranks,

@@ -67,9 +67,10 @@ TEST_CASE("the ranges of a layout's optimizers tile each matrix of the model onc
         const Precision precision;
         const ParamStore params(ctx, units, policy, precision);
         const GradStore grads(ctx, units, policy, precision.gradient, std::make_unique<SumReducer>(precision.reduce));
-        const ShardedOptimizer optimizer(ctx, params, {}, precision);
+        NullCommunicator tensor_ranks(rank % tensor, tensor, "tensor");
+        const ShardedOptimizer optimizer(ctx, params, {}, precision, tensor_ranks);
         for (size_t u = 0; u < units.size(); ++u) {
-          const std::vector<UpdateSlice> slices = optimizer.slices(params, grads, static_cast<int>(u));
+          const std::vector<UpdateSlice> slices = optimizer.slices(params, grads, static_cast<int>(u), Optimizer::kAdamW);
           const std::vector<Unit::Segment> segments = units[u]->owned_segments();
           REQUIRE(slices.size() == segments.size());
           for (size_t i = 0; i < slices.size(); ++i) {

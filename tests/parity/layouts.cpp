@@ -96,12 +96,14 @@ enum Option {
   kSecondary,
   kBlock,
 };
-constexpr Choice kValues = {5, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 2, 2, 3, 7, 3, 3, 3, 2, 3};  ///< number of values per option
+constexpr Choice kValues = {6, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 3, 2, 3, 7, 3, 3, 3, 2, 3};  ///< number of values per option
 constexpr int kUnset = -1;
 constexpr int kElastic = 2;  ///< value of kRebalance
 
 /// Values of kUneven.
 enum Split { kEvenSplit, kUnevenSplit, kEmptyFirst, kEmptyLast, kEmptyEnds };
+
+constexpr Optimizer kOptimizersTried[] = {Optimizer::kAdamW, Optimizer::kLion, Optimizer::kMuon};
 
 struct Order {
   ScheduleKind schedule;
@@ -303,7 +305,7 @@ ParityCase case_of(const Choice& choice) {
   layout.recompute_every = recompute.every;
   layout.recompute_elementwise = recompute.elementwise;
   layout.bucket_blocks = 1 + choice[kBucket];
-  layout.optimizer = static_cast<Optimizer>(choice[kOptimizer]);
+  layout.optimizer = kOptimizersTried[choice[kOptimizer]];
   layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // below the warm-up's decay from the third step on
   layout.window = choice[kWindow] > 0 ? 4 : 0;   // of 12 tokens
   layout.window_on_all = choice[kWindow] != 2;

@@ -226,8 +226,9 @@ int64_t kept_by_block(const Config& config) {
                 post_norms = m.preset().norms == NormPlacement::kBoth ? 2 : 0,
                 statistics_of_norms = m.preset().norm == NormKind::kLayer ? 4 : 2 + post_norms;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
-  // Kept, because recomputing takes a product: the residual stream before each branch, once if they are parallel; what a post-norm reads; queries, keys, values; the
-  // attention's result; the MLP before its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the MLP after its activation.
+  // Kept, because recomputing takes a product: the residual stream before each branch, once if they are parallel; what a post-norm reads; queries, keys,
+  // values; the attention's result; the MLP before its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the
+  // MLP after its activation.
   const int64_t values =
       (streams + post_norms) * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + ups * *m.ffn_size;
   // Per row: the log-sum-exp of each head, 1 / deviation of each norm, and the mean of LayerNorm.

@@ -243,8 +243,8 @@ std::string difference(const RunRecord& expected, const RunRecord& actual, doubl
       if (what != "gradient" && expected.undetermined.contains(name)) continue;
       const auto other = b.find(name);
       if (other == b.end()) return what + " of " + name + " is missing";
-      // What a norm multiplies by is about 1, also where 1 is added to its weight.
-      const double size = what != "gradient" && name.ends_with("norm.weight") ? std::max(1.0, max_abs(tensor)) : max_abs(tensor);
+      const bool is_norm = what != "gradient" && name.ends_with("norm.weight");  // its size is that of what it multiplies by
+      const double size = is_norm ? std::max(expected.norm_offset, max_abs(tensor)) : max_abs(tensor);
       const double bound = tolerance * std::max(size, 1e-3 * largest);
       for (size_t i = 0; i < tensor.values.size(); ++i) {
         if (!(std::abs(tensor.values[i] - other->second.values[i]) <= bound)) {

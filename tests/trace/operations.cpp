@@ -10,6 +10,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/low_rank.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/outer_step.h"
@@ -170,6 +171,13 @@ void add_optimizer(std::vector<Case>& cases) {
          const UpdateSlice slice{t[1], t[2], {t[3]}, true};
          update_step(c, Optimizer::kLion, {}, t[0], {&slice, 1});
        }});
+  add({"muon_momentum", {scalars, g, m, assigned("u", {kCount})}, [](Context& c, const Tensors& t) {
+         muon_momentum(c, 0.95, t[0], t[1], t[2], t[3]);
+       }});
+  add({"divide_by_norm", {always_f64(input("squares", {1}, {4})), free_rows(w)}, [](Context& c, const Tensors& t) {
+         divide_by_norm(c, t[0], t[1]);
+       }});
+  add({"weighted_sum", {g, m, assigned("out", {kCount})}, [](Context& c, const Tensors& t) { weighted_sum(c, 2, t[0], 3, t[1], t[2]); }});
   add({"average_step", {scalars, g, in_place("e", {kCount})}, [](Context& c, const Tensors& t) { average_step(c, 0.99, t[0], t[1], t[2]); }});
   add({"outer_step", {in_place("sum", {kCount}), w, in_place("theta", {kCount}), m, assigned("drift", {kCount})}, [](Context& c, const Tensors& t) {
          outer_step(c, {}, t[0], t[1], t[2], t[3], t[4]);

@@ -9,6 +9,7 @@
 
 #include "kernels/core/encoding.h"
 #include "kernels/core/optimizer_traits.h"
+#include "kernels/ops/muon.h"
 #include "parallel/sharding/aggregation_rule.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/model_config.h"
@@ -68,12 +69,17 @@ inline constexpr std::array kNames<Optimizer> = [] {
   return names;
 }();
 
+template <>
+inline constexpr std::array kNames<MuonScale>{"rms", "spectral"};
+
 struct OptimizerConfig {
   OneOf<Optimizer> name = Optimizer::kAdamW;
   double learning_rate = 1e-3;
   double beta1 = 0.9;
   Auto<double> beta2;  ///< auto: 0.95; lion 0.99
   double epsilon = 1e-8;
+  double momentum = 0.95;                           ///< muon
+  OneOf<MuonScale> update_scale = MuonScale::kRms;  ///< muon
   double weight_decay = 0.1;
   std::string learning_rate_scaling = "none";  ///< none | linear | sqrt of global_batch_size / reference_batch_size
   Auto<int64_t> reference_batch_size;          ///< sequences; required by linear and sqrt

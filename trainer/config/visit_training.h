@@ -8,21 +8,22 @@ namespace trireme {
 template <class V>
 void visit(V& v, OptimizerConfig& c) {
   const char* const without_state = c.name == Optimizer::kSgd ? "sgd has no momentum" : nullptr;
+  const char* const not_muon = c.name == Optimizer::kMuon ? nullptr : "training.optimizer.name is not muon";
   v(Field{.key = "name",
           .doc =
               "Optimizer. Lion needs a third to a tenth of AdamW's learning rate, and three to ten times its weight decay. sgd is gradient descent "
-              "without momentum."},
+              "without momentum. muon makes the update of each weight matrix of a block orthogonal, and trains everything else by adamw."},
     c.name);
   v(Field{.key = "learning_rate", .doc = "Peak learning rate, before learning_rate_scaling.", .min = 0, .above_min = true}, c.learning_rate);
   v(Field{.key = "beta1",
-          .doc = "AdamW: decay rate of the first moment. Lion: weight of the momentum in the update.",
+          .doc = "AdamW, also that of muon: decay rate of the first moment. Lion: weight of the momentum in the update.",
           .min = 0,
           .max = 1,
           .below_max = true,
           .without_effect = without_state},
     c.beta1);
   v(Field{.key = "beta2",
-          .doc = "AdamW: decay rate of the second moment. Lion: decay rate of the momentum.",
+          .doc = "AdamW, also that of muon: decay rate of the second moment. Lion: decay rate of the momentum.",
           .min = 0,
           .max = 1,
           .below_max = true,
@@ -37,6 +38,18 @@ void visit(V& v, OptimizerConfig& c) {
                             : c.name == Optimizer::kSgd ? "sgd has no epsilon"
                                                         : nullptr},
     c.epsilon);
+  v(Field{.key = "momentum",
+          .doc = "Muon: decay rate of the sum of gradients (Nesterov's form).",
+          .min = 0,
+          .max = 1,
+          .below_max = true,
+          .without_effect = not_muon},
+    c.momentum);
+  v(Field{.key = "update_scale",
+          .doc = "Muon: length of the update of a matrix. rms: as long as AdamW's, whose learning_rate and weight_decay then fit. spectral: "
+                 "sqrt(max(1, rows / columns)), for a learning_rate near 0.02.",
+          .without_effect = not_muon},
+    c.update_scale);
   v(Field{.key = "weight_decay", .doc = "Decoupled weight decay of matrices. Norms and biases are not decayed.", .min = 0}, c.weight_decay);
   v(Field{.key = "learning_rate_scaling",
           .doc = "Scale the learning rate by global_batch_size / reference_batch_size (linear) or by its square root (sqrt).",

@@ -81,10 +81,17 @@ AggregationOptions aggregation_of(const Config& config) {
 }
 
 std::vector<std::string> state_names(const TrainingConfig& training) {
-  const OptimizerTraits& traits = traits_of(training.optimizer.name.value());
-  std::vector<std::string> names(traits.state_names.begin(), traits.state_names.begin() + traits.states);
+  const Optimizer optimizer = training.optimizer.name.value();
+  std::vector<std::string> names;
+  for (const bool is_hidden_matrix : {true, false})
+    for (const char* name : state_names_of(optimizer, is_hidden_matrix))
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   if (training.ema.decay) names.push_back(kAverageName);
   return names;
+}
+
+int64_t state_count(const TrainingConfig& training, bool is_hidden_matrix) {
+  return std::ssize(state_names_of(training.optimizer.name.value(), is_hidden_matrix)) + (training.ema.decay ? 1 : 0);
 }
 
 bool keeps_island_weights(const TrainingConfig& training) {
@@ -92,9 +99,9 @@ bool keeps_island_weights(const TrainingConfig& training) {
   return averages_elastically(training) || (local.steps && (local.fragments > 1 || local.blend < 1));
 }
 
-int64_t saved_states(const Config& config) {
+int64_t saved_states(const Config& config, bool is_hidden_matrix) {
   const LocalConfig& local = config.training.local;
-  const auto of_island = std::ssize(state_names(config.training)) + (keeps_island_weights(config.training) ? 1 : 0);
+  const auto of_island = state_count(config.training, is_hidden_matrix) + (keeps_island_weights(config.training) ? 1 : 0);
   const int64_t islands = has_parameter_servers(config.training) ? 1 : config.parallel.islands;  // parameter servers have one state for all
   return 1 + islands * of_island + (local.steps ? 1 : 0);
 }
@@ -264,6 +271,7 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   const int64_t blocks = blocks_per_unit(config);
   for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
     units.push_back(stage_units(parts_of(config.model, range, blocks), range, config.model, neighbours, is_private(config.security)));
+    units.back().has_matrix_updates = range.blocks > 0 && traits_of(config.training.optimizer.name.value()).of_matrices;
   }
   return units;
 }

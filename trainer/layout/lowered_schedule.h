@@ -27,16 +27,19 @@ EncodingOptions parameter_encoding_of(const Config& config);
 AggregationOptions aggregation_of(const Config& config);
 /// True if training.compression encodes a step's gradient once, from a full one.
 bool needs_full_gradients(const CompressionConfig& compression);
-/// Names of the state kept per weight in the dtype of the master weights: the optimizer's state, then the moving average if training.ema is set.
+/// Names of the state that weights have in the dtype of the master weights: the optimizer's state, then the moving average if training.ema is set. Not
+/// every parameter has all of it with an optimizer of matrices.
 std::vector<std::string> state_names(const TrainingConfig& training);
+/// Number of these tensors that a parameter has.
+int64_t state_count(const TrainingConfig& training, bool is_hidden_matrix);
 
 /// True if islands keep weights of their own beside the shared ones after a round: of training.local, or of elastic averaging, where the shared ones are
 /// the centre.
 bool keeps_island_weights(const TrainingConfig& training);
 
-/// Number of tensors that a checkpoint has for each parameter, without what a Reducer keeps: the weight, state_names() of each island and, with
+/// Number of tensors that a checkpoint has for a parameter, without what a Reducer keeps: the weight, its state on each island and, with
 /// training.local, the momentum of the outer step and the weights that each island keeps.
-int64_t saved_states(const Config& config);
+int64_t saved_states(const Config& config, bool is_hidden_matrix);
 
 /// Micro-batches per step and data rank in an even split, where resilience.elastic lets data ranks differ by one the larger number; with
 /// training.asynchronous, per gradient and data rank.

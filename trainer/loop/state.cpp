@@ -10,7 +10,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/reducer_state.h"
-#include "trainer/model/flops.h"
+#include "trainer/model/declare.h"
 
 namespace trireme {
 namespace {
@@ -83,7 +83,9 @@ std::vector<int64_t> island_numbers(Trainer& trainer, int64_t mine) {
 }
 
 int64_t state_bytes(const Config& config) {
-  return saved_states(config) * parameter_count(config.model) * size_of(precision_of(config.training).master) + reducer_bytes(config);
+  int64_t elements = 0;
+  for (const ParamSpec& spec : whole_model(config.model)) elements += saved_states(config, spec.is_hidden_matrix) * spec.box.numel();
+  return elements * size_of(precision_of(config.training).master) + reducer_bytes(config);
 }
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {

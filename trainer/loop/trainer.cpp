@@ -134,7 +134,12 @@ void Trainer::make_optimizers() {
     for (const auto& stage : stages_)
       stage->grads().before_reduce([this, of = stage.get()](Context&, int unit, const Tensor& full) { add_noise_of_rank(*of, unit, full); });
   }
-  for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
+  const OptimizerOptions options{.kind = kind,
+                                 .hyper = hyper_,
+                                 .momentum = optimizer.momentum,
+                                 .scale = optimizer.update_scale.value(),
+                                 .average_decay = config_.training.ema.decay};
+  for (const auto& stage : stages_) stage->make_optimizer(ctx_, options, precision_, scalars_);
   rounds_ = rounds_of(config_.training, config_.training.steps.value_or(0));
   const LocalConfig& local = config_.training.local;
   if (local.steps || averages_elastically(config_.training)) shared_ = std::make_unique<SharedShards>(ctx_, stages_, precision_.master);
@@ -413,7 +418,7 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
         const auto slice = [&](const Tensor& shard_tensor) { return params.units()[u]->slice(shard_tensor, part); };
         OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
-          for (const auto& [name, shard_tensor] : optimizer->state(unit)) box.state.push_back({name, slice(shard_tensor)});
+          box.state = optimizer->state_of(*params.units()[u], unit, part);
           if (local_) box.state.push_back({kOuterMomentumName, slice(local_->momentum(s, u))});
           if (keeps_island_weights()) box.shared = slice(shared_->of(s, u));
           box.gradient = slice(stages_[s]->grads().shard(unit));

@@ -36,7 +36,7 @@ void Trainer::make_parameter_server() {
   options.scales_learning_rate = asynchronous.compensation == StalenessCompensation::kLearningRate;
   options.delay_compensation = asynchronous.compensation == StalenessCompensation::kDelay ? asynchronous.delay_weight : 0;
   options.gradient_clip = training.gradient_clip;
-  options.optimizer = {training.optimizer.name.value(), hyper_, training.ema.decay};
+  options.optimizer = {.kind = training.optimizer.name.value(), .hyper = hyper_, .average_decay = training.ema.decay};
   server_ = std::make_unique<ParameterServer>(ctx_, *mesh_.islands, stages_, options);
 }
 

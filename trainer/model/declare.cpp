@@ -24,6 +24,12 @@ ParamSpec Declaration::matrix(ParamSpec spec, double standard_deviation) const {
   return spec;
 }
 
+ParamSpec Declaration::hidden_matrix(ParamSpec spec, double standard_deviation) const {
+  ParamSpec hidden = matrix(std::move(spec), standard_deviation);
+  hidden.is_hidden_matrix = true;
+  return hidden;
+}
+
 Param* Declaration::vector(Unit& unit, ParamSpec spec, Init::Kind kind) const {
   spec.init = {kind, 0};
   return unit.add({std::move(spec)});
@@ -80,7 +86,7 @@ ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string&
   std::vector<ParamSpec> weights, biases;
   for (const auto& [part, rows, pieces] : parts) {
     const std::string prefix = name + "." + part;
-    weights.push_back(matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
+    weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
   }
   ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "qkv"};
@@ -89,8 +95,8 @@ ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string&
 }
 
 RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
-  RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr, region_,
-                          layer_name};
+  RowParallelLinear layer{unit.add({hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
+                          region_, layer_name};
   // The bias gradient sums dy over all rows, so it is complete on each tensor rank.
   if (bias) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
   return layer;
@@ -101,7 +107,7 @@ ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, co
   for (const char* part : {"gate", "up"}) {
     if (!spec.gated && part == std::string("gate")) continue;
     const std::string prefix = name + "." + part;
-    weights.push_back(matrix(split_rows(prefix + ".weight", {spec.size, dims_.D}, 2, at_, at_.size), model_.init_std));
+    weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {spec.size, dims_.D}, 2, at_, at_.size), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {spec.size, 1}, 1, at_, at_.size));
   }
   ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "up"};

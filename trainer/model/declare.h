@@ -32,6 +32,7 @@ class Declaration {
   Norm rms_norm(Unit& unit, ParamSpec weight, const NormSpec& spec) const;
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
+  ParamSpec hidden_matrix(ParamSpec spec, double standard_deviation) const;
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
   HeadNorm head_norm(Unit& unit, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads, int64_t head_size) const;
   ColumnParallelLinear query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const;

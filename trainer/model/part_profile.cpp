@@ -97,6 +97,8 @@ PartProfile Profiler::profile() {
   for (const Unit* unit : stage_.params().units()) {
     stage_.unshard(ctx_, static_cast<int>(profile.units.size()));
     profile.units.push_back(unit->numel());
+    for (const Unit::Segment& segment : unit->segments(0, unit->numel()))
+      if (segment.spec->is_hidden_matrix) profile.matrices.push_back(segment.spec->shape);
   }
   begin(RunMode::kEvaluate);
   profile.evaluation = forward();
@@ -130,6 +132,10 @@ double flops_of(const std::vector<OperationRecord>& operations) {
 }
 
 int64_t PartProfile::elements() const { return std::accumulate(units.begin(), units.end(), int64_t{0}); }
+
+int64_t PartProfile::matrix_elements() const {
+  return std::accumulate(matrices.begin(), matrices.end(), int64_t{0}, [](int64_t sum, const auto& shape) { return sum + shape[0] * shape[1]; });
+}
 
 PartProfile profile_of(const ModelConfig& model, const Part& part, const ProfileShape& shape, Recompute recompute) {
   return Profiler(model, part, shape, recompute).profile();

@@ -1,6 +1,7 @@
 #pragma once
 // Cost profile of a model part on one tensor rank, taken by running the part once on the meta device. Forecasts of time, memory and FLOPs read
 // profiles, so no layer is described a second time.
+#include <array>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -33,15 +34,17 @@ struct PartProfile {
     std::vector<OperationRecord> operations;
     int64_t peak = 0;
   };
-  std::vector<int64_t> units;  ///< elements this part declares in each unit of Part::units
-  Pass forward;                ///< forward of a training step, in which the head does nothing
-  Pass evaluation;             ///< forward of an evaluation, including the loss
-  Pass backward;               ///< input and weight gradients in one action; none if samples are clipped
+  std::vector<int64_t> units;                    ///< elements this part declares in each unit of Part::units
+  std::vector<std::array<int64_t, 2>> matrices;  ///< global shapes of its hidden matrices, of which each tensor rank has a part
+  Pass forward;                                  ///< forward of a training step, in which the head does nothing
+  Pass evaluation;                               ///< forward of an evaluation, including the loss
+  Pass backward;                                 ///< input and weight gradients in one action; none if samples are clipped
   Pass input_gradient, weight_gradient;
   int64_t saved = 0;  ///< bytes kept from forward to backward
   int64_t kept = 0;   ///< bytes kept from input gradient to weight gradient
 
-  int64_t elements() const;  ///< sum over units
+  int64_t elements() const;         ///< sum over units
+  int64_t matrix_elements() const;  ///< of the hidden matrices, over all tensor ranks
 };
 
 /// Runs the part on the meta device. `model` is resolved.

@@ -120,7 +120,7 @@ void TransformerStage::make_cache(Context& ctx, int64_t room) {
 }
 
 void TransformerStage::make_optimizer(Context& ctx, const OptimizerOptions& options, const Precision& precision, const Tensor& scalars) {
-  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, options, precision);
+  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, options, precision, *mesh_.tensor);
   scalars_ = scalars;
 }
 
@@ -130,6 +130,11 @@ void TransformerStage::sum_partial(Context& ctx) {
     robust_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
   else
     grads_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
+}
+
+void TransformerStage::orthogonalize(Context& ctx) {
+  ctx.arena->set_phase(MemoryPhase::kOptimizer);
+  optimizer_->orthogonalize(ctx, scalars_, *params_, *grads_);
 }
 
 void TransformerStage::update(Context& ctx, int unit) {

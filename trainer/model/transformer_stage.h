@@ -91,6 +91,7 @@ class TransformerStage : public Stage {
   void reduce_tied(Context& ctx, int unit) override { grads_->reduce_tied(ctx, unit, *mesh_.embedding); }
   void wait_grads(Context& ctx, int unit) override { grads_->wait(ctx, unit); }
   void sum_partial(Context& ctx) override;
+  void orthogonalize(Context& ctx) override;
   void update(Context& ctx, int unit) override;
 
   const StageRange& range() const { return range_; }

@@ -1,11 +1,14 @@
 #include "trainer/plan/step_costs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
+#include "kernels/ops/muon.h"
+#include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/micro_batch_split.h"
 #include "trainer/loop/recompute.h"
@@ -23,11 +26,11 @@ namespace {
 constexpr double kFp8Rate = 1.77;
 
 /// Memory traffic of gradient norm and update, in bytes per element: both read the gradient; weight and optimizer state are read and written; a
-/// 16-bit copy is written; the moving average reads the weight again, and is read and written.
-double update_bytes(const Config& config) {
+/// 16-bit copy is written; the moving average reads the weight again, and is read and written. The update of a whole matrix is written and read.
+double update_bytes(const Config& config, bool of_matrix) {
   const Precision precision = precision_of(config.training);
-  const auto states = static_cast<int64_t>(state_names(config.training).size());
-  const int64_t accesses = 4 + 2 * states + (config.training.ema.decay ? 1 : 0);
+  const int64_t states = state_count(config.training, of_matrix);
+  const int64_t accesses = 4 + 2 * states + (config.training.ema.decay ? 1 : 0) + (of_matrix ? 2 : 0);
   return static_cast<double>(accesses * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
 }
 
@@ -127,6 +130,36 @@ class OperationCosts {
   int64_t kv_heads_;  ///< on one tensor rank
 };
 
+/// What the owner of a matrix does to orthogonalize it.
+std::vector<OperationRecord> matrix_operations(const std::array<int64_t, 2>& shape, DType dtype) {
+  Arena arena(Device::kMeta);
+  OperationLog log;
+  Context ctx{.device = Device::kMeta, .arena = &arena, .log = &log};
+  newton_schulz(ctx, Tensor::empty(ctx, {shape[0], shape[1]}, dtype, MemoryCategory::kWorkspace), 1);
+  return log.take();
+}
+
+/// The matrices of one pipeline rank's stages: seconds of each, and their elements over all tensor ranks.
+struct RankMatrices {
+  std::vector<double> seconds;
+  double elements = 0;
+};
+
+/// ORTHOGONALIZE: the owner with most work, and the exchanges of MatrixExchange there and back.
+double orthogonalize_seconds(const Config& config, const ClusterConfig& cluster, const RankMatrices& matrices) {
+  if (matrices.seconds.empty()) return 0;
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const int shards = degree_of(mesh, MeshAxis::kShard), owners = shards * mesh.tensor;
+  std::vector<double> load(static_cast<size_t>(owners));
+  const std::vector<int> owner = deal_by_cost(matrices.seconds, owners);
+  for (size_t i = 0; i < owner.size(); ++i) load[static_cast<size_t>(owner[i])] += matrices.seconds[i];
+  const auto exchange = [&, bytes = matrices.elements / owners *
+                                    static_cast<double>(size_of(exchanged_dtype(precision_of(config.training))))](MeshAxis axis) {
+    return all_to_all_seconds(place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, CollectiveChoice(config)), bytes, cluster);
+  };
+  return std::ranges::max(load) + 2 * (exchange(MeshAxis::kShard) + exchange(MeshAxis::kTensor));
+}
+
 /// Exposed seconds of collectives that overlap `compute` seconds: `held`, which stalls the compute, and the part of `beside` that outlasts it.
 double exposed(double held, double beside, double compute) { return held + std::max(0.0, beside - compute); }
 
@@ -152,6 +185,7 @@ class Model {
       const auto [costs, added] = model.costs.try_emplace(part.traits());
       if (!added) continue;
       costs->second.units = profiles_.of(part, shape_).units;
+      if (traits_of(config_.training.optimizer.name.value()).of_matrices) add_matrices(costs->second, profiles_.of(part, shape_));
       for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         PartSeconds& seconds = costs->second.seconds[static_cast<size_t>(recompute)];
         seconds = compute(part, recompute);
@@ -168,6 +202,12 @@ class Model {
   }
 
  private:
+  void add_matrices(PartCosts& costs, const PartProfile& profile) const {
+    costs.matrix_elements = static_cast<double>(profile.matrix_elements());
+    for (const auto& shape : profile.matrices)
+      costs.matrix_seconds.push_back(costs_.of(matrix_operations(shape, exchanged_dtype(precision_of(config_.training)))).compute);
+  }
+
   PartSeconds compute(const Part& part, Recompute recompute) {
     const PartProfile& profile = profiles_.of(part, shape_);
     if (part.kind == PartKind::kHead && !shape_.clips_samples) return head(profile);
@@ -400,6 +440,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   const std::vector<Recompute> recompute = recompute_policy(config);
   StepCosts costs;
   std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline)), units(elements.size());
+  std::vector<RankMatrices> matrices(elements.size());
   std::vector<double> forward(elements.size()), backward(elements.size());  // without time that the same links are busy
   // A tied table on a rank with both embedding and head counts once.
   const auto table = static_cast<double>(model.embedding().units.front());
@@ -410,6 +451,8 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const auto add = [&](const Part& part, Recompute how) {
       stage.add(model.seconds_of(part, how));
       elements[rank] += model.of(part).elements();
+      matrices[rank].elements += model.of(part).matrix_elements;
+      std::ranges::copy(model.of(part).matrix_seconds, std::back_inserter(matrices[rank].seconds));
       const auto together = static_cast<double>(part.kind == PartKind::kBlock ? blocks_per_unit(config) : 1);
       units[rank] += static_cast<double>(model.of(part).units.size()) / together;
     };
@@ -448,7 +491,9 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const OuterSeconds outer = outer_seconds(config, cluster, elements[rank] / shards, microbatches_of(config) * compute[rank]);
     costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0) +
                            outer.all_reduce + server_seconds(config, cluster, elements[rank] / shards));
-    costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster) + outer.traffic);
+    const double of_matrices = matrices[rank].elements / mesh.tensor;
+    const double bytes = update_bytes(config, false) * (elements[rank] - of_matrices) + update_bytes(config, true) * of_matrices;
+    costs.optimizer.push_back(traffic_seconds(bytes / shards, 1, cluster) + outer.traffic + orthogonalize_seconds(config, cluster, matrices[rank]));
   }
   // The bubble of zb_h2 is (p-1)(F+I-2W); searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).
   if (stack.searched_schedules && config.parallel.schedule == "zb_h2")

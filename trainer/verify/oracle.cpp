@@ -273,6 +273,58 @@ void add_sequence(const Config& config, KnownFault fault, const Dataset& data, i
   mean.count += fault == KnownFault::kMaskedCount ? static_cast<int64_t>(length) : std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
 }
 
+/// A row-major matrix.
+struct Matrix {
+  std::array<int64_t, 2> shape;
+  std::vector<double> values;
+  double at(int64_t row, int64_t column) const { return values[static_cast<size_t>(row * shape[1] + column)]; }
+};
+
+Matrix transposed(const Matrix& a) {
+  Matrix t{{a.shape[1], a.shape[0]}, {}};
+  for (int64_t r = 0; r < t.shape[0]; ++r)
+    for (int64_t c = 0; c < t.shape[1]; ++c) t.values.push_back(a.at(c, r));
+  return t;
+}
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c{{a.shape[0], b.shape[1]}, {}};
+  for (int64_t row = 0; row < c.shape[0]; ++row) {
+    for (int64_t column = 0; column < c.shape[1]; ++column) {
+      double sum = 0;
+      for (int64_t k = 0; k < a.shape[1]; ++k) sum += a.at(row, k) * b.at(k, column);
+      c.values.push_back(sum);
+    }
+  }
+  return c;
+}
+
+/// Five Newton-Schulz iterations X = 3.4445 X - 4.7750 (X X^T) X + 2.0315 (X X^T)^2 X from X = G / (|G| + 1e-7).
+Matrix orthogonalized(Matrix x) {
+  double squares = 0;
+  for (const double value : x.values) squares += value * value;
+  for (double& value : x.values) value /= std::sqrt(squares) + 1e-7;
+  for (int i = 0; i < 5; ++i) {
+    const Matrix gram = product(x, transposed(x)), once = product(gram, x), twice = product(gram, once);
+    for (size_t e = 0; e < x.values.size(); ++e) x.values[e] = 3.4445 * x.values[e] - 4.7750 * once.values[e] + 2.0315 * twice.values[e];
+  }
+  return x;
+}
+
+/// One step of Muon on the values of a matrix.
+void muon_step(const OptimizerConfig& o, const std::vector<double>& gradient, double scale, double rate, Matrix& momentum,
+               std::vector<double>& weights) {
+  Matrix update = momentum;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    momentum.values[i] = o.momentum * momentum.values[i] + gradient[i] * scale;
+    update.values[i] = gradient[i] * scale + o.momentum * momentum.values[i];
+  }
+  const auto rows = static_cast<double>(update.shape[0]), columns = static_cast<double>(update.shape[1]);
+  const double length = o.update_scale == MuonScale::kRms ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
+  const Matrix direction = orthogonalized(update);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] -= rate * (o.weight_decay * weights[i] + length * direction.values[i]);
+}
+
 }  // namespace
 
 KnownFaultText text_of(KnownFault fault) {
@@ -331,11 +383,9 @@ GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) cons
     const bool norm = spec.name.ends_with("norm.weight");
     const double scale = m.preset().scaled_residual_init && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
     const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name);
-    for (size_t i = 0; i < tensor.values.size(); ++i)
-      tensor.values[i] = (norm && m.preset().norm != NormKind::kRmsPlusOne ? 1 : 0) + (norm   ? norm_scale
-                                                                                       : bias ? bias_scale
-                                                                                              : m.init_std * scale) *
-                                                                                          random_normal(key, i);
+    const double mean = norm && m.preset().norm != NormKind::kRmsPlusOne ? 1 : 0;
+    const double deviation = norm ? norm_scale : bias ? bias_scale : m.init_std * scale;
+    for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = mean + deviation * random_normal(key, i);
   }
   return weights;
 }
@@ -353,7 +403,14 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
   }
   GlobalTensors result = weights;
   for (auto& [name, tensor] : result) {
-    const double decay = !name.ends_with(".bias") && !name.ends_with("norm.weight") ? o.weight_decay : 0;
+    const bool is_matrix = !name.ends_with(".bias") && !name.ends_with("norm.weight");
+    const double decay = is_matrix ? o.weight_decay : 0;
+    if (o.name == Optimizer::kMuon && is_matrix && name.starts_with("blocks.")) {
+      Matrix momentum{tensor.shape, std::vector<double>(tensor.values.size())};
+      for (size_t s = 0; s < steps.size(); ++s)
+        muon_step(o, steps[s].gradient.at(name).values, scales[s], steps[s].learning_rate, momentum, tensor.values);
+      continue;
+    }
     for (size_t i = 0; i < tensor.values.size(); ++i) {
       double& w = tensor.values[i];
       double m = 0, v = 0, power1 = 1, power2 = 1;

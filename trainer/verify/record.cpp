@@ -26,12 +26,11 @@ void set(const Tensor& tensor, int64_t i, double value) {
 
 void prepare_weights(Trainer& trainer, const RecordOptions& options) {
   const auto seed = static_cast<uint64_t>(trainer.config().run.seed);
-  const bool plus_one = trainer.config().model.preset().norm == NormKind::kRmsPlusOne;
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     if (!options.zeroed.empty() && owned.spec->name.ends_with(options.zeroed)) fill(trainer.context(), 0, owned.weight);
     const bool bias = owned.spec->name.ends_with(".bias"), norm = owned.spec->name.ends_with("norm.weight");
     if (!bias && !(norm && options.norm_scale > 0)) continue;
-    const double mean = bias || plus_one ? 0 : 1, scale = bias ? options.bias_scale : options.norm_scale;
+    const double mean = owned.spec->init.kind == Init::Kind::kOnes ? 1 : 0, scale = bias ? options.bias_scale : options.norm_scale;
     const Tensor host = host_tensor(owned.weight.shape(), owned.weight.dtype());
     for (int64_t i = 0; i < owned.box.numel(); ++i)
       set(host, i, mean + scale * random_normal(random_key(seed, "init:" + owned.spec->name), static_cast<uint64_t>(owned.box.start[0] + i)));
@@ -162,6 +161,7 @@ GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunReco
 RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& validation, const RecordOptions& options) {
   RunRecord record;
   const Config& config = trainer.config();
+  if (final_norm_spec(config.model).kind == NormKind::kRmsPlusOne) record.norm_offset = 1;
   // Where RoPE does not rotate it, a bias of the keys adds the same to all scores of a query: its gradient is rounding, whose sign Lion follows.
   if (config.training.optimizer.name == Optimizer::kLion && block_spec(config.model, 0).attention.qkv_bias &&
       rotated_elements(config.model) < config.model.head_size.value())

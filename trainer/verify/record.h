@@ -45,6 +45,7 @@ struct RunRecord {
   /// Parameters whose updates depend on rounding: Lion takes the sign of gradients of key biases, which are zero in exact arithmetic where RoPE does not
   /// rotate the bias. Nothing else depends on these biases, because a softmax is invariant to what they add.
   std::set<std::string> undetermined;
+  double norm_offset = 0;                         ///< what norms add to their weights before they multiply
   std::string rejected;                           ///< the rejected step and the reason; the run ended there
   bool operator==(const RunRecord& other) const;  ///< losses, norms, first_gradient, weight and average, bit for bit
 };

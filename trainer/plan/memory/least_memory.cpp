@@ -36,7 +36,8 @@ LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
   master_weights_ = precision.master != precision.compute;
   parameter_ = bytes(precision.compute);
   gradient_ = bytes(precision.gradient);
-  optimizer_ = static_cast<double>(state_names(training).size() + (master_weights_ ? 1 : 0)) * bytes(precision.master);
+  optimizer_ =
+      static_cast<double>(std::min(state_count(training, true), state_count(training, false)) + (master_weights_ ? 1 : 0)) * bytes(precision.master);
 }
 
 /// What the first backward of a stage has at its peak beyond the bytes that its forward saved: it begins with the last parts.

@@ -39,6 +39,8 @@ struct HeldPart {
 struct StageMemory {
   std::vector<HeldPart> parts;
   std::vector<double> units;                      ///< elements of all shards, padding included
+  double matrices = 0;                            ///< elements of this tensor rank's parts of hidden matrices
+  double largest_transformation = 0;              ///< elements that newton_schulz() takes for the largest of them
   std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: first and last part that adds to its gradient
   bool head_adds = false;                         ///< a tied head in another stage of this rank adds to the first unit's gradient
   double saved = 0, kept = 0;
@@ -115,6 +117,14 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
     HeldPart& part = stage.parts.emplace_back(HeldPart{bytes_of(profiles_.of(parts[i], shape_, recompute)), {}});
     for (const UnitRef& unit : reads.units_of_part[i])
       if (unit.stage < 0) part.units.push_back(static_cast<size_t>(unit.unit));
+  }
+  for (const Part& part : parts) {
+    const PartProfile& profile = profiles_.of(part, shape_);
+    stage.matrices += static_cast<double>(profile.matrix_elements()) / static_cast<double>(config_.parallel.tensor);
+    for (const auto& [rows, columns] : profile.matrices) {
+      const auto least = static_cast<double>(std::min(rows, columns));
+      stage.largest_transformation = std::max(stage.largest_transformation, 2 * least * least + static_cast<double>(rows * columns));
+    }
   }
   stage.head_alone = parts.size() == 1 && parts.front().kind == PartKind::kHead;
   set_peaks(stage);
@@ -220,7 +230,7 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
 RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank,
                                  int index) const {
   RankBytes bytes;
-  double elements = 0;
+  double elements = 0, matrices = 0, transformed = 0;
   int local = 0;
   double gathered = 0;
   bool has_blocks = false;
@@ -235,6 +245,8 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     if (stage_rank[s] != index) continue;
     ++local;
     elements += std::accumulate(stages[s]->units.begin(), stages[s]->units.end(), 0.0);
+    matrices += stages[s]->matrices;
+    transformed = std::max(transformed, 4 * stages[s]->matrices / policy_.shard + stages[s]->largest_transformation);
     bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + beyond_of(*stages[s]));
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
@@ -249,8 +261,9 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const TrainingConfig& training = config_.training;
   const LocalConfig& rounds = training.local;
   const bool averages = averages_elastically(training);
-  const auto states = static_cast<double>(state_names(training).size() + (rounds.steps ? 2 : averages ? 1 : 0));
+  const auto states = static_cast<double>(state_count(training, false) + (rounds.steps ? 2 : averages ? 1 : 0));
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
+  bytes.optimizer += static_cast<double>(state_count(training, true) - state_count(training, false)) * wide * matrices / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
   // The parts of servers (trainer/loop/parameter_server.h).
@@ -318,6 +331,8 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     reduced = action.stage;
   }
   bytes.gradients += gradients;
+  if (traits_of(training.optimizer.name.value()).of_matrices)  // MatrixExchange and its largest matrix, after everything else
+    most = std::max(most, static_cast<double>(size_of(exchanged_dtype(precision_))) * transformed);
   bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + most;
   return bytes;
 }
