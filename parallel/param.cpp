@@ -29,7 +29,7 @@ ParamSpec split_rows(std::string name, std::array<int64_t, 2> shape, int dims, c
   spec.box = {{begin, 0}, {std::min(rows, shape[0] - begin), shape[1]}};
   spec.local = {rows, shape[1]};
   spec.split = Split::kRows;
-  spec.pieces = parts;
+  spec.parts = parts;
   spec.is_primary_copy = at.rank % copies == 0;
   spec.partial_over = copies > 1 ? Partial::kKv : Partial::kNone;
   return spec;
@@ -44,14 +44,14 @@ ParamSpec split_columns(std::string name, std::array<int64_t, 2> shape, const Te
   spec.box = {{0, at.rank * columns}, {shape[0], columns}};
   spec.local = {shape[0], columns};
   spec.split = Split::kColumns;
-  spec.pieces = at.size;
+  spec.parts = at.size;
   return spec;
 }
 
 ParamSpec on_rank(const ParamSpec& spec, const TensorRank& at) {
   switch (spec.split) {
     case Split::kNone: return replicated(spec.name, spec.shape, spec.dims, at, spec.partial_over);
-    case Split::kRows: return split_rows(spec.name, spec.shape, spec.dims, at, spec.pieces);
+    case Split::kRows: return split_rows(spec.name, spec.shape, spec.dims, at, spec.parts);
     case Split::kColumns: return split_columns(spec.name, spec.shape, at);
   }
   throw InternalError("unknown split");

@@ -40,7 +40,7 @@ struct ParamSpec {
   Box box;                             ///< this rank's part of it
   std::array<int64_t, 2> local{0, 1};  ///< allocated shape: box.extent and, for a vocabulary, rows of padding
   Split split = Split::kNone;
-  int pieces = 1;               ///< the number of different parts that tensor ranks have
+  int parts = 1;                ///< the number of different parts that tensor ranks have
   bool is_primary_copy = true;  ///< true on exactly one of the ranks with the same values: it includes them in norms and saves them
   Partial partial_over = Partial::kNone;
   Init init;

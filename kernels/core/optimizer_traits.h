@@ -20,7 +20,7 @@ struct OptimizerTraits {
   bool reads_epsilon;                               ///< whether training.optimizer.epsilon is used
   double default_beta2;                             ///< of an optimizer with states
   /// The update of a weight depends on its whole matrix. AdamW updates the parameters that are not weights of linear layers in blocks.
-  bool of_matrices;
+  bool updates_matrices;
 };
 /// Indexed by Optimizer.
 constexpr std::array<OptimizerTraits, 4> kOptimizers{{
@@ -33,7 +33,7 @@ constexpr const OptimizerTraits& traits_of(Optimizer optimizer) { return kOptimi
 
 /// The optimizer whose rule updates a parameter if `chosen` is that of the run.
 constexpr Optimizer update_rule_of(Optimizer chosen, bool is_hidden_matrix) {
-  return traits_of(chosen).of_matrices && !is_hidden_matrix ? Optimizer::kAdamW : chosen;
+  return traits_of(chosen).updates_matrices && !is_hidden_matrix ? Optimizer::kAdamW : chosen;
 }
 /// The names of the state that the parameter has, that of the moving average apart.
 constexpr std::span<const char* const> state_names_of(Optimizer chosen, bool is_hidden_matrix) {

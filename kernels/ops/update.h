@@ -32,7 +32,7 @@ struct UpdateSlice {
   MatrixRange matrix = {};  ///< position of the first matrix.count() elements; the others are padding
 };
 /// Number of states that update_step() reads and writes.
-constexpr int states_read(Optimizer optimizer) { return traits_of(optimizer).of_matrices ? 0 : traits_of(optimizer).states; }
+constexpr int states_read(Optimizer optimizer) { return traits_of(optimizer).updates_matrices ? 0 : traits_of(optimizer).states; }
 /// What a rule reads of the scalars of a step, for parameters with or without decay.
 template <class C>
 UpdateScalars<C> update_scalars(const AdamW& hyper, const double* scalars, bool decays) {

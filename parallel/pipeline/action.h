@@ -64,6 +64,8 @@ constexpr bool is_transfer(ActionType type) { return is_send(type) || is_receive
 constexpr bool is_reduction(ActionType type) { return type >= ActionType::kReduceGrads && type <= ActionType::kReduceTied; }
 /// True for SUM_PARTIAL, NORM, ORTHOGONALIZE and UPDATE, which follow the last reduction of the step.
 constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumPartial; }
+/// True for NORM and those that follow it, which make the step of a list that has computed gradients.
+constexpr bool makes_step(ActionType type) { return type >= ActionType::kNorm; }
 
 struct Action {
   ActionType type;

@@ -252,10 +252,10 @@ ActionList UnitMover::moved() {
   if (reduced.empty()) return list;  // a list that does not train
   for (const auto& [stage, unused] : reduced) list.push_back({ActionType::kSumPartial, stage});
   list.push_back({ActionType::kNorm});
-  for (const auto& [stage, unused] : reduced)
+  for (const auto& [stage, units] : reduced) {
     if (stages_[static_cast<size_t>(stage)].has_matrix_updates) list.push_back({ActionType::kOrthogonalize, stage});
-  for (const auto& [stage, units] : reduced)
     for (const int unit : units) list.push_back({ActionType::kUpdate, stage, -1, unit});
+  }
   return list;
 }
 

@@ -24,7 +24,7 @@ const char* name_of(WaitCause cause);  ///< "stage", "transfer", ...
 
 struct WorldCosts {
   /// As in simulate(). Compute: the work of the rank's own device plus its tensor group's communication. Receive: the transfer. UNSHARD, RESHARD,
-  /// REDUCE_* and WAIT_GRADS: only the time for which they block the rank's compute. UPDATE: the update. SUM_PARTIAL and NORM are assumed to be free.
+  /// REDUCE_* and WAIT_GRADS: only the time for which they block the rank's compute. UPDATE: the update. SUM_PARTIAL, NORM and ORTHOGONALIZE are assumed to be free.
   std::function<double(const Action&)> seconds;
   /// Seconds of UNSHARD and REDUCE_* from the time at which all members of the group have reached it. The collective overlaps compute and starts
   /// after the group's earlier ones.
@@ -33,6 +33,9 @@ struct WorldCosts {
   std::map<int, double> slowdown = {};
   /// The part of a compute action's `seconds` that is communication of the tensor group, which `slowdown` does not change.
   std::function<double(const Action&)> tensor = {};
+  /// NCCL's order of operations (launch_order.h): an operation begins only after the one that its rank issued before it has begun, and the transfers of a
+  /// rank follow each other. Compute with communication of the tensor group begins with it, which is the latest that it can be held back.
+  bool in_launch_order = false;
 };
 
 /// Seconds of one rank: end = compute + held + all waits but kLast; kLast and update follow.
@@ -59,7 +62,7 @@ std::vector<int> stage_ranks(const std::vector<const ActionList*>& lists, const 
 
 /// Simulates the lists of all ranks in one thread. The lists must be lowered and free of the violations that validate() finds in a single list.
 /// Asynchronous actions block a rank only where they would in a run: a receive or UNSHARD at the part that reads it, a reduction at its WAIT_GRADS.
-/// SUM_PARTIAL and NORM block all of their group. For one pipeline the times equal those of simulate(). Memory: a few kilobytes per rank, plus the
+/// SUM_PARTIAL, NORM and ORTHOGONALIZE block all of their group. For one pipeline the times equal those of simulate(). Memory: a few kilobytes per rank, plus the
 /// timelines of `traced`.
 /// Errors: InternalError naming the ranks if the lists could deadlock under rendezvous semantics, even if they would not with these times.
 WorldSimulation simulate_world(const std::vector<const ActionList*>& lists_by_world_rank, const MeshShape& mesh,

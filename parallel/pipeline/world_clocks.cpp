@@ -36,7 +36,7 @@ WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& c
 
 WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
                          const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced)
-    : stages_(stages), ranks_(lists.size()), streams_(kMeshGroups * lists.size(), 0.0) {
+    : stages_(stages), in_launch_order_(costs.in_launch_order), ranks_(lists.size()), streams_(kMeshGroups * lists.size(), 0.0) {
   std::vector<int> units_of(static_cast<size_t>(mesh.pipeline), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
     TRIREME_CHECK(stage_rank[s] >= 0, "no rank computes stage ", s);
@@ -94,6 +94,21 @@ void WorldClocks::hold(Rank& rank, const Action& action) {
   record(rank, action, begin, rank.clock);
 }
 
+double WorldClocks::launch(Rank& rank, double stream) const {
+  const double begin = std::max(rank.clock, stream);
+  if (!in_launch_order_) return begin;
+  rank.group = -1;
+  return rank.launched = std::max(begin, rank.launched);
+}
+
+double WorldClocks::launch_transfer(Rank& rank, const Action& transfer) const {
+  if (!in_launch_order_) return rank.clock;
+  if (transfer.group >= 0 && transfer.group == rank.group) return rank.launched;
+  const double begin = launch(rank, rank.transfers);
+  rank.group = transfer.group;
+  return begin;
+}
+
 void WorldClocks::run_local(int which, const Action& action) {
   Rank& rank = at(which);
   if (action.type == ActionType::kWaitGrads) wait(rank, WaitCause::kReduce, unit(rank, action.stage, action.unit).reduced);
@@ -133,8 +148,8 @@ void WorldClocks::reach(int which, const Action& action) {
 void WorldClocks::compute_together(std::span<const int> members) {
   double start = 0, longest = 0;
   for (const int member : members) {
-    const Rank& rank = at(member);
-    start = std::max(start, rank.clock);
+    Rank& rank = at(member);
+    start = std::max(start, cost(rank, *rank.at).tensor > 0 ? launch(rank, 0) : rank.clock);
     longest = std::max(longest, own_seconds(rank, *rank.at));
   }
   for (const int member : members) {
@@ -147,10 +162,10 @@ void WorldClocks::compute_together(std::span<const int> members) {
   }
 }
 
-/// CLIP, SUM_PARTIAL and NORM block every rank until the last has reached them.
+/// CLIP, SUM_PARTIAL, NORM and ORTHOGONALIZE block every rank until the last has reached them.
 void WorldClocks::wait_together(std::span<const int> members) {
   double start = 0;
-  for (const int member : members) start = std::max(start, at(member).clock);
+  for (const int member : members) start = std::max(start, launch(at(member), 0));
   for (const int member : members) {
     Rank& rank = at(member);
     const bool norm = rank.at->type == ActionType::kNorm;
@@ -177,8 +192,9 @@ void WorldClocks::meet(std::span<const int> members, int64_t group) {
   if (is_compute(type)) return compute_together(members);
   if (facts_of(type).blocks) return wait_together(members);
   double& stream = streams_[static_cast<size_t>(group)];
-  for (const int member : members) stream = std::max(stream, at(member).clock);
-  stream += cost(at(members.front()), *at(members.front()).at).collective;
+  double start = stream;
+  for (const int member : members) start = std::max(start, launch(at(member), stream));
+  stream = start + cost(at(members.front()), *at(members.front()).at).collective;
   for (const int member : members) {
     Rank& rank = at(member);
     const Action& action = *rank.at;
@@ -190,7 +206,9 @@ void WorldClocks::meet(std::span<const int> members, int64_t group) {
 
 void WorldClocks::transfer(int sender, const Action& send, int receiver, const Action& receive) {
   Rank &from = at(sender), &to = at(receiver);  // their clocks have not moved since they posted it
-  const double begin = std::max(from.clock, to.clock), end = begin + cost(to, receive).seconds;
+  const double begin = std::max(launch_transfer(from, send), launch_transfer(to, receive)), end = begin + cost(to, receive).seconds;
+  from.transfers = std::max(from.transfers, end);
+  to.transfers = std::max(to.transfers, end);
   to.arrivals.push_back({&receive, begin, end});
   record(from, send, from.clock, end);
   record(to, receive, to.clock, end);

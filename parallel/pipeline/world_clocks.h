@@ -51,6 +51,10 @@ class WorldClocks {
     std::vector<Arrival> arrivals;  ///< received and not yet read
     std::vector<UnitTimes> units;   ///< of all its stages
     bool normed = false;            ///< it has reached NORM, which set times.end
+    // With WorldCosts::in_launch_order:
+    double launched = 0;   ///< begin of the operation that it issued last
+    double transfers = 0;  ///< time at which its transfers so far have ended
+    int group = -1;        ///< of the last transfer, whose begin is `launched` for all of the group
   };
 
   static Cost cost_of(const Action& action, const WorldCosts& costs);
@@ -63,12 +67,16 @@ class WorldClocks {
   UnitTimes& unit(Rank& rank, int stage, const UnitRef& ref) const;
   static void wait(Rank& rank, WaitCause cause, double until);
   static void hold(Rank& rank, const Action& action);
+  /// The begin of an operation that the rank issues now, on a communicator whose stream is free at `stream`.
+  double launch(Rank& rank, double stream) const;
+  double launch_transfer(Rank& rank, const Action& transfer) const;
   static void await_input(Rank& rank, const Action& action);
   void await_units(Rank& rank, const Action& action, int part) const;
   void compute_together(std::span<const int> members);
   void wait_together(std::span<const int> members);
 
   const std::vector<StageUnits>& stages_;
+  bool in_launch_order_;
   std::vector<int> first_unit_;  ///< by stage: index of its first unit among those of its rank
   std::unordered_map<const ActionList*, std::vector<Cost>> costs_;
   std::vector<Rank> ranks_;

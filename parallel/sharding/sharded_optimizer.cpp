@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "kernels/ops/elementwise.h"
 
@@ -9,7 +10,7 @@ namespace trireme {
 
 ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision,
                                    Communicator& tensor)
-    : options_(options), exchanged_(exchanged_dtype(precision)) {
+    : options_(options), units_(params.units()), exchanged_(exchanged_dtype(precision)) {
   for (const Unit* unit : params.units()) {
     std::vector<const char*> names;
     for (const Unit::Segment& whole : unit->segments(0, unit->numel()))
@@ -24,7 +25,7 @@ ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const
       states.push_back({name, Tensor::zeros(ctx, {elements}, precision.master, MemoryCategory::kOptimizer)});
     }
   }
-  if (traits_of(options.kind).of_matrices) exchange_.emplace(params.units(), tensor, newton_schulz_flops);
+  if (traits_of(options.kind).updates_matrices) exchange_.emplace(params.units(), tensor, newton_schulz_flops);
 }
 
 bool ShardedOptimizer::has_state(const char* name, const ParamSpec& spec) const {
@@ -33,11 +34,11 @@ bool ShardedOptimizer::has_state(const char* name, const ParamSpec& spec) const 
   return wanted == kAverageName || std::ranges::find(names, wanted) != names.end();
 }
 
-std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(const Unit& of, int unit, const Unit::Segment& part) const {
+std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(int unit, const Unit::Segment& part) const {
   std::vector<State> found;
   for (const State& state : this->state(unit)) {
     int64_t begin = 0;
-    for (const Unit::Segment& segment : of.owned_segments()) {
+    for (const Unit::Segment& segment : units_[static_cast<size_t>(unit)]->owned_segments()) {
       if (!has_state(state.name, *segment.spec)) continue;
       if (segment.spec == part.spec) found.push_back({state.name, state.shard.flat(begin + part.flat_begin - segment.flat_begin, part.count)});
       begin += segment.count;
@@ -60,7 +61,7 @@ std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, cons
     UpdateSlice& added = slices.emplace_back(UpdateSlice{.w = slice(params.master(unit)), .g = slice(grads.shard(unit)), .state = {}});
     added.decay = segment.spec->decay;
     added.matrix = segment.matrix_range();
-    const std::vector<State> state = state_of(of, unit, segment);
+    const std::vector<State> state = state_of(unit, segment);
     for (size_t k = 0; k < static_cast<size_t>(traits_of(rule).states); ++k) added.state[k] = state[k].shard;
   }
   return slices;
@@ -69,15 +70,16 @@ std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, cons
 void ShardedOptimizer::orthogonalize(Context& ctx, const Tensor& scalars, const ParamStore& params, const GradStore& grads) {
   TRIREME_CHECK(exchange_, traits_of(options_.kind).name, " does not update whole matrices");
   if (exchange_->empty()) return;
-  const Tensor updates = Tensor::empty(ctx, {exchange_->elements()}, exchanged_, MemoryCategory::kWorkspace);
+  Tensor updates = Tensor::empty(ctx, {exchange_->elements()}, exchanged_, MemoryCategory::kWorkspace);
   for (const auto& [unit, segment, begin] : exchange_->pieces()) {
     const Unit& of = *params.units()[static_cast<size_t>(unit)];
-    const Tensor momentum = state_of(of, unit, segment).front().shard;
+    const Tensor momentum = state_of(unit, segment).front().shard;
     muon_momentum(ctx, options_.momentum, scalars, of.slice(grads.shard(unit), segment), momentum, updates.flat(begin, segment.count));
   }
-  matrix_updates_ = exchange_->transform(ctx, updates, [&](const std::array<int64_t, 2>& shape, const Tensor& matrix) {
+  matrix_updates_ = exchange_->transform(ctx, std::exchange(updates, Tensor()), [&](const MatrixShape& shape, const Tensor& matrix) {
     newton_schulz(ctx, matrix, muon_scale(options_.scale, shape));
   });
+  updates_to_apply_ = exchange_->pieces().size();
 }
 
 /// The update of a whole matrix takes the place of the gradient.
@@ -96,9 +98,14 @@ std::vector<UpdateSlice> ShardedOptimizer::matrix_slices(Context& ctx, const Par
 }
 
 void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
-  const Optimizer others = traits_of(options_.kind).of_matrices ? Optimizer::kAdamW : options_.kind;
+  const Optimizer others = traits_of(options_.kind).updates_matrices ? Optimizer::kAdamW : options_.kind;
   update_step(ctx, others, options_.hyper, scalars, slices(params, grads, unit, others));
-  if (exchange_) update_step(ctx, options_.kind, options_.hyper, scalars, matrix_slices(ctx, params, unit));
+  if (exchange_) {
+    const std::vector<UpdateSlice> slices = matrix_slices(ctx, params, unit);
+    update_step(ctx, options_.kind, options_.hyper, scalars, slices);
+    updates_to_apply_ -= slices.size();
+    if (updates_to_apply_ == 0) matrix_updates_.reset();
+  }
   // The average follows the master weights: a 16-bit copy would round away what a step adds. The padding is zero in both.
   if (options_.average_decay) average_step(ctx, *options_.average_decay, scalars, params.master(unit), state(unit).back().shard);
   params.mark_stale(unit);

@@ -34,7 +34,7 @@ class ShardedOptimizer {
   void start_average(Context& ctx, const ParamStore& params);
 
   /// With an optimizer of matrices, before update() of the stage's units and on all ranks of the stage: the state of all its matrices and their updates.
-  /// Wire and memory: those of MatrixExchange in exchanged_dtype().
+  /// Wire and memory: those of MatrixExchange in exchanged_dtype(). P/S elements of updates remain until update() has applied the last of them.
   void orthogonalize(Context& ctx, const Tensor& scalars, const ParamStore& params, const GradStore& grads);
 
   /// Updates one unit's owned shard, then its average. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
@@ -52,17 +52,19 @@ class ShardedOptimizer {
   };
   const std::vector<State>& state(int unit) const { return states_[static_cast<size_t>(unit)]; }
   /// The state of a part of an owned segment: views of its `count` elements, those of the parameter's rule in its order, then the average.
-  std::vector<State> state_of(const Unit& of, int unit, const Unit::Segment& part) const;
+  std::vector<State> state_of(int unit, const Unit::Segment& part) const;
 
  private:
   bool has_state(const char* name, const ParamSpec& spec) const;
   std::vector<UpdateSlice> matrix_slices(Context& ctx, const ParamStore& params, int unit) const;
 
   OptimizerOptions options_;
+  std::vector<Unit*> units_;
   std::vector<std::vector<State>> states_;  ///< by unit; the average is the last
   std::optional<MatrixExchange> exchange_;  ///< with an optimizer of matrices
   DType exchanged_;
-  Tensor matrix_updates_;  ///< of the pieces of exchange_, from orthogonalize() to the next
+  Tensor matrix_updates_;        ///< for the pieces of exchange_, until all of them have been applied
+  size_t updates_to_apply_ = 0;  ///< number of these pieces
 };
 
 /// The segments of a unit that this rank owns and counts, without padding: over all ranks with replicate coordinate 0, every element of every

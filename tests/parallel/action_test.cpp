@@ -20,7 +20,7 @@ TEST_CASE("the groups that each action meets") {
         Row{ActionType::kUnshard, {MeshAxis::kShard}}, Row{ActionType::kReshard, {}}, Row{ActionType::kReduceGrads, {MeshAxis::kShard}},
         Row{ActionType::kReduceReplicas, {MeshAxis::kReplicate}}, Row{ActionType::kReduceTied, {MeshAxis::kEmbedding}},
         Row{ActionType::kWaitGrads, {}}, Row{ActionType::kSumPartial, {MeshAxis::kTensor, MeshAxis::kKv}}, Row{ActionType::kNorm, {MeshAxis::kStep}},
-        Row{ActionType::kUpdate, {}}}) {
+        Row{ActionType::kOrthogonalize, {MeshAxis::kShard, MeshAxis::kTensor}}, Row{ActionType::kUpdate, {}}}) {
     CAPTURE(name_of(row.type));
     CHECK(std::ranges::equal(axes_of({row.type}), row.axes));
   }

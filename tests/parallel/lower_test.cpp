@@ -45,6 +45,19 @@ long count(const ActionList& list, ActionType type) {
 
 }  // namespace
 
+TEST_CASE("updates of whole matrices come before the others of their stage, in stages that have some") {
+  std::vector<StageUnits> units = toy_units(4, 1, false);
+  for (const size_t stage : {1, 2}) units[stage].has_matrix_updates = true;
+  const ActionLists lists = lower(interleaved_1f1b(2, 2, 2), units, {});
+  const auto end_of = [&](size_t rank) {
+    std::string text;
+    for (const std::string& name : of_types(lists[rank], {ActionType::kNorm, ActionType::kOrthogonalize, ActionType::kUpdate})) text += name + " ";
+    return text;
+  };
+  CHECK(end_of(0) == "NORM 0UPDATE0 0UPDATE1 2ORTHOGONALIZE 2UPDATE0 ");
+  CHECK(end_of(1) == "NORM 1ORTHOGONALIZE 1UPDATE0 3UPDATE0 3UPDATE1 ");
+}
+
 TEST_CASE("the exact lowered lists of two stages, tied, gathered for each use, reduced at each micro-batch") {
   const ActionLists lists = lower(one_forward_one_backward(2, 2), toy_units(2, 1, true), {.unshard_each_use = true, .reduce_each_microbatch = true});
   CHECK(grouped(lists[0]) ==

@@ -26,7 +26,8 @@ struct World {
   std::vector<StageUnits> units = toy_units(2, 2, true);
   std::vector<ActionList> lists;
 
-  explicit World(const LoweringPolicy& policy = {.unshard_each_use = true}) {
+  explicit World(const LoweringPolicy& policy = {.unshard_each_use = true}, bool matrices = false) {
+    for (StageUnits& stage : units) stage.has_matrix_updates = matrices;
     const ActionLists plan = lower(one_forward_one_backward(2, 4), units, policy);
     for (int rank = 0; rank < mesh.world(); ++rank) lists.push_back(plan[static_cast<size_t>(coordinate_of(mesh, rank).pipeline)]);
   }
@@ -231,6 +232,25 @@ TEST_CASE("reductions that are missing, duplicate or in the wrong order are repo
   World twice;
   for (size_t rank = 0; rank < 4; ++rank) twice.lists[rank].push_back(*twice.find(rank, "0REDUCE_REPLICAS1"));
   check_found(twice.validated(), "rank 1: 0REDUCE_REPLICAS1 occurs twice");
+}
+
+TEST_CASE("updates of whole matrices that are missing, duplicate, too early or of a stage without any are reported") {
+  CHECK(World(once, true).validated().empty());
+  World missing(once, true);
+  missing.erase_on_all([](const Action& action) { return action.type == ActionType::kOrthogonalize; });
+  check_found(missing.validated(), "rank 0: 0UPDATE0 comes before the updates of the stage's matrices are computed");
+  World twice(once, true), early(once, true), alone(once, true), unasked;
+  for (size_t rank = 0; rank < 4; ++rank) {
+    twice.lists[rank].insert(twice.find(rank, "0ORTHOGONALIZE"), *twice.find(rank, "0ORTHOGONALIZE"));
+    early.move_before(rank, "0ORTHOGONALIZE", "NORM");
+    unasked.lists[rank].insert(unasked.find(rank, "0UPDATE0"), Action{ActionType::kOrthogonalize, 0});
+  }
+  check_found(twice.validated(), "rank 0: 0ORTHOGONALIZE occurs twice");
+  check_found(early.validated(), "rank 0: 0ORTHOGONALIZE comes before the norm");
+  check_found(unasked.validated(), "rank 0: 0ORTHOGONALIZE: the stage has no updates of whole matrices");
+  // A shard or tensor rank that does not take part leaves the others waiting.
+  alone.lists[3].erase(alone.find(3, "0ORTHOGONALIZE"));
+  check_found(alone.validated(), "rank 1 waits at 0ORTHOGONALIZE for the shard group of rank 1, which rank 3 has not joined");
 }
 
 TEST_CASE("waits, norm and updates that are missing, duplicate or too early are reported") {

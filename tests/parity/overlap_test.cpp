@@ -117,7 +117,7 @@ Measured measure(const Config& config, const Link& link, double padding) {
     TimelineRecorder recorder(clock);
     log.start(clock);
     ActionList list = trainer.training_list();
-    std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
+    std::erase_if(list, [](const Action& action) { return makes_step(action.type); });
     executor.run(ctx, list, &recorder);
     trace.seconds = trace.now();
     trace.timeline = recorder.take();

@@ -135,6 +135,36 @@ TEST_CASE("a late send on one of 16,384 ranks is found and the ranks that wait f
   CHECK(problems[0].size() < 2000);
 }
 
+/// One micro-batch of three parts, F = 1 s and B = 2 s. REDUCE_GRADS of unit 2 takes from 5 to 15 s, and the gather of unit 0 is queued behind it. The
+/// backward of part 1 begins at 5 s, unless its tensor collectives wait for the gather: then at 15 s, and all that follows is 2 s later.
+TEST_CASE("NCCL's order of operations: a gather behind a reduction delays the backward of a tensor group") {
+  const World one = world({1, 1, 2, 2}, ScheduleKind::k1F1B, 1, 1, 1, kEachUse);
+  WorldCosts costs{equal_seconds, only(ActionType::kReduceGrads, 10)};
+  costs.tensor = [](const Action& action) { return is_compute(action.type) ? 0.5 : 0; };
+  CHECK(one.run(costs).step_seconds == 35);
+  costs.in_launch_order = true;
+  CHECK(one.run(costs).step_seconds == 37);
+  costs.tensor = free_of_charge;
+  CHECK(one.run(costs).step_seconds == 35);
+  const World apart = world({1, 1, 2, 2}, ScheduleKind::k1F1B, 1, 1, 1, kOnce);  // no gather follows a reduction
+  costs.tensor = [](const Action& action) { return is_compute(action.type) ? 0.5 : 0; };
+  const double ordered = apart.run(costs).step_seconds;
+  costs.in_launch_order = false;
+  CHECK(apart.run(costs).step_seconds == ordered);
+}
+
+TEST_CASE("NCCL's order of operations: posted receives hold back the gathers of a later stage") {
+  const World two = world({2, 1, 2, 1}, ScheduleKind::k1F1B, 1, 4, 2, kOnce);
+  WorldCosts costs{equal_seconds, only(ActionType::kUnshard, 1)};
+  const double free = two.run(costs).step_seconds;
+  costs.in_launch_order = true;
+  CHECK(two.run(costs).step_seconds > free);
+  costs.collective = free_of_charge;
+  const double without_gathers = two.run(costs).step_seconds;
+  costs.in_launch_order = false;
+  CHECK(two.run(costs).step_seconds == without_gathers);
+}
+
 TEST_CASE("a rank that finishes before its group is reported") {
   World large = large_world(false, kOnce, 16);
   const int wrong = rank_of(large.mesh, {9, 0, 77, 5});

@@ -73,7 +73,7 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
     write_scalar(ctx, 1.0 / tokens, stage->loss_scale());
   }
   ActionList list = trainer.training_list();
-  std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
+  std::erase_if(list, [](const Action& action) { return makes_step(action.type); });
   DeviceClock clock(ctx, DeviceClock::Host::now());
   TimelineRecorder recorder(clock);
   executor.run(ctx, list, &recorder);

@@ -159,8 +159,6 @@ void check_asynchronous(Rules& rules, const Config& c) {
     if (refused && rules.apply({key})) rules.broken(key, rule, concat(allowed, ", or training.asynchronous.mode none"), allowed);
   };
   refuse(c.run.device == "cuda", "run.device", concat("training.asynchronous.mode ", a.mode, " has no CUDA kernels"), "cpu");
-  refuse(traits_of(t.optimizer.name.value()).of_matrices, "training.optimizer.name",
-         concat("parameter servers update pieces of weights, and ", t.optimizer.name, " updates whole matrices"), "adamw | lion | sgd");
   refuse(t.local.steps.has_value(), "training.local.steps",
          shares_weights(t) ? "islands of hogwild have the same weights" : "islands synchronise either by outer steps or by training.asynchronous",
          "null");
@@ -185,6 +183,8 @@ void check_asynchronous(Rules& rules, const Config& c) {
                    nearest(a.every, 1, a.steps, [&](int64_t n) { return a.steps % n == 0; }));
     return;
   }
+  refuse(traits_of(t.optimizer.name.value()).updates_matrices, "training.optimizer.name",
+         concat("parameter servers update pieces of weights, and ", t.optimizer.name, " updates whole matrices"), "adamw");
   refuse(t.precision == "fp16", "training.precision", "with training.asynchronous the gradients of an update would have several loss scales", "bf16");
   refuse(t.compression.method != CompressionMethod::kNone, "training.compression.method",
          "training.asynchronous sends whole gradients to the parameter servers", "none");

@@ -76,7 +76,7 @@ struct OptimizerConfig {
   OneOf<Optimizer> name = Optimizer::kAdamW;
   double learning_rate = 1e-3;
   double beta1 = 0.9;
-  Auto<double> beta2;  ///< auto: 0.95; lion 0.99
+  Auto<double> beta2;  ///< auto: 0.95 for adamw and muon, 0.99 for lion
   double epsilon = 1e-8;
   double momentum = 0.95;                           ///< muon
   OneOf<MuonScale> update_scale = MuonScale::kRms;  ///< muon

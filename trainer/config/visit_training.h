@@ -27,11 +27,11 @@ void visit(V& v, OptimizerConfig& c) {
           .min = 0,
           .max = 1,
           .below_max = true,
-          .auto_rule = "0.95 for adamw, 0.99 for lion",
+          .auto_rule = "0.95 for adamw and muon, 0.99 for lion",
           .without_effect = without_state},
     c.beta2);
   v(Field{.key = "epsilon",
-          .doc = "AdamW: constant added to the square root of the second moment.",
+          .doc = "AdamW, also that of muon: constant added to the square root of the second moment.",
           .min = 0,
           .above_min = true,
           .without_effect = c.name == Optimizer::kLion  ? "lion has no epsilon"

@@ -271,7 +271,7 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   const int64_t blocks = blocks_per_unit(config);
   for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
     units.push_back(stage_units(parts_of(config.model, range, blocks), range, config.model, neighbours, is_private(config.security)));
-    units.back().has_matrix_updates = range.blocks > 0 && traits_of(config.training.optimizer.name.value()).of_matrices;
+    units.back().has_matrix_updates = range.blocks > 0 && traits_of(config.training.optimizer.name.value()).updates_matrices;
   }
   return units;
 }

@@ -19,7 +19,7 @@ enum class Cause : uint8_t {
   kZeroGather,        ///< waiting for gathered parameters
   kZeroReduce,        ///< waiting for reduced gradients
   kDataWait,          ///< reading the batch
-  kOptimizer,         ///< SUM_PARTIAL, NORM and UPDATE, minus their waits
+  kOptimizer,         ///< SUM_PARTIAL, NORM, ORTHOGONALIZE and UPDATE, minus their waits
   kOther,             ///< remainder of the step
 };
 constexpr size_t kCauses = static_cast<size_t>(Cause::kOther) + 1;

@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-/// The tensors that this rank writes to a checkpoint: "weight/NAME" and the optimizer's state (AdamW: "exp_avg/NAME" and "exp_avg_sq/NAME") of the
+/// The tensors that this rank writes to a checkpoint: "weight/NAME" and the optimizer's state ("exp_avg/NAME", "momentum_buffer/NAME") of the
 /// boxes that it owns and counts, and what its Reducer keeps (trainer/loop/reducer_state.h). Over all ranks every element of every parameter is written
 /// once; tied copies and replicas are not written. With training.local, "outer_momentum/NAME" too, and the optimizer's state of island K > 0 as
 /// "exp_avg.K/NAME". Call it only after a round, when all islands have the same shared weights.

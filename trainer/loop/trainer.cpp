@@ -418,7 +418,7 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
         const auto slice = [&](const Tensor& shard_tensor) { return params.units()[u]->slice(shard_tensor, part); };
         OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
-          box.state = optimizer->state_of(*params.units()[u], unit, part);
+          box.state = optimizer->state_of(unit, part);
           if (local_) box.state.push_back({kOuterMomentumName, slice(local_->momentum(s, u))});
           if (keeps_island_weights()) box.shared = slice(shared_->of(s, u));
           box.gradient = slice(stages_[s]->grads().shard(unit));

@@ -44,7 +44,7 @@ struct PartProfile {
   int64_t kept = 0;   ///< bytes kept from input gradient to weight gradient
 
   int64_t elements() const;         ///< sum over units
-  int64_t matrix_elements() const;  ///< of the hidden matrices, over all tensor ranks
+  int64_t matrix_elements() const;  ///< those of the hidden matrices, over all tensor ranks
 };
 
 /// Runs the part on the meta device. `model` is resolved.

@@ -1,7 +1,6 @@
 #include "trainer/plan/step_costs.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -131,7 +130,7 @@ class OperationCosts {
 };
 
 /// What the owner of a matrix does to orthogonalize it.
-std::vector<OperationRecord> matrix_operations(const std::array<int64_t, 2>& shape, DType dtype) {
+std::vector<OperationRecord> matrix_operations(const MatrixShape& shape, DType dtype) {
   Arena arena(Device::kMeta);
   OperationLog log;
   Context ctx{.device = Device::kMeta, .arena = &arena, .log = &log};
@@ -139,25 +138,25 @@ std::vector<OperationRecord> matrix_operations(const std::array<int64_t, 2>& sha
   return log.take();
 }
 
-/// The matrices of one pipeline rank's stages: seconds of each, and their elements over all tensor ranks.
+/// The matrices of one pipeline rank's stages.
 struct RankMatrices {
+  std::vector<MatrixShape> shapes;
   std::vector<double> seconds;
-  double elements = 0;
+  double elements = 0;  ///< over all tensor ranks
 };
 
-/// ORTHOGONALIZE: the owner with most work, and the exchanges of MatrixExchange there and back.
+/// ORTHOGONALIZE: the owner with most work, and the exchanges of MatrixExchange there and back, with what the fullest rank sends or receives.
 double orthogonalize_seconds(const Config& config, const ClusterConfig& cluster, const RankMatrices& matrices) {
   if (matrices.seconds.empty()) return 0;
   const MeshShape mesh = mesh_shape(config.parallel);
-  const int shards = degree_of(mesh, MeshAxis::kShard), owners = shards * mesh.tensor;
-  std::vector<double> load(static_cast<size_t>(owners));
-  const std::vector<int> owner = deal_by_cost(matrices.seconds, owners);
-  for (size_t i = 0; i < owner.size(); ++i) load[static_cast<size_t>(owner[i])] += matrices.seconds[i];
-  const auto exchange = [&, bytes = matrices.elements / owners *
-                                    static_cast<double>(size_of(exchanged_dtype(precision_of(config.training))))](MeshAxis axis) {
-    return all_to_all_seconds(place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, CollectiveChoice(config)), bytes, cluster);
+  const int shards = degree_of(mesh, MeshAxis::kShard);
+  const DealtMatrices dealt = deal(matrices.shapes, newton_schulz_flops, shards, mesh.tensor);
+  std::vector<double> load(static_cast<size_t>(shards * mesh.tensor));
+  for (size_t i = 0; i < dealt.owner.size(); ++i) load[static_cast<size_t>(dealt.owner[i])] += matrices.seconds[i];
+  const auto exchange = [&, element = static_cast<double>(size_of(exchanged_dtype(precision_of(config.training))))](MeshAxis axis, double elements) {
+    return all_to_all_seconds(place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, CollectiveChoice(config)), element * elements, cluster);
   };
-  return std::ranges::max(load) + 2 * (exchange(MeshAxis::kShard) + exchange(MeshAxis::kTensor));
+  return std::ranges::max(load) + 2 * (exchange(MeshAxis::kShard, dealt.most_parts) + exchange(MeshAxis::kTensor, dealt.most_matrices));
 }
 
 /// Exposed seconds of collectives that overlap `compute` seconds: `held`, which stalls the compute, and the part of `beside` that outlasts it.
@@ -185,7 +184,7 @@ class Model {
       const auto [costs, added] = model.costs.try_emplace(part.traits());
       if (!added) continue;
       costs->second.units = profiles_.of(part, shape_).units;
-      if (traits_of(config_.training.optimizer.name.value()).of_matrices) add_matrices(costs->second, profiles_.of(part, shape_));
+      if (traits_of(config_.training.optimizer.name.value()).updates_matrices) add_matrices(costs->second, profiles_.of(part, shape_));
       for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         PartSeconds& seconds = costs->second.seconds[static_cast<size_t>(recompute)];
         seconds = compute(part, recompute);
@@ -203,9 +202,8 @@ class Model {
 
  private:
   void add_matrices(PartCosts& costs, const PartProfile& profile) const {
-    costs.matrix_elements = static_cast<double>(profile.matrix_elements());
-    for (const auto& shape : profile.matrices)
-      costs.matrix_seconds.push_back(costs_.of(matrix_operations(shape, exchanged_dtype(precision_of(config_.training)))).compute);
+    for (const MatrixShape& shape : profile.matrices)
+      costs.matrices.push_back({shape, costs_.of(matrix_operations(shape, exchanged_dtype(precision_of(config_.training)))).compute});
   }
 
   PartSeconds compute(const Part& part, Recompute recompute) {
@@ -451,8 +449,11 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const auto add = [&](const Part& part, Recompute how) {
       stage.add(model.seconds_of(part, how));
       elements[rank] += model.of(part).elements();
-      matrices[rank].elements += model.of(part).matrix_elements;
-      std::ranges::copy(model.of(part).matrix_seconds, std::back_inserter(matrices[rank].seconds));
+      for (const auto& [shape, seconds] : model.of(part).matrices) {
+        matrices[rank].shapes.push_back(shape);
+        matrices[rank].seconds.push_back(seconds);
+        matrices[rank].elements += static_cast<double>(shape[0] * shape[1]);
+      }
       const auto together = static_cast<double>(part.kind == PartKind::kBlock ? blocks_per_unit(config) : 1);
       units[rank] += static_cast<double>(model.of(part).units.size()) / together;
     };

@@ -30,8 +30,11 @@ struct PartSeconds {
 struct PartCosts {
   std::array<PartSeconds, 3> seconds;  ///< by Recompute
   std::vector<int64_t> units;          ///< elements per unit, as in PartProfile::units
-  std::vector<double> matrix_seconds;  ///< with an optimizer of matrices, of the transformation of each hidden matrix by its owner
-  double matrix_elements = 0;          ///< likewise, over all tensor ranks
+  struct Matrix {
+    std::array<int64_t, 2> shape;
+    double seconds;  ///< of its transformation by its owner
+  };
+  std::vector<Matrix> matrices;  ///< the hidden ones, with an optimizer of matrices
   double elements() const { return static_cast<double>(std::accumulate(units.begin(), units.end(), int64_t{0})); }
 };
 struct ModelSeconds {

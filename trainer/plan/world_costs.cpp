@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
+#include "parallel/pipeline/launch_order.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/gradient_seconds.h"
@@ -57,6 +58,20 @@ struct Means {
   double compute = 0, held = 0;
   std::array<double, kWaitCauses> waits{};
 };
+/// What waits behind what on the first pipeline rank that has most of such edges.
+std::vector<std::string> launch_edges_of(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<StageUnits>& units) {
+  const ActionList* worst = nullptr;
+  std::vector<LaunchEdge> most;
+  for (int pipeline = 0; pipeline < mesh.pipeline; ++pipeline) {
+    const ActionList* const list = lists[static_cast<size_t>(rank_of(mesh, {.pipeline = pipeline}))];
+    std::vector<LaunchEdge> edges = launch_edges(*list, units, mesh.tensor > 1);
+    if (edges.size() <= most.size()) continue;
+    most = std::move(edges);
+    worst = list;
+  }
+  return worst == nullptr ? std::vector<std::string>() : describe_launch_edges(*worst, most);
+}
+
 Means means_of(const WorldSimulation& step) {
   Means means;
   const double share = 1 / static_cast<double>(step.ranks.size());
@@ -127,9 +142,14 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
 SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule, const std::vector<int>& traced) {
   const MeshShape mesh = mesh_shape(config.parallel);
   const std::vector<const ActionList*> lists = schedule.training_of_ranks(mesh);
-  SimulatedWorld world{
-      .ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, schedule.units, world_costs(config, cluster, schedule), traced)};
+  WorldCosts costs = world_costs(config, cluster, schedule);
+  SimulatedWorld world{.ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, schedule.units, costs, traced)};
   for (const ActionList* list : lists) world.actions += static_cast<int64_t>(list->size());
+  if (cluster.device.cores) return world;  // no NCCL
+  const std::vector<std::string> edges = launch_edges_of(lists, mesh, schedule.units);
+  if (edges.empty()) return world;
+  costs.in_launch_order = true;
+  world.launch_order = {simulate_world(lists, mesh, schedule.units, costs).step_seconds, edges};
   return world;
 }
 
@@ -142,15 +162,22 @@ std::string world_text(const SimulatedWorld& world) {
   for (size_t cause = 0; cause < kWaitCauses; ++cause)
     if (means.waits[cause] > 5e-4 * step)
       text += print(", waiting for %s %.1f %%", name_of(static_cast<WaitCause>(cause)), 100 * means.waits[cause] / step);
-  return text + "\n";
+  text += "\n";
+  if (!world.launch_order) return text;
+  text += print("  NCCL's order of operations: step up to %.4g s, %.1f %% more\n", world.launch_order->step_seconds,
+                100 * (world.launch_order->step_seconds / step - 1));
+  for (const std::string& edge : world.launch_order->edges) text += "    " + edge + "\n";
+  return text;
 }
 
 nlohmann::ordered_json world_json(const SimulatedWorld& world) {
   const Means means = means_of(world.step);
   nlohmann::ordered_json waits;
   for (size_t cause = 0; cause < kWaitCauses; ++cause) waits[name_of(static_cast<WaitCause>(cause))] = means.waits[cause];
-  return {{"ranks", world.ranks},  {"actions", world.actions},         {"step_seconds", world.step.step_seconds},
-          {"deadlock_free", true}, {"compute_seconds", means.compute}, {"waits", waits}};
+  nlohmann::ordered_json json = {{"ranks", world.ranks},  {"actions", world.actions},         {"step_seconds", world.step.step_seconds},
+                                 {"deadlock_free", true}, {"compute_seconds", means.compute}, {"waits", waits}};
+  if (world.launch_order) json["launch_order"] = {{"step_seconds", world.launch_order->step_seconds}, {"edges", world.launch_order->edges}};
+  return json;
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #pragma once
 // Simulates a step of a configuration on every rank of its world.
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
 struct SimulatedWorld {
   int64_t ranks = 0, actions = 0;  ///< actions of one step
   WorldSimulation step;            ///< without norm, update and host time
+  /// On GPUs, what NCCL's order of operations adds (parallel/pipeline/launch_order.h): the step's seconds with it, and what waits behind what.
+  struct LaunchOrder {
+    double step_seconds;
+    std::vector<std::string> edges;
+  };
+  std::optional<LaunchOrder> launch_order = {};  ///< empty on CPUs, and where nothing waits
 };
 /// Simulates the lists of `plans` (= lowered_schedule(config)), which also proves that they cannot deadlock. Errors: those of world_costs and
 /// simulate_world.
@@ -26,7 +33,8 @@ SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster,
 
 /// Step time and the ranks' mean wait times by cause.
 std::string world_text(const SimulatedWorld& world);
-/// {"ranks", "actions", "step_seconds", "deadlock_free", "compute_seconds": mean over ranks, "waits": {cause: mean seconds}}.
+/// {"ranks", "actions", "step_seconds", "deadlock_free", "compute_seconds": mean over ranks, "waits": {cause: mean seconds}, and where it adds something
+/// "launch_order": {"step_seconds", "edges": [text]}}.
 nlohmann::ordered_json world_json(const SimulatedWorld& world);
 
 }  // namespace trireme

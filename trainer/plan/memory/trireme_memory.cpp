@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <numeric>
 
+#include "kernels/ops/muon.h"
+#include "parallel/sharding/sharded_optimizer.h"
 #include "parallel/sharding/unit.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
@@ -40,7 +43,7 @@ struct StageMemory {
   std::vector<HeldPart> parts;
   std::vector<double> units;                      ///< elements of all shards, padding included
   double matrices = 0;                            ///< elements of this tensor rank's parts of hidden matrices
-  double largest_transformation = 0;              ///< elements that newton_schulz() takes for the largest of them
+  double orthogonalize = 0;                       ///< elements that ORTHOGONALIZE takes where most matrices are dealt to
   std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: first and last part that adds to its gradient
   bool head_adds = false;                         ///< a tied head in another stage of this rank adds to the first unit's gradient
   double saved = 0, kept = 0;
@@ -64,6 +67,7 @@ class StageMemoryModel {
  private:
   bool alike(const StageRange& before, const StageRange& here) const;
   StageMemory stage(const StageRange& range, bool first_stage_is_local) const;
+  void set_matrices(StageMemory& stage, const std::vector<Part>& parts) const;
   void set_peaks(StageMemory& stage) const;
   double gathered(const StageMemory& stage, size_t part, bool forward, int64_t uses) const;
   double full_gradients(const StageMemory& stage, size_t part) const;
@@ -105,6 +109,27 @@ bool StageMemoryModel::alike(const StageRange& before, const StageRange& here) c
                     [](const Part& a, const Part& b) { return a.traits() == b.traits(); });
 }
 
+/// The hidden matrices and, with an optimizer of matrices, what MatrixExchange::transform() and newton_schulz() take at their peak.
+void StageMemoryModel::set_matrices(StageMemory& stage, const std::vector<Part>& parts) const {
+  std::vector<MatrixShape> shapes;
+  for (const Part& part : parts) std::ranges::copy(profiles_.of(part, shape_).matrices, std::back_inserter(shapes));
+  double transformation = 0;
+  for (const auto& [rows, columns] : shapes) {
+    const auto least = static_cast<double>(std::min(rows, columns)), all = static_cast<double>(rows * columns);
+    const bool converts = rows > columns && exchanged_dtype(precision_) == DType::kBF16;  // the product of a tall matrix with itself is fp32
+    transformation = std::max(transformation, (converts ? 4 : 2) * least * least + all);
+    stage.matrices += all / static_cast<double>(config_.parallel.tensor);
+  }
+  if (shapes.empty() || !traits_of(config_.training.optimizer.name.value()).updates_matrices) return;
+  const auto tensor = static_cast<int>(config_.parallel.tensor);
+  const DealtMatrices dealt = deal(shapes, newton_schulz_flops, policy_.shard, tensor);
+  const double pieces = stage.matrices / policy_.shard, parts_held = dealt.most_parts, whole = tensor > 1 ? dealt.most_matrices : 0;
+  const double exchanges = tensor > 1          ? parts_held + std::max(parts_held + whole, 2 * whole)
+                           : policy_.shard > 1 ? parts_held + std::max(parts_held, pieces)
+                                               : 2 * parts_held;
+  stage.orthogonalize = std::max(exchanges, parts_held + whole + transformation);
+}
+
 StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is_local) const {
   StageMemory stage;
   const std::vector<Part> parts = parts_of(config_.model, range, blocks_per_unit_);
@@ -118,14 +143,7 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
     for (const UnitRef& unit : reads.units_of_part[i])
       if (unit.stage < 0) part.units.push_back(static_cast<size_t>(unit.unit));
   }
-  for (const Part& part : parts) {
-    const PartProfile& profile = profiles_.of(part, shape_);
-    stage.matrices += static_cast<double>(profile.matrix_elements()) / static_cast<double>(config_.parallel.tensor);
-    for (const auto& [rows, columns] : profile.matrices) {
-      const auto least = static_cast<double>(std::min(rows, columns));
-      stage.largest_transformation = std::max(stage.largest_transformation, 2 * least * least + static_cast<double>(rows * columns));
-    }
-  }
+  set_matrices(stage, parts);
   stage.head_alone = parts.size() == 1 && parts.front().kind == PartKind::kHead;
   set_peaks(stage);
   return stage;
@@ -230,7 +248,7 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
 RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank,
                                  int index) const {
   RankBytes bytes;
-  double elements = 0, matrices = 0, transformed = 0;
+  double elements = 0, matrices = 0, orthogonalize = 0;
   int local = 0;
   double gathered = 0;
   bool has_blocks = false;
@@ -246,7 +264,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     ++local;
     elements += std::accumulate(stages[s]->units.begin(), stages[s]->units.end(), 0.0);
     matrices += stages[s]->matrices;
-    transformed = std::max(transformed, 4 * stages[s]->matrices / policy_.shard + stages[s]->largest_transformation);
+    orthogonalize = std::max(orthogonalize, stages[s]->orthogonalize);
     bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + beyond_of(*stages[s]));
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
@@ -331,8 +349,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     reduced = action.stage;
   }
   bytes.gradients += gradients;
-  if (traits_of(training.optimizer.name.value()).of_matrices)  // MatrixExchange and its largest matrix, after everything else
-    most = std::max(most, static_cast<double>(size_of(exchanged_dtype(precision_))) * transformed);
+  most = std::max(most, static_cast<double>(size_of(exchanged_dtype(precision_))) * orthogonalize);  // after everything else
   bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + most;
   return bytes;
 }
