@@ -9,6 +9,12 @@ namespace trireme {
 
 enum class Optimizer : uint8_t { kAdamW, kLion, kSgd, kMuon };
 
+/// Muon: the length of an update of a matrix [rows, columns], as a factor on the orthogonal matrix (kernels/ops/muon.h).
+enum class MuonScale : uint8_t {
+  kRms,       ///< 0.2 sqrt(max(rows, columns)): the root mean square of AdamW's updates, whose learning rate and weight decay then fit (Liu et al.)
+  kSpectral,  ///< sqrt(max(1, rows / columns)): the change of a layer's output is then independent of its shape (Jordan et al.)
+};
+
 constexpr size_t kMaxStates = 2;
 /// State name of the exponential moving average of the weights, which can be combined with any optimizer.
 constexpr const char* kAverageName = "ema";

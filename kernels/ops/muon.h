@@ -4,15 +4,12 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/core/optimizer_traits.h"
 #include "kernels/core/tensor.h"
 
 namespace trireme {
 
-/// The length of an update of a matrix [rows, columns], as a factor on the orthogonal matrix.
-enum class MuonScale : uint8_t {
-  kRms,       ///< 0.2 sqrt(max(rows, columns)): the root mean square of AdamW's updates, whose learning rate and weight decay then fit (Liu et al.)
-  kSpectral,  ///< sqrt(max(1, rows / columns)): the change of a layer's output is then independent of its shape (Jordan et al.)
-};
+/// The factor on the orthogonal matrix.
 double muon_scale(MuonScale scale, const std::array<int64_t, 2>& shape);
 
 /// m = momentum m + s g;   u = momentum m + s g (Nesterov), with s = scalars[kGradScale]. A rejected step does not write m.

@@ -63,7 +63,7 @@ TEST_CASE("launch order: the lists of today have both losses where they are expe
   };
   const std::vector<StageUnits> one = toy_units(1, 4, false), two = toy_units(2, 4, false);
   CHECK_THAT(text_of(lists(1, 2, each_use)[0], one, true), Catch::Contains("B waits behind UNSHARD, queued behind REDUCE_GRADS"));
-  CHECK(text_of(lists(1, 2, each_use)[0], one, false) == "REDUCE_REPLICAS waits behind UNSHARD, queued behind REDUCE_GRADS: 1 time\n");
+  CHECK(text_of(lists(1, 2, each_use)[0], one, false).find("B waits") == std::string::npos);
   CHECK_THAT(text_of(lists(2, 4, {})[1], two, false), Catch::Contains("UNSHARD waits behind RECV_F, queued behind RECV_F"));
   CHECK(text_of(lists(1, 4, {})[0], one, true).find("REDUCE_GRADS") == std::string::npos);  // once a step, with a wait before the next
 }

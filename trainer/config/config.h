@@ -9,7 +9,6 @@
 
 #include "kernels/core/encoding.h"
 #include "kernels/core/optimizer_traits.h"
-#include "kernels/ops/muon.h"
 #include "parallel/sharding/aggregation_rule.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/model_config.h"
