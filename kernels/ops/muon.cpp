@@ -79,6 +79,7 @@ void muon_momentum(Context& ctx, double momentum, const Tensor& scalars, const T
                        {"g", g, m.shape(), dtype},
                        {"m", m, m.shape(), dtype, Passes::kReadAndWritten},
                        {"u", u, m.shape(), sent}});
+  operation.moves(2 * int64_t{sizeof(double)} + g.bytes() + 2 * m.bytes() + u.bytes());  // of the scalars it reads two
   const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
   operation.run(
       dtype, [&] { cuda::muon_momentum(ctx, momentum, scalars, g, m, u); },
