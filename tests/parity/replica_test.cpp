@@ -12,6 +12,7 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/files/list_ranks.h"
+#include "trainer/loop/collectively.h"
 
 namespace trireme::test {
 namespace {
@@ -107,8 +108,15 @@ bool flip_somewhere(Trainer& trainer, size_t turn) {
   for (const auto& [name, ranks] : owners(trainer))
     if (ranks.size() > 1) shared.push_back({name, ranks});
   if (shared.empty()) return false;
+  std::set<std::string> kept;  // not every parameter has all kinds of state
+  for (const OwnedBox& owned : trainer.owned_boxes())
+    for (const auto& [kind, unused] : owned.kept()) kept.insert(concat(kind, "/", entry_name(owned.spec->name, owned.box)));
+  kept = union_of_names(trainer.mesh().world, kept);
   for (const std::string& kind : kinds_of(trainer)) {
-    const auto& [name, ranks] = shared[turn++ % shared.size()];
+    auto of_kind = shared;
+    std::erase_if(of_kind, [&](const auto& entry) { return !kept.contains(concat(kind, "/", entry.first)); });
+    if (of_kind.empty()) continue;
+    const auto& [name, ranks] = of_kind[turn++ % of_kind.size()];
     const int culprit = ranks[turn % ranks.size()];
     Tensor target;
     for (const OwnedBox& owned : trainer.owned_boxes())
