@@ -54,7 +54,7 @@ class WorldClocks {
     // With WorldCosts::in_launch_order:
     double launched = 0;   ///< begin of the operation that it issued last
     double transfers = 0;  ///< time at which its transfers so far have ended
-    int group = -1;        ///< of the last transfer, whose begin is `launched` for all of the group
+    int group = -1;        ///< group of its last transfer; `launched` is the begin of all transfers of that group
   };
 
   static Cost cost_of(const Action& action, const WorldCosts& costs);

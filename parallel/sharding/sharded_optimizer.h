@@ -15,7 +15,7 @@ namespace trireme {
 struct OptimizerOptions {
   Optimizer kind = Optimizer::kAdamW;
   AdamW hyper;
-  double momentum = 0.95;  ///< of Muon
+  double momentum = 0.95;  ///< Muon
   MuonScale scale = MuonScale::kRms;
   std::optional<double> average_decay = {};  ///< decay of the exponential moving average of the weights; empty: no average
 };

@@ -21,6 +21,19 @@ struct Split2 {
   int shards, tensor;
 };
 
+struct Groups {
+  std::unique_ptr<Communicator> tensor, shard;
+};
+/// The groups of a rank in shards x tensor ranks, tensor innermost. Collective.
+Groups groups_of(Communicator& world, const Split2& split) {
+  const int at_tensor = world.rank() % split.tensor, at_shard = world.rank() / split.tensor;
+  std::vector<int> tensor_ranks(static_cast<size_t>(split.tensor)), shard_ranks(static_cast<size_t>(split.shards));
+  std::iota(tensor_ranks.begin(), tensor_ranks.end(), at_shard * split.tensor);
+  for (int s = 0; s < split.shards; ++s) shard_ranks[static_cast<size_t>(s)] = s * split.tensor + at_tensor;
+  std::unique_ptr<Communicator> tensor = world.group(tensor_ranks, "tensor");
+  return {std::move(tensor), world.group(shard_ranks, "shard")};
+}
+
 /// Two blocks: query and the keys of two heads stacked in one parameter, rows, columns, and what is no hidden matrix in between.
 std::vector<std::unique_ptr<Unit>> units_of(const TensorRank& at, const ShardGroup& group) {
   std::vector<std::unique_ptr<Unit>> units;
@@ -60,12 +73,8 @@ TEST_CASE("matrix exchange: each matrix is whole on one rank, and its result com
     std::map<std::string, int> owners;
     run_ranks(split.shards * split.tensor,
               [&](Communicator& world) {
-                const int at_tensor = world.rank() % split.tensor, at_shard = world.rank() / split.tensor;
-                std::vector<int> tensor_ranks(static_cast<size_t>(split.tensor)), shard_ranks(static_cast<size_t>(split.shards));
-                std::iota(tensor_ranks.begin(), tensor_ranks.end(), at_shard * split.tensor);
-                for (int s = 0; s < split.shards; ++s) shard_ranks[static_cast<size_t>(s)] = s * split.tensor + at_tensor;
-                const auto tensor = world.group(tensor_ranks, "tensor"), shard = world.group(shard_ranks, "shard");
-                const auto units = units_of({at_tensor, split.tensor}, {.shard = shard.get()});
+                const auto [tensor, shard] = groups_of(world, split);
+                const auto units = units_of({tensor->rank(), tensor->size()}, {.shard = shard.get()});
                 std::vector<Unit*> all;
                 for (const auto& unit : units) all.push_back(unit.get());
                 const MatrixExchange exchange(all, *tensor, cost);
@@ -118,16 +127,12 @@ TEST_CASE("matrix exchange: bytes on the wire are those of the header") {
     std::vector<CommunicationRecord> records;
     run_ranks(split.shards * split.tensor,
               [&](Communicator& world) {
-                const int at_tensor = world.rank() % split.tensor, at_shard = world.rank() / split.tensor;
-                std::vector<int> tensor_ranks(static_cast<size_t>(split.tensor)), shard_ranks(static_cast<size_t>(split.shards));
-                std::iota(tensor_ranks.begin(), tensor_ranks.end(), at_shard * split.tensor);
-                for (int s = 0; s < split.shards; ++s) shard_ranks[static_cast<size_t>(s)] = s * split.tensor + at_tensor;
-                const auto tensor = world.group(tensor_ranks, "tensor"), shard = world.group(shard_ranks, "shard");
+                const auto [tensor, shard] = groups_of(world, split);
                 std::vector<std::unique_ptr<Unit>> units;
                 std::vector<Unit*> all;
                 for (int i = 0; i < 16; ++i) {  // equal matrices, as many for each rank
                   Unit& unit = *units.emplace_back(std::make_unique<Unit>("block", ShardGroup{.shard = shard.get()}));
-                  ParamSpec spec = split_columns(concat("m", i), {16, 64}, {at_tensor, split.tensor});
+                  ParamSpec spec = split_columns(concat("m", i), {16, 64}, {tensor->rank(), tensor->size()});
                   spec.is_hidden_matrix = true;
                   unit.add({spec});
                   all.push_back(&unit);

@@ -32,7 +32,7 @@ struct PartCosts {
   std::vector<int64_t> units;          ///< elements per unit, as in PartProfile::units
   struct Matrix {
     std::array<int64_t, 2> shape;
-    double seconds;  ///< of its transformation by its owner
+    double seconds;  ///< what its owner takes to transform it
   };
   std::vector<Matrix> matrices;  ///< the hidden ones, with an optimizer of matrices
   double elements() const { return static_cast<double>(std::accumulate(units.begin(), units.end(), int64_t{0})); }
