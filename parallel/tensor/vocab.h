@@ -47,7 +47,7 @@ struct VocabParallelCrossEntropy {
 /// each chunk.
 /// Source of the fusion: Hsu et al. 2024, arXiv:2410.10989, section 3.2.
 struct VocabParallelHead {
-  ColumnParallelLinear logits;
+  Linear logits;  ///< splits outputs
   VocabParallelCrossEntropy loss;
   int64_t chunk_rows;
 

@@ -6,7 +6,6 @@
 #include "kernels/ops/columns.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/rope.h"
-#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -68,12 +67,12 @@ void Attention::recompute_forward(Context& ctx, const ForwardContext& pass, cons
 }
 
 void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
-  PendingRegionOp gathered = output.gather(ctx, dy);
+  PendingRegionOp gathered = output.gather_gradient(ctx, dy);
   Tensor packed = normalised(ctx, saved);
   if (has_norms()) rotate(ctx, pass, rope_forward, packed);
   if (!saved.out.defined()) attend(ctx, pass, packed, saved);
-  const auto [dout, dy_all] = output.backward_input(ctx, std::move(gathered));
-  saved.dy_all = dy_all;
+  saved.dy_all = gathered.wait(ctx);
+  const Tensor dout = output.backward_input(ctx, saved.dy_all).wait(ctx);
   saved.dqkv = Tensor::empty(ctx, saved.qkv.shape(), dy.dtype(), MemoryCategory::kActivations);
   attention_backward(ctx, dout, packed, saved.out, saved.lse, shape(pass), saved.dqkv, pass.documents);
   saved.lse.reset();
@@ -88,36 +87,17 @@ Tensor Attention::backward_input(Context& ctx, const ForwardContext& pass, const
     query_norm.backward_input(ctx, saved.dqkv, saved.query_norm);
     key_norm.backward_input(ctx, saved.dqkv, saved.key_norm);
   }
-  return qkv.backward_input(ctx, saved.dqkv);
+  return qkv.backward_input(ctx, saved.dqkv).wait(ctx);
 }
 
-void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
-  PendingRegionOp all = qkv.gather(ctx, x);
-  output.backward_weight(ctx, saved.out, saved.dy_all);
+WeightGradients Attention::weight_gradients(const Tensor& x, const Saved& saved) const {
+  WeightGradients gradients{ProductGradient{&output, saved.out, saved.dy_all}};
   if (has_norms()) {
-    query_norm.backward_weight(ctx, saved.query_norm);
-    key_norm.backward_weight(ctx, saved.key_norm);
+    gradients.push_back(NormGradient{&query_norm.norm, saved.query_norm.x, saved.query_norm.norm, query_norm.heads});
+    gradients.push_back(NormGradient{&key_norm.norm, saved.key_norm.x, saved.key_norm.norm, key_norm.heads});
   }
-  qkv.backward_weight(ctx, std::move(all), saved.dqkv);
-}
-
-void Attention::add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const {
-  PendingRegionOp all = qkv.gather(ctx, x);
-  output.add_sample_squares(ctx, saved.out, saved.dy_all, squares);
-  if (has_norms()) {
-    query_norm.add_sample_squares(ctx, saved.query_norm, squares);
-    key_norm.add_sample_squares(ctx, saved.key_norm, squares);
-  }
-  qkv.add_sample_squares(ctx, std::move(all), saved.dqkv, squares);
-}
-
-void Attention::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, bool scaled, const Saved& saved) const {
-  if (!scaled) scale_sample_rows(ctx, saved.dy_all, sequence, 0, factors);
-  scale_sample_rows(ctx, saved.dqkv, sequence, 0, factors);
-  clear_sample_rows(ctx, saved.out, sequence, 0, factors);
-  if (!has_norms()) return;
-  query_norm.scale_samples(ctx, sequence, factors, saved.query_norm);
-  key_norm.scale_samples(ctx, sequence, factors, saved.key_norm);
+  gradients.push_back(ProductGradient{&qkv, x, saved.dqkv});
+  return gradients;
 }
 
 Tensor Attention::backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const {
@@ -126,8 +106,10 @@ Tensor Attention::backward(Context& ctx, const ForwardContext& pass, const Tenso
     query_norm.backward(ctx, saved.dqkv, saved.query_norm);
     key_norm.backward(ctx, saved.dqkv, saved.key_norm);
   }
-  PendingRegionOp dx = qkv.backward(ctx, x, saved.dqkv);
-  output.backward_weight(ctx, saved.out, saved.dy_all);
+  PendingRegionOp all = qkv.gather_input(ctx, x);
+  PendingRegionOp dx = qkv.backward_input(ctx, saved.dqkv);
+  qkv.backward_weight(ctx, std::move(all), saved.dqkv);
+  output.backward_weight(ctx, output.gather_input(ctx, saved.out), saved.dy_all);
   return dx.wait(ctx);
 }
 

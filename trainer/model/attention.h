@@ -1,15 +1,14 @@
 #pragma once
 #include "kernels/ops/attention.h"
-#include "parallel/tensor/linear.h"
 #include "trainer/model/microbatch.h"
-#include "trainer/model/norm.h"
+#include "trainer/model/weight_gradients.h"
 
 namespace trireme {
 
-/// Causal self-attention over this rank's heads: ColumnParallel QKV, optional QK norm, RoPE, softmax attention, RowParallel output.
+/// Causal self-attention over this rank's heads: QKV, optional QK norm, RoPE, softmax attention, output.
 struct Attention {
-  ColumnParallelLinear qkv;
-  RowParallelLinear output;
+  Linear qkv;                          ///< splits outputs
+  Linear output;                       ///< splits inputs
   int64_t heads, kv_heads, head_size;  ///< on this rank
   int64_t window = 0;                  ///< tokens a query attends to, itself included; 0: all preceding tokens
   double score_scale = 0;              ///< factor of the scores; 0: 1/sqrt(H)
@@ -20,7 +19,7 @@ struct Attention {
     Tensor qkv;                            ///< [M,(N+2K)H] after RoPE; with QK norm before norm and RoPE, which the backward recomputes
     Tensor out;                            ///< [M,N*H]
     Tensor lse;                            ///< log-sum-exp of the scores, [B,N,T]
-    Tensor dqkv, dy_all;                   ///< kept from backward_input for backward_weight
+    Tensor dqkv, dy_all;                   ///< kept from backward_input for the weight gradients
     HeadNorm::Saved query_norm, key_norm;  ///< likewise
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
@@ -28,12 +27,8 @@ struct Attention {
   void recompute_forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   /// Recomputes `out` and `lse` from saved.qkv if `saved` lacks them.
   Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
-  void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
-  void add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight would add by each sample's factor.   factors [B] f64, of `sequence` rows each. `scaled`: dy_all is also
-  /// that of a parallel branch, which has scaled it already.
-  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, bool scaled, const Saved& saved) const;
-  /// Fused backward_input + backward_weight, bit-identical to calling both; overlaps communication with matrix products.
+  WeightGradients weight_gradients(const Tensor& x, const Saved& saved) const;
+  /// Fused backward_input and W, bit-identical to one after the other; overlaps communication with matrix products.
   Tensor backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:

@@ -77,7 +77,7 @@ HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, const NormS
   return {rms_norm(unit, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), spec), first_column, heads, head_size};
 }
 
-ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const {
+Linear Declaration::query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const {
   const int64_t kv_parts = std::min<int64_t>(spec.kv_heads, at_.size), kv_rows = spec.kv_heads * spec.head_size;
   const struct {
     const char* part;
@@ -89,20 +89,20 @@ ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string&
     weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
   }
-  ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "qkv"};
+  Linear layer{unit.add(std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "qkv"};
   if (spec.qkv_bias) layer.bias = unit.add(std::move(biases));
   return layer;
 }
 
-RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
-  RowParallelLinear layer{unit.add({hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
-                          region_, layer_name};
+Linear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
+  Linear layer{unit.add({hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
+               LinearSplit::kInputs, region_, layer_name};
   // The bias gradient sums dy over all rows, so it is complete on each tensor rank.
   if (bias) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
   return layer;
 }
 
-ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const {
+Linear Declaration::mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const {
   std::vector<ParamSpec> weights, biases;
   for (const char* part : {"gate", "up"}) {
     if (!spec.gated && part == std::string("gate")) continue;
@@ -110,7 +110,7 @@ ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name, co
     weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {spec.size, dims_.D}, 2, at_, at_.size), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {spec.size, 1}, 1, at_, at_.size));
   }
-  ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "up"};
+  Linear layer{unit.add(std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "up"};
   if (spec.bias) layer.bias = unit.add(std::move(biases));
   return layer;
 }

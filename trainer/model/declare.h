@@ -35,9 +35,9 @@ class Declaration {
   ParamSpec hidden_matrix(ParamSpec spec, double standard_deviation) const;
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
   HeadNorm head_norm(Unit& unit, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads, int64_t head_size) const;
-  ColumnParallelLinear query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const;
-  RowParallelLinear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const;
-  ColumnParallelLinear mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const;
+  Linear query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const;
+  Linear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const;
+  Linear mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const;
 
   ModelConfig model_;
   Dims dims_;

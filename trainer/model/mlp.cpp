@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "kernels/ops/activation.h"
-#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -42,18 +41,18 @@ void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
 
 /// Reuses the buffers of saved.hidden and of the activations' gradient where shapes allow.
 void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const {
-  PendingRegionOp dy_all = down.gather(ctx, dy);
+  PendingRegionOp dy_all = down.gather_gradient(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());
   const bool kept = saved.activated.defined();
   if (gated && !kept) saved.activated = activate(ctx, hidden);
-  const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
-  saved.dy_all = gradient.dy_all;
+  saved.dy_all = dy_all.wait(ctx);
+  const Tensor dactivated = down.backward_input(ctx, saved.dy_all).wait(ctx);
   if (gated) {
-    activation == Activation::kSilu ? swiglu_backward(ctx, gradient.dx, hidden, hidden) : geglu_backward(ctx, gradient.dx, hidden, hidden, form());
+    activation == Activation::kSilu ? swiglu_backward(ctx, dactivated, hidden, hidden) : geglu_backward(ctx, dactivated, hidden, hidden, form());
     saved.dhidden = hidden;
   } else {
-    gelu_backward(ctx, gradient.dx, hidden, gradient.dx, form());
-    saved.dhidden = gradient.dx;
+    gelu_backward(ctx, dactivated, hidden, dactivated, form());
+    saved.dhidden = dactivated;
     if (!kept) {
       gelu_forward(ctx, hidden, hidden, form());
       saved.activated = hidden;
@@ -63,30 +62,19 @@ void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const
 
 Tensor Mlp::backward_input(Context& ctx, const Tensor& dy, Saved& saved) const {
   backward_to_hidden(ctx, dy, saved);
-  return up.backward_input(ctx, saved.dhidden);
+  return up.backward_input(ctx, saved.dhidden).wait(ctx);
 }
 
-void Mlp::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
-  PendingRegionOp all = up.gather(ctx, x);
-  down.backward_weight(ctx, saved.activated, saved.dy_all);
-  up.backward_weight(ctx, std::move(all), saved.dhidden);
-}
-
-void Mlp::add_sample_squares(Context& ctx, const Tensor& x, const Saved& saved, SampleSquares& squares) const {
-  PendingRegionOp all = up.gather(ctx, x);
-  down.add_sample_squares(ctx, saved.activated, saved.dy_all, squares);
-  up.add_sample_squares(ctx, std::move(all), saved.dhidden, squares);
-}
-
-void Mlp::scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
-  for (const Tensor& gradient : {saved.dy_all, saved.dhidden}) scale_sample_rows(ctx, gradient, sequence, 0, factors);
-  clear_sample_rows(ctx, saved.activated, sequence, 0, factors);
+WeightGradients Mlp::weight_gradients(const Tensor& x, const Saved& saved) const {
+  return {ProductGradient{&down, saved.activated, saved.dy_all}, ProductGradient{&up, x, saved.dhidden}};
 }
 
 Tensor Mlp::backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const {
   backward_to_hidden(ctx, dy, saved);
-  PendingRegionOp dx = up.backward(ctx, x, saved.dhidden);
-  down.backward_weight(ctx, saved.activated, saved.dy_all);
+  PendingRegionOp all = up.gather_input(ctx, x);
+  PendingRegionOp dx = up.backward_input(ctx, saved.dhidden);
+  up.backward_weight(ctx, std::move(all), saved.dhidden);
+  down.backward_weight(ctx, down.gather_input(ctx, saved.activated), saved.dy_all);
   return dx.wait(ctx);
 }
 

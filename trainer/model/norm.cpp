@@ -2,7 +2,6 @@
 
 #include "kernels/ops/columns.h"
 #include "kernels/ops/norm.h"
-#include "kernels/ops/samples.h"
 
 namespace trireme {
 
@@ -50,33 +49,24 @@ Tensor Norm::backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
   return dx;
 }
 
+std::vector<Param*> Norm::params() const { return bias ? std::vector{weight, bias} : std::vector{weight}; }
+
+Norm::Saved Norm::Saved::rows(int64_t begin, int64_t count) const {
+  return {mean.defined() ? mean.rows(begin, count) : Tensor(), rstd.rows(begin, count), dy.rows(begin, count)};
+}
+
 void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
-  if (bias) {
-    layernorm_backward_weight(ctx, saved.dy, x, saved.mean, saved.rstd, weight->grad_to_add_to(ctx), bias->grad_to_add_to(ctx));
-  } else {
-    rmsnorm_backward_weight(ctx, saved.dy, x, saved.rstd, weight->grad_to_add_to(ctx));
-  }
+  std::vector<Tensor> gradients;
+  for (Param* param : params()) gradients.push_back(param->grad_to_add_to(ctx));
+  backward_weight(ctx, x, saved, gradients);
 }
 
-void Norm::add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, const Tensor& x, const Saved& saved, SampleSquares& squares) const {
+void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved, std::span<const Tensor> gradients) const {
   if (bias) {
-    squares.add_rows(ctx, rows, {weight, bias}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
-      layernorm_backward_weight(ctx, saved.dy.rows(begin, count), x.rows(begin, count), saved.mean.rows(begin, count), saved.rstd.rows(begin, count),
-                                gradients[0], gradients[1]);
-    });
+    layernorm_backward_weight(ctx, saved.dy, x, saved.mean, saved.rstd, gradients[0], gradients[1]);
   } else {
-    squares.add_rows(ctx, rows, {weight}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
-      rmsnorm_backward_weight(ctx, saved.dy.rows(begin, count), x.rows(begin, count), saved.rstd.rows(begin, count), gradients[0]);
-    });
+    rmsnorm_backward_weight(ctx, saved.dy, x, saved.rstd, gradients[0]);
   }
-}
-
-void Norm::scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved,
-                         bool scaled) const {
-  if (!scaled) scale_sample_rows(ctx, saved.dy, per_sample, first_row, factors);
-  clear_sample_rows(ctx, x, per_sample, first_row, factors);
-  clear_sample_rows(ctx, saved.rstd, per_sample, first_row, factors);
-  if (bias) clear_sample_rows(ctx, saved.mean, per_sample, first_row, factors);
 }
 
 Tensor Norm::backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const {
@@ -97,18 +87,6 @@ Tensor PostNorm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
 
 Tensor PostNorm::backward_input(Context& ctx, const Tensor& dy, Saved& saved) const {
   return exists() ? norm.backward_input(ctx, dy, saved.x, Tensor(), saved.norm) : dy;
-}
-
-void PostNorm::backward_weight(Context& ctx, const Saved& saved) const {
-  if (exists()) norm.backward_weight(ctx, saved.x, saved.norm);
-}
-
-void PostNorm::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
-  if (exists()) norm.add_sample_squares(ctx, squares.residual_rows(), saved.x, saved.norm, squares);
-}
-
-void PostNorm::scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, bool scaled, const Saved& saved) const {
-  if (exists()) norm.scale_samples(ctx, per_sample, first_row, factors, saved.x, saved.norm, scaled);
 }
 
 Tensor PostNorm::backward(Context& ctx, const Tensor& dy, Saved& saved) const {
@@ -140,10 +118,6 @@ void HeadNorm::backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) co
 
 void HeadNorm::backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const {
   put(ctx, norm.backward(ctx, take(ctx, dqkv), saved.x, Tensor(), saved.norm), dqkv);
-}
-
-void HeadNorm::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
-  norm.add_sample_squares(ctx, {saved.x.dim(0), squares.sequence() * heads, 0}, saved.x, saved.norm, squares);
 }
 
 }  // namespace trireme

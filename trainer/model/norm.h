@@ -1,5 +1,8 @@
 #pragma once
-#include "parallel/tensor/sample_squares.h"
+#include <span>
+#include <vector>
+
+#include "parallel/param.h"
 
 namespace trireme {
 
@@ -11,8 +14,9 @@ struct Norm {
   double offset = 0;  ///< RMSNorm: added to each weight
 
   struct Saved {
-    Tensor mean, rstd;  ///< [M']; mean only for LayerNorm
-    Tensor dy;          ///< kept from backward_input for backward_weight
+    Tensor mean, rstd;                               ///< [M']; mean only for LayerNorm
+    Tensor dy;                                       ///< kept from backward_input for backward_weight
+    Saved rows(int64_t begin, int64_t count) const;  ///< of rows [begin, begin + count)
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
   /// sum = a + b; returns its normalisation. One fused pass where the device supports it.
@@ -22,12 +26,9 @@ struct Norm {
   /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
   Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
-  /// The squares of what backward_weight would add, of each sample. `rows`: the rows of x.
-  void add_sample_squares(Context& ctx, const SampleSquares::Rows& rows, const Tensor& x, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight would add by each sample's factor.   x of `per_sample` rows for each sample, from row `first_row` of the micro-batch
-  /// on; factors [B] f64. `scaled`: saved.dy is also that of another layer, which has scaled it already.
-  void scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, const Tensor& x, const Saved& saved,
-                     bool scaled = false) const;
+  /// Adds to `gradients` of the parameters params() instead of their own.
+  void backward_weight(Context& ctx, const Tensor& x, const Saved& saved, std::span<const Tensor> gradients) const;
+  std::vector<Param*> params() const;  ///< weight and, if there is one, bias
   /// Fused backward_input + backward_weight, bit-identical to calling both; keeps nothing.
   Tensor backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const;
 
@@ -46,10 +47,6 @@ struct PostNorm {
   bool exists() const { return norm.weight != nullptr; }
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
   Tensor backward_input(Context& ctx, const Tensor& dy, Saved& saved) const;
-  void backward_weight(Context& ctx, const Saved& saved) const;
-  void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
-  /// As of Norm.
-  void scale_samples(Context& ctx, int64_t per_sample, int64_t first_row, const Tensor& factors, bool scaled, const Saved& saved) const;
   Tensor backward(Context& ctx, const Tensor& dy, Saved& saved) const;  ///< fused, as Norm::backward; keeps nothing
 };
 
@@ -67,11 +64,6 @@ struct HeadNorm {
   };
   void forward(Context& ctx, const Tensor& qkv, Saved& saved) const;
   void backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const;
-  void backward_weight(Context& ctx, const Saved& saved) const { norm.backward_weight(ctx, saved.x, saved.norm); }
-  void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
-  void scale_samples(Context& ctx, int64_t sequence, const Tensor& factors, const Saved& saved) const {
-    norm.scale_samples(ctx, sequence * heads, 0, factors, saved.x, saved.norm);
-  }
   void backward(Context& ctx, const Tensor& dqkv, const Saved& saved) const;  ///< fused, as Norm::backward
 
  private:

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "kernels/ops/elementwise.h"
-#include "kernels/ops/samples.h"
 
 namespace trireme {
 namespace {
@@ -91,36 +90,16 @@ Tensor TransformerBlock::backward_input(Context& ctx, const ForwardContext& pass
   return attention_norm.backward_input(ctx, dattention, saved.x, dm, saved.attention_norm);
 }
 
-void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
-  mlp_post_norm.backward_weight(ctx, saved.mlp_post_norm);
-  mlp.backward_weight(ctx, saved.mlp_input, saved.mlp);
-  mlp_norm.backward_weight(ctx, saved.mlp_stream, saved.mlp_norm);
-  attention_post_norm.backward_weight(ctx, saved.attention_post_norm);
-  attention.backward_weight(ctx, saved.attention_input, saved.attention);
-  attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
-  saved = {};
-}
-
-void TransformerBlock::add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const {
-  mlp_post_norm.add_sample_squares(ctx, saved.mlp_post_norm, squares);
-  mlp.add_sample_squares(ctx, saved.mlp_input, saved.mlp, squares);
-  mlp_norm.add_sample_squares(ctx, squares.residual_rows(), saved.mlp_stream, saved.mlp_norm, squares);
-  attention_post_norm.add_sample_squares(ctx, saved.attention_post_norm, squares);
-  attention.add_sample_squares(ctx, saved.attention_input, saved.attention, squares);
-  attention_norm.add_sample_squares(ctx, squares.residual_rows(), saved.x, saved.attention_norm, squares);
-}
-
-void TransformerBlock::scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const {
-  mlp_post_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, false, saved.mlp_post_norm);
-  mlp.scale_samples(ctx, pass.sequence, factors, saved.mlp);
-  // Parallel branches both keep the block's own dy, in their post-norms or else in their last products, unless dropout or the gather of sequence
-  // parallelism has made copies.
-  const bool shared = is_parallel() && pass.dropout == 0, in_products = !attention_post_norm.exists() && !mlp.down.region->gradients_partial();
-  attention_post_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, shared, saved.attention_post_norm);
-  attention.scale_samples(ctx, pass.sequence, factors, shared && in_products, saved.attention);
-  mlp_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.mlp_stream, saved.mlp_norm);
-  attention_norm.scale_samples(ctx, pass.sequence, pass.first_row, factors, saved.x, saved.attention_norm);
-  for (const Tensor& input : {saved.mlp_input, saved.attention_input}) clear_sample_rows(ctx, input, pass.sequence, pass.first_row, factors);
+void TransformerBlock::weight_gradients(const Saved& saved, const std::function<void(const WeightGradients&)>& visit) const {
+  const auto visit_post_norm = [&](const PostNorm& post, const PostNorm::Saved& of_post) {
+    if (post.exists()) visit({NormGradient{&post.norm, of_post.x, of_post.norm}});
+  };
+  visit_post_norm(mlp_post_norm, saved.mlp_post_norm);
+  visit(mlp.weight_gradients(saved.mlp_input, saved.mlp));
+  visit({NormGradient{&mlp_norm, saved.mlp_stream, saved.mlp_norm}});
+  visit_post_norm(attention_post_norm, saved.attention_post_norm);
+  visit(attention.weight_gradients(saved.attention_input, saved.attention));
+  visit({NormGradient{&attention_norm, saved.x, saved.attention_norm}});
 }
 
 Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const {

@@ -1,7 +1,11 @@
 #pragma once
+#include <functional>
+#include <string>
+
 #include "trainer/model/attention.h"
 #include "trainer/model/mlp.h"
 #include "trainer/model/norm.h"
+#include "trainer/model/weight_gradients.h"
 
 namespace trireme {
 
@@ -18,7 +22,7 @@ enum class Recompute : uint8_t {
 
 /// y = h + drop(mlp(norm'(m))) with h = x + drop(attention(norm(x))); the MLP reads m = h, or m = x if residual is kParallel. Post-norms, if there are
 /// any, normalise what attention and the MLP return.   x [M',D], M' = this rank's rows of the residual stream.
-/// Communication: forward and backward cross the tensor-parallel region four times each; backward_weight gathers twice under sequence parallelism.
+/// Communication: forward and backward cross the tensor-parallel region four times each; the weight gradients gather twice under sequence parallelism.
 /// kFull repeats the forward's crossings but its last exit: one all-reduce, or two all-gathers and a reduce-scatter, which adds 2(t-1)/t or 3(t-1)/t *
 /// M*D*size bytes per rank and micro-batch. With kParallel it repeats no exit: nothing, or two all-gathers of 2(t-1)/t * M*D*size bytes. With post-norms
 /// it repeats all crossings.
@@ -46,14 +50,11 @@ struct TransformerBlock {
     Tensor attention_input, mlp_input;  ///< normalised x and m, kept from the forward or recomputed
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
-  /// Recomputes what was not kept, from the same values, in the same order, with the same dropout masks: bit-identical. backward_weight reuses it.
+  /// Recomputes what was not kept, from the same values, in the same order, with the same dropout masks: bit-identical. The weight gradients reuse it.
   Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
-  void backward_weight(Context& ctx, Saved& saved) const;
-  /// Between backward_input and backward_weight: the squares of what backward_weight would add, of each sample.
-  void add_sample_squares(Context& ctx, const Saved& saved, SampleSquares& squares) const;
-  /// Multiplies what backward_weight would add by each sample's factor.   factors [B] f64.
-  void scale_samples(Context& ctx, const ForwardContext& pass, const Tensor& factors, const Saved& saved) const;
-  /// Fused backward_input + backward_weight, bit-identical to calling both, one branch after the other: what the MLP keeps for its weight gradients
+  /// Shows the weight gradients of each layer to `visit`, from the last layer to the first, after backward_input.
+  void weight_gradients(const Saved& saved, const std::function<void(const WeightGradients&)>& visit) const;
+  /// Fused backward_input and W, bit-identical to both one after the other, one branch after the other: what the MLP keeps for its weight gradients
   /// is freed before the attention's backward.
   Tensor backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const;
 

@@ -72,7 +72,8 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
                         : range.first()        ? embedding_.weight
                         : first_ != nullptr    ? first_->embedding_.weight
                                                : declare.tied_embedding(unit(part.units[1]));
-        head_.vocabulary = {{weight, nullptr, &region_, "head"}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
+        head_.vocabulary = {
+            {weight, nullptr, LinearSplit::kOutputs, &region_, "head"}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
       }
     }
   }
@@ -253,7 +254,9 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     head_.norm.backward_weight(ctx, slot.head.x, slot.head.norm);
     slot.head = {};
   } else {
-    blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);
+    TransformerBlock::Saved& saved = slot.blocks[block_of(part)];
+    blocks_[block_of(part)].weight_gradients(saved, [&](const WeightGradients& layer) { add_weight_gradients(ctx, layer); });
+    saved = {};
   }
 }
 
@@ -273,10 +276,11 @@ void TransformerStage::add_sample_squares(Context& ctx, int microbatch, SampleSq
         position_backward(ctx, slot.dembedded.rows(begin, count), first, sequence_, gradients.front(), now.documents.rows(first, count));
       });
     } else if (is_head(part)) {
-      head_.norm.add_sample_squares(ctx, squares.residual_rows(), slot.head.x, slot.head.norm, squares);
+      trireme::add_sample_squares(ctx, {NormGradient{&head_.norm, slot.head.x, slot.head.norm}}, squares);
       add(ctx, squares.values(), slot.head.samples.squares, squares.values());
     } else {
-      blocks_[block_of(part)].add_sample_squares(ctx, slot.blocks[block_of(part)], squares);
+      blocks_[block_of(part)].weight_gradients(slot.blocks[block_of(part)],
+                                               [&](const WeightGradients& layer) { trireme::add_sample_squares(ctx, layer, squares); });
     }
   }
 }
@@ -296,8 +300,10 @@ void TransformerStage::add_tied_squares(Context& ctx, int microbatch, const Tens
 void TransformerStage::scale_samples(Context& ctx, int microbatch, int part) {
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   const ForwardContext now = pass(microbatch);
-  if (is_head(part)) return head_.norm.scale_samples(ctx, sequence_, now.first_row, slot.factors, slot.head.x, slot.head.norm);
-  if (!is_embedding(part)) return blocks_[block_of(part)].scale_samples(ctx, now, slot.factors, slot.blocks[block_of(part)]);
+  SampleScaling scaling(ctx, sequence_, now.first_row, slot.factors);
+  if (is_head(part)) return scaling.scale({NormGradient{&head_.norm, slot.head.x, slot.head.norm}});
+  if (!is_embedding(part))
+    return blocks_[block_of(part)].weight_gradients(slot.blocks[block_of(part)], [&](const WeightGradients& layer) { scaling.scale(layer); });
   scale_sample_rows(ctx, slot.dembedded_all, sequence_, 0, slot.factors);
   // Without sequence parallelism all rows are on every rank, and both are one tensor unless one of them is scaled.
   if (region_.gradients_partial() || embedding_scale_ != 1) scale_sample_rows(ctx, slot.dembedded, sequence_, now.first_row, slot.factors);
