@@ -23,6 +23,8 @@ Tensor exchanged(Context& ctx, Communicator& comm, const Tensor& in, const Count
   return out;
 }
 
+Tensor shaped(const Tensor& matrix, const MatrixShape& shape) { return matrix.flat_view(0, {shape[0], shape[1]}); }
+
 bool has_whole_rows(const Box& box, const Tensor& matrix) { return box.extent[1] == matrix.shape()[1]; }
 
 void place(Context& ctx, const Tensor& from, const Box& box, const Tensor& matrix) {
@@ -146,7 +148,6 @@ void MatrixExchange::transform_parts(Context& ctx, const std::vector<Tensor>& pa
   std::vector<const Matrix*> collected, own;
   for (const Matrix& matrix : matrices_)
     if (matrix.shard == shard_.rank()) collected.push_back(&matrix);
-  const auto shaped = [](const Tensor& matrix, const MatrixShape& shape) { return matrix.flat_view(0, {shape[0], shape[1]}); };
   if (ranks == 1) {  // a part is a matrix: no copies
     for (size_t i = 0; i < parts.size(); ++i) change(collected[i]->spec->shape, shaped(parts[i], collected[i]->spec->shape));
     return;
@@ -167,7 +168,7 @@ void MatrixExchange::transform_parts(Context& ctx, const std::vector<Tensor>& pa
       sent_back[rank] += spec.numel();
     }
   }
-  // The parts of the own matrices, by rank, in a packed tensor.
+  // The parts of the own matrices, by rank.
   const auto each_part = [&](bool primary_only, const Tensor& packed, const auto& body) {
     int64_t begin = 0;
     for (const std::vector<ParamSpec>& specs : on_ranks) {
@@ -178,16 +179,15 @@ void MatrixExchange::transform_parts(Context& ctx, const std::vector<Tensor>& pa
       }
     }
   };
-  // This rank's parts, by owner, in a packed tensor.
+  // This rank's parts, by owner.
   const auto each_own_part = [&](bool primary_only, const Tensor& packed, const auto& body) {
     int64_t begin = 0;
-    for (size_t owner = 0; owner < ranks; ++owner) {
+    for (size_t owner = 0; owner < ranks; ++owner)
       for (size_t i = 0; i < collected.size(); ++i) {
         if (static_cast<size_t>(collected[i]->tensor) != owner || (primary_only && !collected[i]->spec->is_primary_copy)) continue;
         body(packed.flat(begin, parts[i].numel()), parts[i]);
         begin += parts[i].numel();
       }
-    }
   };
   Tensor packed = workspace(ctx, sum_of(sent), dtype);
   each_own_part(true, packed, [&](const Tensor& to, const Tensor& part) { copy(ctx, part, to); });

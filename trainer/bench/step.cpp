@@ -134,6 +134,13 @@ ordered_json training_of(const TrainingConfig& t) {
             {"weight_decay", t.optimizer.weight_decay}}}};
 }
 
+/// Null on a CPU, and on a GPU whose peak is not known.
+ordered_json mfu_of(const Context& ctx, const Communicator& world, const Config& config, double flops) {
+  if (ctx.device != Device::kCuda) return {};
+  const auto peak = peak_flops(ctx.gpu->properties().name, precision_of(config.training).compute);
+  return peak ? ordered_json(flops / (*peak * world.size() / static_cast<double>(config.run.ranks_per_gpu))) : ordered_json();
+}
+
 }  // namespace
 
 ordered_json bench_step(Context& ctx, Communicator& world, const Config& config, const StepOptions& options) {
@@ -161,11 +168,6 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const double median = quantile_of(steps.seconds, 0.5), low = quantile_of(steps.seconds, 0.1), high = quantile_of(steps.seconds, 0.9);
   const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
   const double flops = tokens / median * training_flops_per_token(config.model, training.sequence_length);
-  ordered_json mfu;  // null
-  if (ctx.device == Device::kCuda)
-    if (const auto peak = peak_flops(ctx.gpu->properties().name, precision.compute))
-      mfu = flops / (*peak * world.size() / static_cast<double>(config.run.ranks_per_gpu));
-
   ordered_json result = {{"model", describe_model(config.model)},
                          {"parameters", parameter_count(config.model)},
                          {"precision", training.precision},
@@ -177,7 +179,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"model_tflops", flops / 1e12},
                          {"gemm_ceiling_tflops", ceiling / 1e12},
                          {"share_of_gemm_ceiling", flops / ceiling},
-                         {"mfu", mfu},
+                         {"mfu", mfu_of(ctx, world, config, flops)},
                          {"phases", nullptr},
                          {"memory_bytes", memory_of(*ctx.arena, world, forecast)},
                          {"resident_bytes", nullptr},

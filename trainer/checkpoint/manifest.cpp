@@ -4,6 +4,7 @@
 #include <bit>
 #include <iterator>
 #include <set>
+#include <string_view>
 
 #include "kernels/core/counted.h"
 #include "trainer/files/digest.h"
@@ -332,6 +333,38 @@ std::string with_digest(std::string text) {
   return text.replace(kHead.size(), kDigits, found.substr(found.size() - kDigits));
 }
 
+namespace {
+
+/// Of a manifest.
+const std::initializer_list<std::string_view> kKeys = {"digest",
+                                                       "format",
+                                                       "version",
+                                                       "step",
+                                                       "tokens",
+                                                       "samples",
+                                                       "optimizer_steps",
+                                                       "seed",
+                                                       "config",
+                                                       "model",
+                                                       "tokenizer",
+                                                       "training_data",
+                                                       "layout",
+                                                       "loss_scale",
+                                                       "rejected_steps",
+                                                       "branch",
+                                                       "early_stopping",
+                                                       "product_algorithms",
+                                                       "tensors",
+                                                       "files",
+                                                       "anomaly_window",
+                                                       "island_steps",
+                                                       "island_rejections",
+                                                       "micro_batches",
+                                                       "privacy",
+                                                       "audit"};
+
+}  // namespace
+
 Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (has_digest(text) && with_digest(text) != text) throw DataError(concat(where, ": damaged: does not match its digest"));
   const json object = parse_object(text, where);
@@ -339,34 +372,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
-  require_known_keys(object,
-                     {"digest",
-                      "format",
-                      "version",
-                      "step",
-                      "tokens",
-                      "samples",
-                      "optimizer_steps",
-                      "seed",
-                      "config",
-                      "model",
-                      "tokenizer",
-                      "training_data",
-                      "layout",
-                      "loss_scale",
-                      "rejected_steps",
-                      "branch",
-                      "early_stopping",
-                      "product_algorithms",
-                      "tensors",
-                      "files",
-                      "anomaly_window",
-                      "island_steps",
-                      "island_rejections",
-                      "micro_batches",
-                      "privacy",
-                      "audit"},
-                     where);
+  require_known_keys(object, kKeys, where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
   about.step = integer_member(object, "step", where);

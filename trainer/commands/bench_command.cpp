@@ -192,21 +192,24 @@ std::vector<int64_t> comm_sizes(const Arguments& arguments, bool gpu) {
   return sizes;
 }
 
+AlgorithmOptions algorithm_options(const Arguments& arguments) {
+  return {.names = arguments.algorithms,
+          .sizes = arguments.sizes,
+          .seconds = arguments.seconds,
+          .rounds = arguments.rounds,
+          .ranks = arguments.ranks,
+          .threads = arguments.transport == "threads",
+          .lists = arguments.lists,
+          .output = arguments.output,
+          .json = arguments.json,
+          .oversubscribe = arguments.oversubscribe};
+}
+
 int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   if (!arguments.algorithms.empty()) {
     if (arguments.device == "cuda")
       throw ConfigError("--device=cuda: GPUs communicate through NCCL, which chooses its own algorithms; allowed cpu with --algorithm");
-    return bench_algorithms({.names = arguments.algorithms,
-                             .sizes = arguments.sizes,
-                             .seconds = arguments.seconds,
-                             .rounds = arguments.rounds,
-                             .ranks = arguments.ranks,
-                             .threads = arguments.transport == "threads",
-                             .lists = arguments.lists,
-                             .output = arguments.output,
-                             .json = arguments.json,
-                             .oversubscribe = arguments.oversubscribe},
-                            environment, command_line);
+    return bench_algorithms(algorithm_options(arguments), environment, command_line);
   }
   constexpr size_t kFewestSizes = 3;
   if (arguments.fits() && !arguments.sizes.empty() && arguments.sizes.size() < kFewestSizes)
@@ -275,29 +278,27 @@ void add_scale(CLI::App& bench, const LaunchEnvironment& environment, int& exit_
   scale->callback([options, &environment, &exit_code] { exit_code = bench_scale(environment, *options); });
 }
 
-}  // namespace
+using ArgumentsPtr = std::shared_ptr<Arguments>;
 
-void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure kernels, training steps, communication or this machine");
-  bench->require_subcommand(1);
-  const auto arguments = std::make_shared<Arguments>();
+void add_common(CLI::App& command, const ArgumentsPtr& arguments) {
+  command.add_option("--seconds", arguments->seconds, "Seconds for each measurement")->check(finite_range(1e-3, 60));
+  command.add_flag("--json", arguments->json, "Print one JSON object");
+  command.add_option("--device", arguments->device, "auto | cpu | cuda; default: from the configuration")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
+void add_configuration(CLI::App& command, const ArgumentsPtr& arguments, bool required) {
+  command.add_option("CONFIG", arguments->config, "YAML file of a run")->required(required);
+  command.add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+  command.add_option("--precision", arguments->precision, "fp64 | fp32 | bf16 | fp16; default: from the configuration")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp64", "fp16"}));
+}
+
+void add_kernels(CLI::App& bench, const ArgumentsPtr& arguments, const LaunchEnvironment& environment, int& exit_code) {
+  CLI::App* kernels = bench.add_subcommand("kernels", "Measure single matrix products, attention and memory-bound kernels at the sizes of a model");
   const CLI::Range positive(int64_t{1}, int64_t{1} << 30);
-  const auto common = [&](CLI::App* command) {
-    command->add_option("--seconds", arguments->seconds, "Seconds for each measurement")->check(finite_range(1e-3, 60));
-    command->add_flag("--json", arguments->json, "Print one JSON object");
-    command->add_option("--device", arguments->device, "auto | cpu | cuda; default: from the configuration")
-        ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  };
-  const auto configured = [&](CLI::App* command, bool required) {
-    command->add_option("CONFIG", arguments->config, "YAML file of a run")->required(required);
-    command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
-    command->add_option("--precision", arguments->precision, "fp64 | fp32 | bf16 | fp16; default: from the configuration")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp64", "fp16"}));
-  };
-
-  CLI::App* kernels = bench->add_subcommand("kernels", "Measure single matrix products, attention and memory-bound kernels at the sizes of a model");
-  common(kernels);
-  configured(kernels, false);
+  add_common(*kernels, arguments);
+  add_configuration(*kernels, arguments, false);
   kernels->add_option("--only", arguments->only, "Comma-separated list of gemm, attention and bandwidth; default: all")
       ->delimiter(',')
       ->check(CLI::IsMember({"gemm", "attention", "bandwidth"}));
@@ -308,10 +309,13 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   kernels->add_option("--working-set", arguments->working_set_mib, "MiB of data that repeated calls cycle through; larger than any cache")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   kernels->callback([arguments, &environment, &exit_code] { exit_code = bench_kernels(*arguments, environment); });
+}
 
-  CLI::App* step = bench->add_subcommand("step", "Measure training steps of a configuration on random tokens, in the layout of `train`");
-  common(step);
-  configured(step, true);
+void add_step(CLI::App& bench, const ArgumentsPtr& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line,
+              int& exit_code) {
+  CLI::App* step = bench.add_subcommand("step", "Measure training steps of a configuration on random tokens, in the layout of `train`");
+  add_common(*step, arguments);
+  add_configuration(*step, arguments, true);
   step->add_option("--steps", arguments->step.steps, "Number of timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   step->add_option("--warmup", arguments->step.warmup, "Number of warmup steps before the timed ones")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
@@ -319,9 +323,12 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   step->add_flag("--operations", arguments->step.operations, "Also time each operation of one step separately, on rank 0");
   add_oversubscribe_flag(*step, arguments->oversubscribe);
   step->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_step(*arguments, environment, command_line); });
+}
 
-  CLI::App* comm = bench->add_subcommand("comm", "Measure collectives and a ring of sends over the ranks of this job");
-  common(comm);
+void add_comm(CLI::App& bench, const ArgumentsPtr& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line,
+              int& exit_code) {
+  CLI::App* comm = bench.add_subcommand("comm", "Measure collectives and a ring of sends over the ranks of this job");
+  add_common(*comm, arguments);
   comm->add_option("--ranks", arguments->ranks, "Number of ranks to start, unless started by mpirun or srun")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 16));
   comm->add_option("--ranks-per-gpu", arguments->ranks_per_gpu, "Number of ranks that share one GPU")->check(CLI::Range(int64_t{1}, int64_t{64}));
@@ -351,10 +358,10 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   comm->add_option("--output", arguments->output, "Write the results as JSON to this file instead of standard output")->excludes("--json");
   add_oversubscribe_flag(*comm, arguments->oversubscribe);
   comm->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_comm(*arguments, environment, command_line); });
+}
 
-  add_scale(*bench, environment, exit_code);
-
-  CLI::App* machine = bench->add_subcommand(
+void add_machine(CLI::App& bench, const ArgumentsPtr& arguments, const LaunchEnvironment& environment, int& exit_code) {
+  CLI::App* machine = bench.add_subcommand(
       "machine", "Measure this machine's CPU and write a cluster file for `plan`, fitted to matrix products, attention, memory and collectives");
   machine->add_option("--seconds", arguments->machine_seconds, "Seconds for each measurement")->check(finite_range(1e-3, 60));
   machine->add_option("--output", arguments->output, "Cluster file to write; default: standard output");
@@ -362,6 +369,19 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
   machine->callback([arguments, &environment, &exit_code] {
     exit_code = bench_machine(environment, arguments->machine_seconds, arguments->output, arguments->allow_busy);
   });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure kernels, training steps, communication or this machine");
+  bench->require_subcommand(1);
+  const auto arguments = std::make_shared<Arguments>();
+  add_kernels(*bench, arguments, environment, exit_code);
+  add_step(*bench, arguments, environment, command_line, exit_code);
+  add_comm(*bench, arguments, environment, command_line, exit_code);
+  add_scale(*bench, environment, exit_code);
+  add_machine(*bench, arguments, environment, exit_code);
 }
 
 }  // namespace trireme

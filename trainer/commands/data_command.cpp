@@ -38,6 +38,35 @@ void build(BuildOptions options) {
     std::cerr << "warning: " << printable(look) << ", and was read as text, as a part of a directory; name it alone to learn how it could be read\n";
 }
 
+/// Which fields of JSON lines are the text.
+void add_fields(CLI::App& command, const std::shared_ptr<BuildOptions>& options) {
+  const CLI::Validator named([](std::string& name) { return name.empty() ? "must name a field" : ""; }, "", "named");
+  CLI::Option* field =
+      command
+          .add_option("--field", options->field,
+                      "JSON lines: field that contains the text, or the path to it: data.text; default for *.jsonl and *.ndjson: \"text\"")
+          ->check(named)
+          ->type_name("NAME");
+  CLI::Option* prompt =
+      command.add_option("--prompt-field", options->prompt_field, "Instruction data: field of the prompt, whose tokens are never targets")
+          ->check(named)
+          ->type_name("NAME")
+          ->excludes(field);
+  CLI::Option* response = command.add_option("--response-field", options->response_field, "Instruction data: field of the response")
+                              ->check(named)
+                              ->type_name("NAME")
+                              ->needs(prompt);
+  prompt->needs(response);
+  command
+      .add_option("--template", options->prompt_template,
+                  "Instruction data: template of a document; the escapes \\n, \\t and \\\\ are allowed, and {{name}} is the text {name}. Text "
+                  "before {response} is encoded separately and "
+                  "is the prompt")
+      ->capture_default_str()
+      ->type_name("TEXT")
+      ->needs(prompt);
+}
+
 void add_build(CLI::App& data, int& exit_code) {
   auto options = std::make_shared<BuildOptions>();
   options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -55,31 +84,7 @@ void add_build(CLI::App& data, int& exit_code) {
       ->capture_default_str()
       ->type_name("SPEC");
   command->add_option("--output", options->output, "Token directory to create")->required()->type_name("DIR");
-  const CLI::Validator named([](std::string& name) { return name.empty() ? "must name a field" : ""; }, "", "named");
-  CLI::Option* field =
-      command
-          ->add_option("--field", options->field,
-                       "JSON lines: field that contains the text, or the path to it: data.text; default for *.jsonl and *.ndjson: \"text\"")
-          ->check(named)
-          ->type_name("NAME");
-  CLI::Option* prompt =
-      command->add_option("--prompt-field", options->prompt_field, "Instruction data: field of the prompt, whose tokens are never targets")
-          ->check(named)
-          ->type_name("NAME")
-          ->excludes(field);
-  CLI::Option* response = command->add_option("--response-field", options->response_field, "Instruction data: field of the response")
-                              ->check(named)
-                              ->type_name("NAME")
-                              ->needs(prompt);
-  prompt->needs(response);
-  command
-      ->add_option("--template", options->prompt_template,
-                   "Instruction data: template of a document; the escapes \\n, \\t and \\\\ are allowed, and {{name}} is the text {name}. Text "
-                   "before {response} is encoded separately and "
-                   "is the prompt")
-      ->capture_default_str()
-      ->type_name("TEXT")
-      ->needs(prompt);
+  add_fields(*command, options);
   command->add_flag("--skip-bad-lines", options->skip_bad_lines,
                     "JSON lines: leave out lines that cannot be read or lack the field, and say how many and why the first");
   command->add_flag("--plain-text", options->plain_text, "Read files as text that look like JSON, tables, HTML or XML");

@@ -6,158 +6,21 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
-#include "kernels/ops/muon.h"
-#include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/micro_batch_split.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/dims.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/gradient_seconds.h"
 #include "trainer/plan/kernel_time.h"
 #include "trainer/plan/layouts.h"
-#include "trainer/plan/shape_rates.h"
+#include "trainer/plan/operation_costs.h"
+#include "trainer/plan/update_costs.h"
 
 namespace trireme {
 namespace {
 
 /// Rate of a large product in fp8 relative to bf16, measured on an H100: 1402.6 and 794.5 TFLOP/s (stas00/ml-engineering).
 constexpr double kFp8Rate = 1.77;
-
-/// Memory traffic of gradient norm and update, in bytes per element: both read the gradient; weight and optimizer state are read and written; a
-/// 16-bit copy is written; the moving average reads the weight again, and is read and written. The update of a whole matrix is written and read.
-double update_bytes(const Config& config, bool of_matrix) {
-  const Precision precision = precision_of(config.training);
-  const int64_t states = state_count(config.training, of_matrix);
-  const int64_t accesses = 4 + 2 * states + (config.training.ema.decay ? 1 : 0) + (of_matrix ? 2 : 0);
-  return static_cast<double>(accesses * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
-}
-
-/// Seconds of operations on one rank.
-struct OperationSeconds {
-  double compute = 0;                ///< everything except collectives
-  double attention = 0, tensor = 0;  ///< attention: part of compute; tensor: tensor-parallel collectives
-};
-
-class OperationCosts {
- public:
-  OperationCosts(const Config& config, const ClusterConfig& cluster)
-      : cluster_(cluster),
-        stack_(effective_stack(cluster, config)),
-        tensor_(place_of(config.parallel.tensor, 1, cluster, CollectiveChoice(config))),
-        context_(place_of(cluster.software.context, config.parallel.tensor, cluster, CollectiveChoice(config))),
-        kv_heads_(Dims(config.model, static_cast<int>(config.parallel.tensor)).local_K) {}
-  const Stack& stack() const { return stack_; }
-
-  OperationSeconds of(const std::vector<OperationRecord>& operations, bool block = false) const {
-    OperationSeconds sum;
-    for (const OperationRecord& operation : operations) {
-      const bool fp8 = block && operation.kind == OperationKind::kProduct && stack_.fp8_rate > 0;
-      const double seconds = fp8 ? fp8_seconds(operation) : seconds_of(operation);
-      (operation.kind == OperationKind::kCollective ? sum.tensor : sum.compute) += seconds;
-      if (operation.kind == OperationKind::kAttention) sum.attention += seconds;
-    }
-    return sum;
-  }
-
- private:
-  /// The factor was measured in 16 bits on a GPU.
-  double alignment_of(const OperationRecord& product) const {
-    const int64_t element = size_of(product.dtype);
-    if (cluster_.device.cores || element != 2) return 1;
-    const bool weight_gradient = std::string_view(product.name) == "linear_backward_weight";  // [outputs, rows] times [rows, inputs]
-    return alignment_rate(product.n, weight_gradient ? product.m : product.k, element, weight_gradient);
-  }
-
-  double fp8_seconds(const OperationRecord& product) const {
-    const auto m = static_cast<double>(product.m), n = static_cast<double>(product.n), k = static_cast<double>(product.k);
-    const double seconds = product_seconds(m, n, k, size_of(product.dtype), stack_, cluster_, stack_.fp8_rate);
-    // The product for weight gradients reads casts of the other two. A cast reads 16 bits, and writes 8 bits in both layouts.
-    if (std::string_view(product.name) == "linear_backward_weight") return seconds;
-    return seconds + elementwise_seconds(4 * (m * k + n * k), 1, cluster_);
-  }
-
-  /// With context parallelism a part of a sequence attends to the parts before it, whose keys and values other ranks send meanwhile. Parts are dealt out
-  /// so that all ranks have the same work.
-  double context_seconds(const AttentionWork& work, double attention, int64_t element) const {
-    const double parts = context_.size, head_elements = static_cast<double>(work.sequences * work.length * work.head_size);
-    const bool ring = stack_.ring_attention_rate > 0;
-    const double bytes = 2.0 * static_cast<double>(element * (ring ? work.heads : kv_heads_)) * head_elements * parts;
-    const double gather = all_gather_seconds(context_, bytes, cluster_);
-    if (!ring) return std::max(parts * attention, (work.backward ? 2 : 1) * gather);
-    // Gradients of keys and values go around in fp32, each behind the next part's attention. Bytes that are read and written in 16-bit runs for each
-    // other part and element of the queries, where half of the parts concern one half of the queries, the others one half of the keys and values:
-    // forward, partial results are converted to fp32 (3/4 of 6), merged (3/4 of 32), half of them copied (8 / 2), keys and values copied (2 x 4);
-    // backward, keys and values (2 x 4) and their fp32 gradients (2 x 8) are copied, gradients added to those of keys and values (2 x 11.5) and queries
-    // (11.5): 10 bytes in place, or 13 by a copy.
-    constexpr double kForwardBytes = 40.5, kBackwardBytes = 58.5;
-    const double merged = (parts - 1) * (work.backward ? kBackwardBytes : kForwardBytes) * static_cast<double>(work.heads) * head_elements;
-    const double gradients = work.backward ? all_gather_seconds(context_, 4.0 / static_cast<double>(element) * bytes, cluster_) : 0;
-    return std::max(attention, gather) + std::max((parts - 1) * attention, gradients) + elementwise_seconds(merged, 1, cluster_);
-  }
-
-  double seconds_of(const OperationRecord& operation) const {
-    const int64_t element = size_of(operation.dtype);
-    const auto size = [](int64_t extent) { return static_cast<double>(extent); };
-    switch (operation.kind) {
-      case OperationKind::kProduct:
-        return product_seconds(size(operation.m), size(operation.n), size(operation.k), element, stack_, cluster_, alignment_of(operation)) +
-               (operation.accumulates
-                    ? traffic_seconds(2 * size(size_of(accumulator_of(operation.dtype))) * size(operation.m) * size(operation.n), 1, cluster_)
-                    : 0);
-      case OperationKind::kAttention: {
-        const AttentionWork& work = operation.attention;
-        const AttentionSeconds seconds = attention_seconds(size(work.sequences), size(work.length), size(work.heads), size(work.head_size), element,
-                                                           stack_, cluster_, size(work.window));
-        return context_seconds(work, work.backward ? seconds.backward : seconds.forward, element);
-      }
-      case OperationKind::kElementwise:
-        return elementwise_seconds(stack_.elementwise * traffic_bytes(size(operation.bytes), element, cluster_.device.cores.has_value()), 1,
-                                   cluster_);
-      case OperationKind::kCollective: {
-        const std::string_view name = operation.name;
-        const auto seconds = name == "all_reduce" ? all_reduce_seconds : name == "reduce_scatter" ? reduce_scatter_seconds : all_gather_seconds;
-        return (1 - stack_.tensor_overlap) * seconds(tensor_, size(operation.bytes), cluster_);
-      }
-    }
-    return 0;
-  }
-
-  const ClusterConfig& cluster_;
-  Stack stack_;
-  GroupPlacement tensor_, context_;
-  int64_t kv_heads_;  ///< on one tensor rank
-};
-
-/// What the owner of a matrix does to orthogonalize it.
-std::vector<OperationRecord> matrix_operations(const MatrixShape& shape, DType dtype) {
-  Arena arena(Device::kMeta);
-  OperationLog log;
-  Context ctx{.device = Device::kMeta, .arena = &arena, .log = &log};
-  newton_schulz(ctx, Tensor::empty(ctx, {shape[0], shape[1]}, dtype, MemoryCategory::kWorkspace), 1);
-  return log.take();
-}
-
-/// The matrices of one pipeline rank's stages.
-struct RankMatrices {
-  std::vector<MatrixShape> shapes;
-  std::vector<double> seconds;
-  double elements = 0;  ///< over all tensor ranks
-};
-
-/// ORTHOGONALIZE: the owner with most work, and the exchanges of MatrixExchange there and back, with what the fullest rank sends or receives.
-double orthogonalize_seconds(const Config& config, const ClusterConfig& cluster, const RankMatrices& matrices) {
-  if (matrices.seconds.empty()) return 0;
-  const MeshShape mesh = mesh_shape(config.parallel);
-  const int shards = degree_of(mesh, MeshAxis::kShard);
-  const DealtMatrices dealt = deal(matrices.shapes, newton_schulz_flops, shards, mesh.tensor);
-  std::vector<double> load(static_cast<size_t>(shards * mesh.tensor));
-  for (size_t i = 0; i < dealt.owner.size(); ++i) load[static_cast<size_t>(dealt.owner[i])] += matrices.seconds[i];
-  const auto exchange = [&, element = static_cast<double>(size_of(exchanged_dtype(precision_of(config.training))))](MeshAxis axis, double elements) {
-    return all_to_all_seconds(place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster, CollectiveChoice(config)), element * elements, cluster);
-  };
-  return std::ranges::max(load) + 2 * (exchange(MeshAxis::kShard, dealt.most_parts) + exchange(MeshAxis::kTensor, dealt.most_matrices));
-}
 
 /// Exposed seconds of collectives that overlap `compute` seconds: `held`, which stalls the compute, and the part of `beside` that outlasts it.
 double exposed(double held, double beside, double compute) { return held + std::max(0.0, beside - compute); }
@@ -307,37 +170,6 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   return visible(reduced, last_backward) + visible(gathered, first_forward);
 }
 
-/// The gradient that a rank of an island pushes to parameter servers, and the weights that it pulls from them: each (n-1)/n of the `owned` ones. The
-/// updates of the servers take the memory traffic of one optimizer step for each gradient of all. With elastic averaging, its part of an exchange of
-/// weights, in which the island waits.
-double server_seconds(const Config& config, const ClusterConfig& cluster, double owned) {
-  if (!is_asynchronous(config.training) || shares_weights(config.training)) return 0;
-  const MeshShape mesh = mesh_shape(config.parallel);
-  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, CollectiveChoice(config));
-  const Precision precision = precision_of(config.training);
-  const double weights = all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.master)), cluster);
-  if (averages_elastically(config.training)) return 2 * weights / static_cast<double>(config.training.asynchronous.every);
-  return all_gather_seconds(islands, owned * static_cast<double>(size_of(precision.gradient)), cluster) + weights;
-}
-
-/// The outer steps of a round of training.local on a rank that owns `owned` weights and computes for `compute` seconds in a step, divided among the
-/// steps of the round. A delay hides the sums behind the computation of its steps.
-struct OuterSeconds {
-  double all_reduce = 0, traffic = 0;
-};
-OuterSeconds outer_seconds(const Config& config, const ClusterConfig& cluster, double owned, double compute) {
-  constexpr double kAccesses = 14;  // a copy, four tensors that are read and written, one that is written, three sums of squares
-  const LocalConfig& local = config.training.local;
-  if (!local.steps) return {};
-  const MeshShape mesh = mesh_shape(config.parallel);
-  const GroupPlacement islands = place_of(mesh.islands, stride_of(mesh, MeshAxis::kIslands), cluster, CollectiveChoice(config));
-  const double bytes = owned * static_cast<double>(size_of(precision_of(config.training).master));
-  const auto round = static_cast<double>(*local.steps), fragments = static_cast<double>(local.fragments);
-  const double hidden = config.parallel.overlap ? static_cast<double>(local.delay) * compute : 0;
-  const double visible = std::max(0.0, all_reduce_seconds(islands, bytes / fragments, cluster) - hidden);
-  return {fragments * visible / round, traffic_seconds(kAccesses * bytes, 1, cluster) / round};
-}
-
 }  // namespace
 
 Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
@@ -432,76 +264,107 @@ double straggler_factor(const Config& config, const ClusterConfig& cluster) {
 
 bool is_staggered(const Stack& stack, const std::string& schedule) { return stack.post_validation && schedule.starts_with("zb_"); }
 
-StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
-  const Stack stack = effective_stack(cluster, config);
-  const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
+namespace {
+
+/// What the stages of one pipeline rank have and take.
+struct RankLoad {
+  double elements = 0, units = 0;
+  double forward = 0, backward = 0;  ///< without time that the same links are busy
+  double compute = 0;                ///< of a micro-batch
+  RankMatrices matrices;
+
+  void add(const PartCosts& part, double together) {
+    elements += part.elements();
+    units += static_cast<double>(part.units.size()) / together;
+    for (const auto& [shape, seconds] : part.matrices) {
+      matrices.shapes.push_back(shape);
+      matrices.seconds.push_back(seconds);
+      matrices.elements += static_cast<double>(shape[0] * shape[1]);
+    }
+  }
+};
+
+/// The seconds of each stage, and by pipeline rank what its stages have.
+std::vector<RankLoad> add_stages(const Config& config, const Stack& stack, const ModelSeconds& model, const std::vector<int>& stage_rank,
+                                 std::vector<PartSeconds>& stages) {
+  std::vector<RankLoad> ranks(static_cast<size_t>(config.parallel.pipeline));
   const std::vector<Recompute> recompute = recompute_policy(config);
-  StepCosts costs;
-  std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline)), units(elements.size());
-  std::vector<RankMatrices> matrices(elements.size());
-  std::vector<double> forward(elements.size()), backward(elements.size());  // without time that the same links are busy
+  const auto together = static_cast<double>(blocks_per_unit(config));
   // A tied table on a rank with both embedding and head counts once.
-  const auto table = static_cast<double>(model.embedding().units.front());
   const bool one_table = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
-  for (const StageRange& range : stage_ranges(layers)) {
-    const auto rank = static_cast<size_t>(stage_rank[static_cast<size_t>(range.stage)]);
+  for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
+    RankLoad& rank = ranks[static_cast<size_t>(stage_rank[static_cast<size_t>(range.stage)])];
     PartSeconds stage;
     const auto add = [&](const Part& part, Recompute how) {
       stage.add(model.seconds_of(part, how));
-      elements[rank] += model.of(part).elements();
-      for (const auto& [shape, seconds] : model.of(part).matrices) {
-        matrices[rank].shapes.push_back(shape);
-        matrices[rank].seconds.push_back(seconds);
-        matrices[rank].elements += static_cast<double>(shape[0] * shape[1]);
-      }
-      const auto together = static_cast<double>(part.kind == PartKind::kBlock ? blocks_per_unit(config) : 1);
-      units[rank] += static_cast<double>(model.of(part).units.size()) / together;
+      rank.add(model.of(part), part.kind == PartKind::kBlock ? together : 1);
     };
     if (range.first()) add(model.parts.front(), Recompute::kNone);
     for (int64_t b = range.first_block; b < range.first_block + range.blocks; ++b)
       add(model.parts[static_cast<size_t>(b) + 1], recompute[static_cast<size_t>(b)]);
-    if (range.last()) {
-      add(model.parts.back(), Recompute::kNone);
-      if (one_table) elements[rank] -= table;
-    }
+    if (range.last()) add(model.parts.back(), Recompute::kNone);
+    if (range.last() && one_table) rank.elements -= static_cast<double>(model.embedding().units.front());
     // The uses of an embedding alone on its rank are all adjacent, so it is gathered once a step.
     if (range.blocks == 0 && *config.parallel.virtual_stages == 1 && stack.own) stage.forward -= std::exchange(stage.gather_forward, 0);
-    forward[rank] += stage.forward - stage.gather_forward;
-    backward[rank] += stage.input_gradient + stage.weight_gradient - stage.gather_backward;
-    costs.stages.push_back(stage);
+    rank.forward += stage.forward - stage.gather_forward;
+    rank.backward += stage.input_gradient + stage.weight_gradient - stage.gather_backward;
+    rank.compute += stage.total();
+    stages.push_back(stage);
   }
+  return ranks;
+}
+
+/// From each stage but the last to the next one.
+std::vector<double> stage_transfers(const Config& config, const ClusterConfig& cluster, const Stack& stack, const std::vector<int>& stage_rank) {
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
   const double boundary =
       element * static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const MeshShape mesh = mesh_shape(config.parallel);
-  const int shards = degree_of(mesh, MeshAxis::kShard);
   const double part = config.parallel.sequence_parallel || stack.split_transfers ? 1.0 / static_cast<double>(mesh.tensor) : 1;
+  std::vector<double> seconds;
   for (size_t i = 0; i + 1 < stage_rank.size(); ++i) {
     const int from = stage_rank[i], to = stage_rank[i + 1];
-    costs.transfers.push_back(from == to ? 0 : transfer_seconds(from, to, stride_of(mesh, MeshAxis::kPipeline), part * boundary, cluster));
+    seconds.push_back(from == to ? 0 : transfer_seconds(from, to, stride_of(mesh, MeshAxis::kPipeline), part * boundary, cluster));
   }
-  // The owners of a tied table on the first and the last rank all-reduce their shards after everything else.
-  const int64_t apart = int64_t{stride_of(mesh, MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
-  double tied = 0;
-  if (config.model.tied_embeddings && apart > 0)
-    tied = GradientSeconds(config, stack, cluster).tied(place_of(2, apart, cluster, CollectiveChoice(config)), table);
-  std::vector<double> compute(elements.size());  // of a micro-batch
-  for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
-  for (size_t rank = 0; rank < elements.size(); ++rank) {
-    const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
-    const OuterSeconds outer = outer_seconds(config, cluster, elements[rank] / shards, microbatches_of(config) * compute[rank]);
-    costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], units[rank], forward[rank], backward[rank]) + (end ? tied : 0) +
-                           outer.all_reduce + server_seconds(config, cluster, elements[rank] / shards));
-    const double of_matrices = matrices[rank].elements / mesh.tensor;
-    const double bytes = update_bytes(config, false) * (elements[rank] - of_matrices) + update_bytes(config, true) * of_matrices;
-    costs.optimizer.push_back(traffic_seconds(bytes / shards, 1, cluster) + outer.traffic + orthogonalize_seconds(config, cluster, matrices[rank]));
+  return seconds;
+}
+
+/// The owners of a tied table on the first and the last rank all-reduce their shards after everything else.
+double tied_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, const ModelSeconds& model,
+                    const std::vector<int>& stage_rank) {
+  const int64_t apart = int64_t{stride_of(mesh_shape(config.parallel), MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
+  if (!config.model.tied_embeddings || apart <= 0) return 0;
+  const GroupPlacement ends = place_of(2, apart, cluster, CollectiveChoice(config));
+  return GradientSeconds(config, stack, cluster).tied(ends, static_cast<double>(model.embedding().units.front()));
+}
+
+}  // namespace
+
+StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
+  const Stack stack = effective_stack(cluster, config);
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const int shards = degree_of(mesh, MeshAxis::kShard);
+  StepCosts costs;
+  const std::vector<RankLoad> ranks = add_stages(config, stack, model, stage_rank, costs.stages);
+  costs.transfers = stage_transfers(config, cluster, stack, stage_rank);
+  const double tied = tied_seconds(config, cluster, stack, model, stage_rank);
+  for (int number = 0; number < static_cast<int>(ranks.size()); ++number) {
+    const RankLoad& rank = ranks[static_cast<size_t>(number)];
+    const bool end = number == stage_rank.front() || number == stage_rank.back();
+    const OuterSeconds outer = outer_seconds(config, cluster, rank.elements / shards, microbatches_of(config) * rank.compute);
+    costs.reduce.push_back(reduce_seconds(config, cluster, stack, rank.elements, rank.units, rank.forward, rank.backward) + (end ? tied : 0) +
+                           outer.all_reduce + server_seconds(config, cluster, rank.elements / shards));
+    costs.hidden_outer.push_back(outer.hidden);
+    const double of_matrices = rank.matrices.elements / mesh.tensor;
+    const double bytes = update_bytes(config, false) * (rank.elements - of_matrices) + update_bytes(config, true) * of_matrices;
+    costs.optimizer.push_back(traffic_seconds(bytes / shards, 1, cluster) + outer.traffic + orthogonalize_seconds(config, cluster, rank.matrices));
   }
   // The bubble of zb_h2 is (p-1)(F+I-2W); searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).
   if (stack.searched_schedules && config.parallel.schedule == "zb_h2")
     for (PartSeconds& stage : costs.stages) stage.forward = stage.input_gradient = stage.weight_gradient = stage.total() / 3;
   costs.staggered = is_staggered(stack, config.parallel.schedule);
   costs.host = stack.rank_seconds * (shards - 1);
-  costs.slowest = static_cast<int>(std::ranges::max_element(compute) - compute.begin());
+  costs.slowest = static_cast<int>(std::ranges::max_element(ranks, {}, &RankLoad::compute) - ranks.begin());
   for (size_t i = 0; i < stage_rank.size(); ++i)
     if (stage_rank[i] == costs.slowest) costs.stages[i].slow_down(straggler_factor(config, cluster));
   return costs;

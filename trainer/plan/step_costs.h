@@ -79,9 +79,11 @@ struct StepCosts {
   std::vector<double> transfers;    ///< by global stage except the last: to the next one; 0 if both are on one rank
   std::vector<double> reduce;       ///< by pipeline rank: exposed gradient reduction after the last backward, and parameter gathers before first use
   std::vector<double> optimizer;    ///< by pipeline rank: gradient norm and update
-  double host = 0;                  ///< time per step in which no device works
-  bool staggered = false;           ///< each pipeline rank begins its next step when it ends this one
-  int slowest = 0;                  ///< pipeline rank with the most compute, which software.straggler slows
+  std::vector<double>
+      hidden_outer;        ///< by pipeline rank: seconds of outer steps, divided among the steps of a round, that training.local.delay hides
+  double host = 0;         ///< time per step in which no device works
+  bool staggered = false;  ///< each pipeline rank begins its next step when it ends this one
+  int slowest = 0;         ///< pipeline rank with the most compute, which software.straggler slows
 };
 /// `stage_rank`: the pipeline rank of each stage (stage_ranks of the schedule).
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank);

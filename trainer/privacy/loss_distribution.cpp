@@ -245,15 +245,13 @@ Bracket bracket(const Sum& sum, double spacing, double steps, double delta, Mass
   return found;
 }
 
-}  // namespace
-
-Bracket tight_epsilon(std::span<const PrivateSteps> history, double delta) {
-  TRIREME_CHECK(delta > 0 && delta < 1, "delta ", delta);
+/// Steps of the same sampling rate and noise together, without those that release nothing; none if steps have no noise.
+std::optional<std::vector<PrivateSteps>> kinds_of(std::span<const PrivateSteps> history) {
   std::vector<PrivateSteps> kinds;
   for (const PrivateSteps& steps : history) {
     TRIREME_CHECK(steps.sampling_rate >= 0 && steps.sampling_rate <= 1 && steps.noise >= 0, "sampling rate ", steps.sampling_rate);
     if (steps.steps == 0 || steps.sampling_rate == 0) continue;
-    if (steps.noise == 0) return {kUnbounded, kUnbounded};
+    if (steps.noise == 0) return {};
     const auto same = std::find_if(kinds.begin(), kinds.end(),
                                    [&](const PrivateSteps& kind) { return kind.sampling_rate == steps.sampling_rate && kind.noise == steps.noise; });
     if (same == kinds.end())
@@ -261,83 +259,123 @@ Bracket tight_epsilon(std::span<const PrivateSteps> history, double delta) {
     else
       same->steps += steps.steps;
   }
-  if (kinds.empty()) return {0, 0};
-  double all_steps = 0;
-  for (const PrivateSteps& kind : kinds) all_steps += static_cast<double>(kind.steps);
-  const double reach = std::sqrt(2 * std::log(all_steps / (kShare * delta)));
-  const auto mechanism = [&](const PrivateSteps& kind, Direction direction) {
-    return SubsampledGaussian{kind.sampling_rate, kind.noise, direction, reach};
-  };
+  return kinds;
+}
 
-  std::array<Sum, kDirections.size()> sums;
+/// The sums of all kinds of steps in both directions, on one grid.
+class Convolution {
+ public:
+  Convolution(std::span<const PrivateSteps> kinds, double delta) : kinds_(kinds), delta_(delta) {
+    for (const PrivateSteps& kind : kinds) steps_ += static_cast<double>(kind.steps);
+    reach_ = std::sqrt(2 * std::log(steps_ / (kShare * delta)));
+  }
+  Bracket worst();
+
+ private:
+  SubsampledGaussian mechanism(const PrivateSteps& kind, size_t direction) const {
+    return {kind.sampling_rate, kind.noise, kDirections[direction], reach_};
+  }
+  bool plan();                              ///< sums_ and spacing_; false if steps cannot be bounded
+  bool multiply(const PrivateSteps& kind);  ///< products_ by the steps of a kind; false if they do not fit on the grid
+  void combine();                           ///< values_: the distributions of both sums
+  Bracket bracket_of(size_t direction);
+
+  std::span<const PrivateSteps> kinds_;
+  double delta_, steps_ = 0, reach_ = 0, spacing_ = 0;
+  std::array<Sum, kDirections.size()> sums_;
+  // Two real distributions are the real and the imaginary part of one transform.
+  static constexpr size_t kHalf = kGrid / 2;
+  std::array<std::vector<Complex>, kDirections.size()> products_{std::vector<Complex>(kHalf + 1, 1.0), std::vector<Complex>(kHalf + 1, 1.0)};
+  std::vector<Complex> values_ = std::vector<Complex>(kGrid);
+};
+
+bool Convolution::plan() {
   double width = 0;
   for (size_t d = 0; d < kDirections.size(); ++d) {
     std::vector<GridLoss> losses;
     std::vector<double> spacings;
-    for (const PrivateSteps& kind : kinds) {
-      const SubsampledGaussian step = mechanism(kind, kDirections[d]);
-      if (!step.is_covered()) return {0, kUnbounded};
+    for (const PrivateSteps& kind : kinds_) {
+      const SubsampledGaussian step = mechanism(kind, d);
+      if (!step.is_covered()) return false;
       spacings.push_back((step.highest_loss() - step.lowest_loss()) / kCoarsePoints);
       losses.push_back(on_grid(step, spacings.back()));
     }
-    sums[d] = plan_sum(kinds, losses, spacings, delta);
-    width = std::max(width, sums[d].high - sums[d].low);
+    sums_[d] = plan_sum(kinds_, losses, spacings, delta_);
+    width = std::max(width, sums_[d].high - sums_[d].low);
   }
-  const double spacing = width / static_cast<double>(kGrid - 2);
-  if (!(spacing > 0) || spacing > kLargestLoss) return {0, kUnbounded};
+  spacing_ = width / static_cast<double>(kGrid - 2);
+  return spacing_ > 0 && spacing_ <= kLargestLoss;
+}
 
-  // Two real distributions are the real and the imaginary part of one transform.
-  constexpr size_t kHalf = kGrid / 2;
-  std::array<std::vector<Complex>, kDirections.size()> products{std::vector<Complex>(kHalf + 1, 1.0), std::vector<Complex>(kHalf + 1, 1.0)};
-  std::vector<Complex> values(kGrid);
-  for (const PrivateSteps& kind : kinds) {
-    const double steps = static_cast<double>(kind.steps);
-    std::fill(values.begin(), values.end(), 0.0);
-    for (size_t d = 0; d < kDirections.size(); ++d) {
-      Sum& sum = sums[d];
-      const SubsampledGaussian step = mechanism(kind, kDirections[d]);
-      if ((step.highest_loss() - step.lowest_loss()) / spacing > kMostPoints) return {0, kUnbounded};
-      const GridLoss loss = on_grid(step, spacing);
-      const double log_moment = loss.log_moment(sum.tilt, spacing);
-      for (size_t i = 0; i < loss.mass.size(); ++i) {
-        const int64_t index = loss.first + static_cast<int64_t>(i);
-        const double p = loss.mass[i] * std::exp(sum.tilt * spacing * static_cast<double>(index) - log_moment);
-        values[static_cast<uint64_t>(index) % kGrid] += d == 0 ? Complex(p, 0) : Complex(0, p);
-      }
-      sum.log_moment += steps * log_moment;
-      sum.log_moment_up += steps * (loss.log_moment(sum.tilt + sum.up, spacing) - log_moment);
-      sum.log_moment_down += steps * (loss.log_moment(sum.tilt + sum.down, spacing) - log_moment);
-      sum.cut += steps * loss.cut;
+bool Convolution::multiply(const PrivateSteps& kind) {
+  const double steps = static_cast<double>(kind.steps);
+  std::fill(values_.begin(), values_.end(), 0.0);
+  for (size_t d = 0; d < kDirections.size(); ++d) {
+    Sum& sum = sums_[d];
+    const SubsampledGaussian step = mechanism(kind, d);
+    if ((step.highest_loss() - step.lowest_loss()) / spacing_ > kMostPoints) return false;
+    const GridLoss loss = on_grid(step, spacing_);
+    const double log_moment = loss.log_moment(sum.tilt, spacing_);
+    for (size_t i = 0; i < loss.mass.size(); ++i) {
+      const int64_t index = loss.first + static_cast<int64_t>(i);
+      const double p = loss.mass[i] * std::exp(sum.tilt * spacing_ * static_cast<double>(index) - log_moment);
+      values_[static_cast<uint64_t>(index) % kGrid] += d == 0 ? Complex(p, 0) : Complex(0, p);
     }
-    transform(values, false);
-    for (size_t k = 0; k <= kHalf; ++k) {
-      const Complex here = values[k], mirrored = std::conj(values[(kGrid - k) % kGrid]);
-      products[0][k] *= power((here + mirrored) / 2.0, steps);
-      products[1][k] *= power((here - mirrored) / Complex(0, 2), steps);
-    }
+    sum.log_moment += steps * log_moment;
+    sum.log_moment_up += steps * (loss.log_moment(sum.tilt + sum.up, spacing_) - log_moment);
+    sum.log_moment_down += steps * (loss.log_moment(sum.tilt + sum.down, spacing_) - log_moment);
+    sum.cut += steps * loss.cut;
   }
+  transform(values_, false);
   for (size_t k = 0; k <= kHalf; ++k) {
-    values[k] = products[0][k] + Complex(0, 1) * products[1][k];
-    if (k > 0 && k < kHalf) values[kGrid - k] = std::conj(products[0][k]) + Complex(0, 1) * std::conj(products[1][k]);
+    const Complex here = values_[k], mirrored = std::conj(values_[(kGrid - k) % kGrid]);
+    products_[0][k] *= power((here + mirrored) / 2.0, steps);
+    products_[1][k] *= power((here - mirrored) / Complex(0, 2), steps);
   }
-  transform(values, true);
+  return true;
+}
 
+void Convolution::combine() {
+  for (size_t k = 0; k <= kHalf; ++k) {
+    values_[k] = products_[0][k] + Complex(0, 1) * products_[1][k];
+    if (k > 0 && k < kHalf) values_[kGrid - k] = std::conj(products_[0][k]) + Complex(0, 1) * std::conj(products_[1][k]);
+  }
+  transform(values_, true);
+}
+
+Bracket Convolution::bracket_of(size_t direction) {
+  Sum& sum = sums_[direction];
+  // The window of the grid begins at `low`; Chernoff's bounds say how much of the sum is outside of it.
+  sum.wrapped = std::exp(sum.log_moment_up - sum.up * (sum.low + spacing_ * static_cast<double>(kGrid - 2))) +
+                std::exp(sum.log_moment_down - sum.down * sum.low);
+  double spectrum = 0;
+  for (const Complex& value : products_[direction]) spectrum += 2 * std::abs(value);
+  sum.rounding = spectrum * (steps_ + 8) * kRounding;
+  return bracket(sum, spacing_, steps_, delta_, [&](int64_t index) {
+    const Complex value = values_[static_cast<uint64_t>(index) % kGrid];
+    return direction == 0 ? value.real() : value.imag();
+  });
+}
+
+Bracket Convolution::worst() {
+  if (!plan() || !std::ranges::all_of(kinds_, [&](const PrivateSteps& kind) { return multiply(kind); })) return {0, kUnbounded};
+  combine();
   Bracket worst{0, 0};
   for (size_t d = 0; d < kDirections.size(); ++d) {
-    Sum& sum = sums[d];
-    // The window of the grid begins at `low`; Chernoff's bounds say how much of the sum is outside of it.
-    sum.wrapped = std::exp(sum.log_moment_up - sum.up * (sum.low + spacing * static_cast<double>(kGrid - 2))) +
-                  std::exp(sum.log_moment_down - sum.down * sum.low);
-    double spectrum = 0;
-    for (const Complex& value : products[d]) spectrum += 2 * std::abs(value);
-    sum.rounding = spectrum * (all_steps + 8) * kRounding;
-    const Bracket one = bracket(sum, spacing, all_steps, delta, [&](int64_t index) {
-      const Complex value = values[static_cast<uint64_t>(index) % kGrid];
-      return d == 0 ? value.real() : value.imag();
-    });
+    const Bracket one = bracket_of(d);
     worst = {std::max(worst.lower, one.lower), std::max(worst.upper, one.upper)};
   }
   return worst;
+}
+
+}  // namespace
+
+Bracket tight_epsilon(std::span<const PrivateSteps> history, double delta) {
+  TRIREME_CHECK(delta > 0 && delta < 1, "delta ", delta);
+  const std::optional<std::vector<PrivateSteps>> kinds = kinds_of(history);
+  if (!kinds) return {kUnbounded, kUnbounded};
+  if (kinds->empty()) return {0, 0};
+  return Convolution(*kinds, delta).worst();
 }
 
 }  // namespace trireme::privacy

@@ -87,6 +87,21 @@ void decode_wait(const BlackBoxWait& value, Progress::Snapshot& last, const std:
   }
 }
 
+/// The header of a black box of `bytes` bytes. Errors: DataError if it is not one that this program can read.
+BlackBoxHeader read_header(const BlackBox& box, size_t bytes, const std::string& where) {
+  const auto header = std::bit_cast<BlackBoxHeader>(box.header);
+  if (header.magic != kBlackBoxMagic) refuse(where, "not a black box");
+  if (header.version == __builtin_bswap64(kBlackBoxVersion)) refuse(where, "a black box in the byte order of another kind of machine");
+  if (header.version != kBlackBoxVersion)
+    refuse(where, concat("a black box of version ", header.version, "; this program reads version ", kBlackBoxVersion));
+  if (header.bytes != sizeof(BlackBox) || bytes != sizeof(BlackBox))
+    refuse(where, concat("damaged black box: ", bytes, " bytes; allowed ", sizeof(BlackBox)));
+  if (header.world == 0) refuse(where, "damaged black box: a world of 0 ranks");
+  bounded(header.world, kLargestWorld, where, "the number of ranks");
+  bounded(header.rank, header.world - 1, where, "the rank");
+  return header;
+}
+
 }  // namespace
 
 BlackBoxContents decode_black_box(std::string_view bytes, const std::string& where) {
@@ -94,16 +109,7 @@ BlackBoxContents decode_black_box(std::string_view bytes, const std::string& whe
   // The words are copied, as the bytes need not be aligned.
   const auto box = std::make_unique<BlackBox>();
   std::memcpy(box.get(), bytes.data(), std::min(bytes.size(), sizeof(BlackBox)));
-  const auto header = std::bit_cast<BlackBoxHeader>(box->header);
-  if (header.magic != kBlackBoxMagic) refuse(where, "not a black box");
-  if (header.version == __builtin_bswap64(kBlackBoxVersion)) refuse(where, "a black box in the byte order of another kind of machine");
-  if (header.version != kBlackBoxVersion)
-    refuse(where, concat("a black box of version ", header.version, "; this program reads version ", kBlackBoxVersion));
-  if (header.bytes != sizeof(BlackBox) || bytes.size() != sizeof(BlackBox))
-    refuse(where, concat("damaged black box: ", bytes.size(), " bytes; allowed ", sizeof(BlackBox)));
-  if (header.world == 0) refuse(where, "damaged black box: a world of 0 ranks");
-  bounded(header.world, kLargestWorld, where, "the number of ranks");
-  bounded(header.rank, header.world - 1, where, "the rank");
+  const BlackBoxHeader header = read_header(*box, bytes.size(), where);
 
   BlackBoxContents contents;
   const int world = static_cast<int>(header.world);
