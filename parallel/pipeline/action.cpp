@@ -12,36 +12,40 @@ namespace {
 
 constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
                    kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv},
-                   kMatrix[] = {MeshAxis::kShard, MeshAxis::kTensor}, kStep[] = {MeshAxis::kStep};
+                   kMatrix[] = {MeshAxis::kShard, MeshAxis::kTensor}, kStep[] = {MeshAxis::kStep}, kIslands[] = {MeshAxis::kIslands};
 constexpr std::span<const MeshAxis> kAlone;
 
 constexpr std::array kFacts = std::to_array<ActionFacts>({
-    {ActionType::kForward, "F", ActionScope::kPart, kTensor, true},
-    {ActionType::kBackward, "B", ActionScope::kPart, kTensor, true},
-    {ActionType::kBackwardInput, "I", ActionScope::kPart, kTensor, true},
-    {ActionType::kBackwardWeight, "W", ActionScope::kPart, kTensor, true},
-    {ActionType::kSendForward, "SEND_F", ActionScope::kTransfer, kAlone, false},
-    {ActionType::kRecvForward, "RECV_F", ActionScope::kTransfer, kAlone, false},
-    {ActionType::kSendBackward, "SEND_B", ActionScope::kTransfer, kAlone, false},
-    {ActionType::kRecvBackward, "RECV_B", ActionScope::kTransfer, kAlone, false},
-    {ActionType::kUnshard, "UNSHARD", ActionScope::kUnit, kShard, false},
-    {ActionType::kReshard, "RESHARD", ActionScope::kUnit, kAlone, false},
-    {ActionType::kReduceGrads, "REDUCE_GRADS", ActionScope::kUnit, kShard, false},
-    {ActionType::kReduceReplicas, "REDUCE_REPLICAS", ActionScope::kUnit, kReplicate, false},
-    {ActionType::kReduceTied, "REDUCE_TIED", ActionScope::kUnit, kEmbedding, false},
-    {ActionType::kWaitGrads, "WAIT_GRADS", ActionScope::kUnit, kAlone, false},
-    {ActionType::kClipSamples, "CLIP", ActionScope::kMicrobatch, kTensor, true},
-    {ActionType::kWaitClip, "WAIT_CLIP", ActionScope::kMicrobatch, kAlone, true},
-    {ActionType::kSumPartial, "SUM_PARTIAL", ActionScope::kStage, kPartial, true},
-    {ActionType::kNorm, "NORM", ActionScope::kStep, kStep, true},
-    {ActionType::kOrthogonalize, "ORTHOGONALIZE", ActionScope::kStage, kMatrix, true},
-    {ActionType::kUpdate, "UPDATE", ActionScope::kUnit, kAlone, false},
+    {ActionType::kForward, "F", ActionScope::kPart, kTensor, true, "forward of micro-batch $m, $u"},
+    {ActionType::kBackward, "B", ActionScope::kPart, kTensor, true, "backward of micro-batch $m, $u"},
+    {ActionType::kBackwardInput, "I", ActionScope::kPart, kTensor, true, "input gradient of micro-batch $m, $u"},
+    {ActionType::kBackwardWeight, "W", ActionScope::kPart, kTensor, true, "weight gradient of micro-batch $m, $u"},
+    {ActionType::kSendForward, "SEND_F", ActionScope::kTransfer, kAlone, false, "sending the output of micro-batch $m"},
+    {ActionType::kRecvForward, "RECV_F", ActionScope::kTransfer, kAlone, false, "receiving the input of micro-batch $m"},
+    {ActionType::kSendBackward, "SEND_B", ActionScope::kTransfer, kAlone, false, "sending the input gradient of micro-batch $m"},
+    {ActionType::kRecvBackward, "RECV_B", ActionScope::kTransfer, kAlone, false, "receiving the output gradient of micro-batch $m"},
+    {ActionType::kUnshard, "UNSHARD", ActionScope::kUnit, kShard, false, "gathering $u"},
+    {ActionType::kReshard, "RESHARD", ActionScope::kUnit, kAlone, false, "releasing $u"},
+    {ActionType::kReduceGrads, "REDUCE_GRADS", ActionScope::kUnit, kShard, false, "reducing the gradient of $u"},
+    {ActionType::kReduceReplicas, "REDUCE_REPLICAS", ActionScope::kUnit, kReplicate, false, "reducing the gradient of $u over its replicas"},
+    {ActionType::kReduceTied, "REDUCE_TIED", ActionScope::kUnit, kEmbedding, false, "reducing the gradient of the tied $u"},
+    {ActionType::kWaitGrads, "WAIT_GRADS", ActionScope::kUnit, kAlone, false, "waiting for the reduced gradient of $u"},
+    {ActionType::kClipSamples, "CLIP", ActionScope::kMicrobatch, kTensor, true, "norms of the samples of micro-batch $m"},
+    {ActionType::kWaitClip, "WAIT_CLIP", ActionScope::kMicrobatch, kAlone, true, "waiting for the norms of the samples of micro-batch $m"},
+    {ActionType::kSumPartial, "SUM_PARTIAL", ActionScope::kStage, kPartial, true, "summing partial gradients over tensor ranks"},
+    {ActionType::kAggregate, "AGGREGATE", ActionScope::kStep, kStep, true, "combining the gradients of the data ranks"},
+    {ActionType::kNoise, "NOISE", ActionScope::kStep, kAlone, false, "adding noise to the gradient"},
+    {ActionType::kNorm, "NORM", ActionScope::kStep, kStep, true, "gradient norm"},
+    {ActionType::kOrthogonalize, "ORTHOGONALIZE", ActionScope::kStage, kMatrix, true, "orthogonalizing the updates of matrices"},
+    {ActionType::kUpdate, "UPDATE", ActionScope::kUnit, kAlone, false, "updating $u"},
+    {ActionType::kOuter, "OUTER", ActionScope::kStep, kIslands, true, nullptr},
+    {ActionType::kExchange, "EXCHANGE", ActionScope::kStep, kAlone, false, nullptr},
 });
 
 constexpr bool is_in_order() {
   for (size_t i = 0; i < kFacts.size(); ++i)
     if (static_cast<size_t>(kFacts[i].type) != i) return false;
-  return kFacts.size() == static_cast<size_t>(ActionType::kUpdate) + 1;
+  return kFacts.size() == static_cast<size_t>(ActionType::kExchange) + 1;
 }
 static_assert(is_in_order());
 
@@ -61,6 +65,19 @@ Action counterpart(const Action& transfer) {
     default: throw InternalError(concat(to_string(transfer), " is not a transfer"));
   }
   return other;
+}
+
+std::string describe(const Action& action, const std::string& what) {
+  std::string text;
+  const char* const doing = facts_of(action.type).doing;
+  for (const char* at = doing != nullptr ? doing : ""; *at != 0; ++at) {
+    if (*at != '$') {
+      text += *at;
+    } else {
+      text += *++at == 'm' ? std::to_string(action.microbatch) : what;
+    }
+  }
+  return text;
 }
 
 std::string to_string(const Action& action) {

@@ -28,9 +28,14 @@ enum class ActionType : uint8_t {
   kClipSamples,     ///< CLIP: after the rank's last I of a micro-batch, start to sum the squared gradient norms of its samples over the model's ranks
   kWaitClip,        ///< WAIT_CLIP: before the rank's first W of the micro-batch, wait for these sums
   kSumPartial,      ///< SUM_PARTIAL: all-reduce a stage's owned gradients that are partial over `tensor` or over `kv`, once a step
+  kAggregate,       ///< AGGREGATE: a robust rule combines the gradients of the data ranks, which their reductions have only collected
+  kNoise,           ///< NOISE: add the noise of a private step to the owned gradients, once a step
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
   kOrthogonalize,   ///< ORTHOGONALIZE: the updates of a stage's matrices, for an optimizer of whole matrices: over `shard` and `tensor`, once a step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
+  kOuter,           ///< OUTER: what local updates do over `islands` after this step: sums begin, outer steps end. Nothing in most steps
+  kExchange,  ///< EXCHANGE: what asynchronous training does with other islands: a gradient or weights go to parameter servers and new weights come
+              ///< back, or the update of weights that all islands share in memory
 };
 
 /// What an action names beside its type.
@@ -54,6 +59,8 @@ struct ActionFacts {
   /// True if every rank of a group waits until the last one has reached the action; false if the ranks start an operation that ends later, or have no
   /// group. WAIT_CLIP counts as true, because it costs its rank nothing but waiting.
   bool blocks;
+  /// What a rank is doing, for messages: "gathering $u". $m becomes the micro-batch, $u the name of the part or unit. Null: its handler says it.
+  const char* doing;
 };
 const ActionFacts& facts_of(ActionType type);
 inline const char* name_of(ActionType type) { return facts_of(type).name; }
@@ -62,14 +69,16 @@ constexpr bool is_send(ActionType type) { return type == ActionType::kSendForwar
 constexpr bool is_receive(ActionType type) { return type == ActionType::kRecvForward || type == ActionType::kRecvBackward; }
 constexpr bool is_transfer(ActionType type) { return is_send(type) || is_receive(type); }
 constexpr bool is_reduction(ActionType type) { return type >= ActionType::kReduceGrads && type <= ActionType::kReduceTied; }
-/// True for SUM_PARTIAL, NORM, ORTHOGONALIZE and UPDATE, which follow the last reduction of the step.
+/// True for SUM_PARTIAL and what comes after it, which follow the last reduction of the step.
 constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumPartial; }
-/// True for NORM and those that follow it, which make the step of a list that has computed gradients.
-constexpr bool makes_step(ActionType type) { return type >= ActionType::kNorm; }
+/// True for AGGREGATE and what comes after it, which make the step of a list that has computed gradients.
+constexpr bool makes_step(ActionType type) { return type >= ActionType::kAggregate; }
+/// True for OUTER and EXCHANGE, which follow the updates and do not do the same in each step, so that no graph can capture them.
+constexpr bool follows_updates(ActionType type) { return type > ActionType::kUpdate; }
 
 struct Action {
   ActionType type;
-  int stage = -1;            ///< global index (virtual stages included); -1: all stages of the rank (CLIP, WAIT_CLIP, NORM)
+  int stage = -1;            ///< global index (virtual stages included); -1: all stages of the rank (ActionScope::kMicrobatch and kStep)
   int microbatch = -1;       ///< for compute, transfers, CLIP and WAIT_CLIP
   int unit = -1;             ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
   int part = -1;             ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
@@ -87,6 +96,9 @@ inline std::span<const MeshAxis> axes_of(const Action& action) { return facts_of
 /// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1. Its `peer` is not set, as
 /// the transfer does not know its own data rank.
 Action counterpart(const Action& transfer);
+
+/// What the rank is doing, by ActionFacts::doing; `what` names the part or unit. Empty if the action's handler says it.
+std::string describe(const Action& action, const std::string& what);
 
 /// "2F0", "2F0.3" (part 3), "2UNSHARD5", "2SEND_F0", "2SEND_F0@1/4" (to micro-batch 4 of data rank 1), "NORM".
 std::string to_string(const Action& action);

@@ -9,40 +9,11 @@
 namespace trireme {
 namespace {
 
-/// Text for messages: "forward of micro-batch 3, blocks.2", "gathering blocks.2".
-std::string describe(const Action& action, const std::string& what) {
-  const std::string microbatch = " micro-batch " + std::to_string(action.microbatch);
-  switch (action.type) {
-    case ActionType::kForward: return "forward of" + microbatch + ", " + what;
-    case ActionType::kBackward: return "backward of" + microbatch + ", " + what;
-    case ActionType::kBackwardInput: return "input gradient of" + microbatch + ", " + what;
-    case ActionType::kBackwardWeight: return "weight gradient of" + microbatch + ", " + what;
-    case ActionType::kSendForward: return "sending the output of" + microbatch;
-    case ActionType::kRecvForward: return "receiving the input of" + microbatch;
-    case ActionType::kSendBackward: return "sending the input gradient of" + microbatch;
-    case ActionType::kRecvBackward: return "receiving the output gradient of" + microbatch;
-    case ActionType::kUnshard: return "gathering " + what;
-    case ActionType::kReshard: return "releasing " + what;
-    case ActionType::kReduceGrads: return "reducing the gradient of " + what;
-    case ActionType::kReduceReplicas: return "reducing the gradient of " + what + " over its replicas";
-    case ActionType::kReduceTied: return "reducing the gradient of the tied " + what;
-    case ActionType::kWaitGrads: return "waiting for the reduced gradient of " + what;
-    case ActionType::kClipSamples: return "norms of the samples of" + microbatch;
-    case ActionType::kWaitClip: return "waiting for the norms of the samples of" + microbatch;
-    case ActionType::kSumPartial: return "summing partial gradients over tensor ranks";
-    case ActionType::kNorm: return "gradient norm";
-    case ActionType::kOrthogonalize: return "orthogonalizing the updates of matrices";
-    case ActionType::kUpdate: return "updating " + what;
-  }
-  return what;
-}
-
 /// The run of one list. After an exception transfers are deliberately not waited for: the peers may never reach theirs, and the error must propagate.
 class Run {
  public:
   Run(Context& ctx, Communicator& transfers, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, TimelineRecorder* recorder,
-      Communicator* world, Progress* progress, const std::function<int(int, int)>& rank_of, const std::function<void(Context&)>& norm,
-      const std::function<void(Context&, int)>& clip, const std::function<void(Context&, int)>& wait_clip)
+      Communicator* world, Progress* progress, const std::function<int(int, int)>& rank_of, const std::map<ActionType, Executor::Handler>& handlers)
       : ctx_(ctx),
         transfers_(transfers),
         rank_of_(rank_of),
@@ -51,10 +22,8 @@ class Run {
         recorder_(recorder),
         world_(world),
         progress_(progress),
-        norm_(norm),
-        clip_(clip),
-        wait_clip_(wait_clip) {}
-  void run(const ActionList& list);
+        handlers_(handlers) {}
+  void run(std::span<const Action> list);
 
  private:
   /// Transfers issued together: one operation, in which all of them complete at the same time.
@@ -69,8 +38,8 @@ class Run {
   void hand_over(const Action& action, Stage& stage);
   void compute_part(const Action& action, Stage& stage, int part);
   void move_unit(const Action& action);
-  void end_step(const Action& action);
-  void clip_samples(const Action& action);
+  void act_on_stage(const Action& action);
+  void act_on_all_stages(const Action& action);
   void exchange(const Action* first, const Action* last);
   PointToPoint message(const Action& transfer);
   void wait(Exchange& exchange);
@@ -87,8 +56,7 @@ class Run {
   TimelineRecorder* recorder_;
   Communicator* world_;
   Progress* progress_;
-  const std::function<void(Context&)>& norm_;
-  const std::function<void(Context&, int)>&clip_, &wait_clip_;
+  const std::map<ActionType, Executor::Handler>& handlers_;
   std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for, by type, stage, micro-batch
   std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest send, by type, peer
 };
@@ -161,29 +129,23 @@ void Run::move_unit(const Action& action) {
   end_event(event);
 }
 
-/// CLIP and WAIT_CLIP.
-void Run::clip_samples(const Action& action) {
-  TRIREME_CHECK(clip_ != nullptr, "the list contains CLIP, but on_clip was not called");
-  if (progress_ != nullptr) progress_->act(describe(action, ""), action.microbatch);
-  const ProfilerRange range(ctx_, [&] { return to_string(action); });
-  const size_t event = begin_event(action);
-  (action.type == ActionType::kClipSamples ? clip_ : wait_clip_)(ctx_, action.microbatch);
-  end_event(event);
-}
-
-/// SUM_PARTIAL, NORM and ORTHOGONALIZE.
-void Run::end_step(const Action& action) {
+void Run::act_on_stage(const Action& action) {
   if (progress_ != nullptr) progress_->act(describe(action, ""));
   const ProfilerRange range(ctx_, [&] { return to_string(action); });
   const size_t event = begin_event(action);
-  if (action.type == ActionType::kNorm) {
-    TRIREME_CHECK(norm_ != nullptr, "the list contains NORM, but on_norm was not called");
-    norm_(ctx_);
-  } else if (action.type == ActionType::kOrthogonalize) {
-    stage_of(action).orthogonalize(ctx_);
-  } else {
-    stage_of(action).sum_partial(ctx_);
-  }
+  Stage& stage = stage_of(action);
+  action.type == ActionType::kSumPartial ? stage.sum_partial(ctx_) : stage.orthogonalize(ctx_);
+  end_event(event);
+}
+
+void Run::act_on_all_stages(const Action& action) {
+  const auto handler = handlers_.find(action.type);
+  TRIREME_CHECK(handler != handlers_.end(), "the list contains ", to_string(action), ", which has no handler");
+  const std::string doing = describe(action, "");
+  if (progress_ != nullptr && !doing.empty()) progress_->act(doing, action.microbatch);
+  const ProfilerRange range(ctx_, [&] { return to_string(action); });
+  const size_t event = begin_event(action);
+  handler->second(ctx_, action);
   end_event(event);
 }
 
@@ -238,7 +200,7 @@ void Run::finish_transfers() {
   sends_.clear();
 }
 
-void Run::run(const ActionList& list) {
+void Run::run(std::span<const Action> list) {
   const Action* const end = list.data() + list.size();
   for (const Action* action = list.data(); action != end;) {
     const Action* next = action + 1;
@@ -246,9 +208,9 @@ void Run::run(const ActionList& list) {
     switch (facts_of(action->type).scope) {
       case ActionScope::kPart: compute(*action); break;
       case ActionScope::kUnit: move_unit(*action); break;
-      case ActionScope::kMicrobatch: clip_samples(*action); break;
-      case ActionScope::kStage:
-      case ActionScope::kStep: end_step(*action); break;
+      case ActionScope::kStage: act_on_stage(*action); break;
+      case ActionScope::kMicrobatch:
+      case ActionScope::kStep: act_on_all_stages(*action); break;
       case ActionScope::kTransfer:
         while (next != end && is_transfer(next->type) && next->group == action->group && action->group >= 0) ++next;
         exchange(action, next);
@@ -269,8 +231,8 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
                   stage, " is not assigned to pipeline rank ", pipeline_.rank());
 }
 
-void Executor::run(Context& ctx, const ActionList& list, TimelineRecorder* recorder) {
-  Run(ctx, all_ != nullptr ? *all_ : pipeline_, stages_, stage_rank_, recorder, world_, progress_, rank_of_, norm_, clip_, wait_clip_).run(list);
+void Executor::run(Context& ctx, std::span<const Action> list, TimelineRecorder* recorder) {
+  Run(ctx, all_ != nullptr ? *all_ : pipeline_, stages_, stage_rank_, recorder, world_, progress_, rank_of_, handlers_).run(list);
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "parallel/comm/communicator.h"
@@ -18,7 +19,7 @@ class Executor {
   /// The part that reads a receive waits for it; sends are waited for at the latest when the list ends. Nothing is in flight on return.
   /// `recorder`, if not null, gets one event for each action. A compute event begins after its input has arrived; a transfer event ends when the
   /// transfer has been waited for, on a GPU by the compute stream.
-  void run(Context& ctx, const ActionList& list, TimelineRecorder* recorder = nullptr);
+  void run(Context& ctx, std::span<const Action> list, TimelineRecorder* recorder = nullptr);
 
   /// Transfers go over `all` from now on, which contains the ranks of all pipelines: lists may then name ranks of other pipelines. `rank_of`: the rank in
   /// `all` of a pipeline rank of a data rank, -1 for this rank's own. `all` outlives this object.
@@ -30,13 +31,9 @@ class Executor {
   void drive(Communicator& world) { world_ = &world; }
   /// Reports every action to `progress` from now on. `progress` outlives this object.
   void watch(Progress& progress) { progress_ = &progress; }
-  /// Sets what NORM does; required for lists that train.
-  void on_norm(std::function<void(Context&)> norm) { norm_ = std::move(norm); }
-  /// Sets what CLIP and WAIT_CLIP do with a micro-batch; required for lists that contain them.
-  void on_clip(std::function<void(Context&, int)> start, std::function<void(Context&, int)> wait) {
-    clip_ = std::move(start);
-    wait_clip_ = std::move(wait);
-  }
+  /// Sets what an action of ActionScope::kStep or kMicrobatch does, which concerns all stages of the rank; required for lists that contain the action.
+  using Handler = std::function<void(Context& ctx, const Action& action)>;
+  void on(ActionType type, Handler handler) { handlers_[type] = std::move(handler); }
 
  private:
   Communicator& pipeline_;
@@ -46,8 +43,7 @@ class Executor {
   std::vector<int> stage_rank_;
   Communicator* world_ = nullptr;
   Progress* progress_ = nullptr;
-  std::function<void(Context&)> norm_;
-  std::function<void(Context&, int)> clip_, wait_clip_;
+  std::map<ActionType, Handler> handlers_;
 };
 
 }  // namespace trireme

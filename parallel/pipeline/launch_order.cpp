@@ -46,7 +46,7 @@ struct InFlight {
 
 }  // namespace
 
-std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const StageUnits> stages, bool tensor_communicates) {
+std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const StageUnits> stages, bool tensor_communicates, int outer_sums) {
   std::vector<LaunchEdge> edges;
   std::vector<InFlight> in_flight;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -62,6 +62,11 @@ std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const Sta
     }
     if (stays_in_flight(action.type)) in_flight.push_back({i, *communicator});
   }
+  const auto outer = std::ranges::find(list, ActionType::kOuter, &Action::type);
+  if (outer == list.end() || outer_sums < 2) return edges;
+  const auto held = std::ranges::find_if(list, [&](const Action& action) { return communicator_of(action, tensor_communicates).has_value(); });
+  const auto place = [&](auto at) { return static_cast<size_t>(at - list.begin()); };
+  if (held < outer) edges.push_back({place(outer), place(outer), place(held)});
   return edges;
 }
 

@@ -251,11 +251,15 @@ ActionList UnitMover::moved() {
     if (action.type == ActionType::kReduceGrads) reduced[action.stage].insert(action.unit);
   if (reduced.empty()) return list;  // a list that does not train
   for (const auto& [stage, unused] : reduced) list.push_back({ActionType::kSumPartial, stage});
-  list.push_back({ActionType::kNorm});
+  const StepEnd& end = policy_.end;
+  const auto after_updates = std::ranges::find_if(end.actions, follows_updates);
+  for (auto type = end.actions.begin(); type != after_updates; ++type) list.push_back({*type});
   for (const auto& [stage, units] : reduced) {
+    if (!end.updates) break;
     if (stages_[static_cast<size_t>(stage)].has_matrix_updates) list.push_back({ActionType::kOrthogonalize, stage});
     for (const int unit : units) list.push_back({ActionType::kUpdate, stage, -1, unit});
   }
+  for (auto type = after_updates; type != end.actions.end(); ++type) list.push_back({*type});
   return list;
 }
 

@@ -25,12 +25,19 @@ struct StageUnits {
   int recomputing_part = -1;        ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
 };
 
+/// What a list that trains does after the sums of its gradients.
+struct StepEnd {
+  std::vector<ActionType> actions = {ActionType::kNorm};  ///< of ActionScope::kStep, ascending
+  bool updates = true;                                    ///< UPDATE of each unit; false: EXCHANGE takes its place
+};
+
 /// When full copies are gathered and freed: the lifetimes that distinguish ZeRO stages (parallel/sharding/zero_policy.h), in terms of a list.
 struct LoweringPolicy {
   bool unshard_each_use = false;        ///< gather before each use and reshard after it (ZeRO-3 after_use); else once a step, before the first use
   bool reduce_each_microbatch = false;  ///< reduce-scatter after each micro-batch's W (ZeRO-2/3 sharded accumulation); else after the last
   int prefetch = 1;                     ///< number of parameter-reading parts by which a gather is issued ahead of its use
   bool receive_ahead = true;            ///< receives are posted before the compute that overlaps them; false, for blocking transfers: after it
+  StepEnd end = {};
 };
 
 /// Lowers a schedule. Guarantees for each rank's list:
@@ -42,7 +49,8 @@ struct LoweringPolicy {
 ///  - WAIT_GRADS of a unit comes before the first action that needs the completed reduction: the unit's next reduction, or a part that adds to its
 ///    gradient. A REDUCE_GRADS is also waited for before the rank's next one, so that at most two full gradients of a rank are alive. All are waited
 ///    for before SUM_PARTIAL.
-///  - A list that trains ends with SUM_PARTIAL of each stage, NORM, and for each stage ORTHOGONALIZE, if it has matrix updates, and UPDATE of each unit.
+///  - A list that trains ends with SUM_PARTIAL of each stage, then LoweringPolicy::end: its actions before UPDATE in the order of ActionType, for each
+///    stage ORTHOGONALIZE, if it has matrix updates, and UPDATE of each unit, and its other actions.
 ///  - Sends and receives follow one global order (the same for both ends): that in which their data becomes available in a timed simulation of the
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);

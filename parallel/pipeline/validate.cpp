@@ -17,6 +17,7 @@ struct Expected {
   const std::vector<int>& stage_rank;  ///< pipeline rank of each stage, -1 where no list computes it
   int microbatches;
   bool training;
+  const StepEnd& end;
   std::set<int> elsewhere = {};  ///< micro-batches of these numbers are computed by other ranks
 };
 
@@ -63,7 +64,7 @@ class ListCheck {
   void wait_clip(const Action& action);
   void sum_partial(const Action& action);
   void orthogonalize(const Action& action);
-  void norm();
+  void act_on_step(ActionType type);
   void update(const Action& action, Unit& unit);
   void finish();
   void finish_microbatch(int stage, int m, const Microbatch& microbatch);
@@ -77,7 +78,7 @@ class ListCheck {
   const Expected& expected_;
   std::string where_;
   std::map<int, StageState> stages_;
-  bool normed_ = false;
+  std::set<ActionType> done_;        ///< of ActionScope::kStep
   bool clips_ = false;               ///< the list has CLIP
   std::set<int> clipped_, awaited_;  ///< micro-batches after CLIP, and after WAIT_CLIP
   std::vector<std::string> violations_;
@@ -210,7 +211,7 @@ void ListCheck::move_unit(const Action& action) {
 
 void ListCheck::reduce(const Action& action, Unit& unit) {
   if (!expected_.training) add_violation(to_string(action), " is in a list that does not train");
-  if (normed_) add_violation(to_string(action), " comes after the norm");
+  if (!done_.empty()) add_violation(to_string(action), " comes after ", name_of(*done_.begin()));
   if (unit.in_flight) add_violation(to_string(action), " starts before the reduction in flight has been waited for");
   unit.in_flight = true;
   if (action.type == ActionType::kReduceGrads) {
@@ -257,20 +258,29 @@ void ListCheck::sum_partial(const Action& action) {
 void ListCheck::orthogonalize(const Action& action) {
   StageState& stage = stages_.at(action.stage);
   if (!description(action.stage).has_matrix_updates) add_violation(to_string(action), ": the stage has no updates of whole matrices");
-  if (!normed_) add_violation(to_string(action), " comes before the norm");
+  if (!done_.contains(ActionType::kNorm)) add_violation(to_string(action), " comes before the norm");
   if (stage.orthogonalized) add_violation(to_string(action), " occurs twice");
   stage.orthogonalized = true;
 }
 
-void ListCheck::norm() {
-  if (normed_) add_violation("NORM occurs twice");
-  normed_ = true;
-  for (const auto& [index, stage] : stages_)
-    if (!stage.summed) add_violation("NORM comes before the partial gradients of stage ", index, " are summed");
+/// An action of the whole step: it comes in the order of ActionType, before or after all updates.
+void ListCheck::act_on_step(ActionType type) {
+  const char* const name = name_of(type);
+  if (!expected_.training || std::ranges::find(expected_.end.actions, type) == expected_.end.actions.end())
+    add_violation(name, " has no place in this list");
+  if (!done_.empty() && *done_.rbegin() > type) add_violation(name, " comes after ", name_of(*done_.rbegin()));
+  if (!done_.insert(type).second) add_violation(name, " occurs twice");
+  for (const auto& [index, stage] : stages_) {
+    if (!stage.summed) add_violation(name, " comes before the partial gradients of stage ", index, " are summed");
+    const auto waits_for_update = [&](const Unit& unit) { return expected_.end.updates && unit.reduced && !unit.updated; };
+    if (follows_updates(type) && std::ranges::any_of(stage.units, waits_for_update))
+      add_violation(name, " comes before the updates of stage ", index);
+  }
 }
 
 void ListCheck::update(const Action& action, Unit& unit) {
-  if (!normed_) add_violation(to_string(action), " comes before the norm");
+  if (!done_.contains(ActionType::kNorm)) add_violation(to_string(action), " comes before the norm");
+  if (!expected_.end.updates) add_violation(to_string(action), ": the updates are EXCHANGE's");
   if (description(action.stage).has_matrix_updates && !stages_.at(action.stage).orthogonalized)
     add_violation(to_string(action), " comes before the updates of the stage's matrices are computed");
   if (unit.updated) add_violation(to_string(action), " occurs twice");
@@ -307,11 +317,12 @@ void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
   require(unit.replicas_reduced, "reduced over replicas");
   if (u == description(stage).tied_unit) require(unit.tied_reduced, "reduced over the tied embeddings");
   require(!unit.in_flight, "waited for after its last reduction");
-  require(unit.updated, "updated");
+  if (expected_.end.updates) require(unit.updated, "updated");
 }
 
 void ListCheck::finish() {
-  if (expected_.training && !normed_) add_violation("NORM is missing");
+  for (const ActionType type : expected_.end.actions)
+    if (expected_.training && !done_.contains(type)) add_violation(name_of(type), " is missing");
   for (const auto& [stage, state] : stages_) {
     for (size_t m = 0; m < state.microbatches.size(); ++m) finish_microbatch(stage, static_cast<int>(m), state.microbatches[m]);
     std::vector<bool> read(state.units.size(), false);
@@ -333,7 +344,7 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
       case ActionScope::kUnit: move_unit(action); break;
       case ActionScope::kMicrobatch: action.type == ActionType::kClipSamples ? clip_samples(action) : wait_clip(action); break;
       case ActionScope::kStage: action.type == ActionType::kSumPartial ? sum_partial(action) : orthogonalize(action); break;
-      case ActionScope::kStep: norm(); break;
+      case ActionScope::kStep: act_on_step(action.type); break;
     }
   }
   finish();
@@ -343,7 +354,7 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
 }  // namespace
 
 std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
-                                  int microbatches, bool training) {
+                                  int microbatches, bool training, const StepEnd& end) {
   const bool shared = static_cast<int>(lists.size()) == mesh.pipeline;
   const std::vector<const ActionList*> by_rank = lists_of_ranks(lists, mesh);
   std::vector<std::string> violations;
@@ -351,7 +362,7 @@ std::vector<std::string> validate(const std::vector<ActionList>& lists, const Me
   const std::vector<int> stage_rank = stage_ranks(by_rank, mesh, stages.size());
   for (size_t stage = 0; stage < stage_rank.size(); ++stage)
     if (stage_rank[stage] < 0) violations.push_back(concat("no rank computes stage ", stage));
-  const Expected expected{stages, stage_rank, microbatches, training};
+  const Expected expected{stages, stage_rank, microbatches, training, end};
   for (size_t i = 0; i < lists.size(); ++i) {
     const int pipeline = shared ? static_cast<int>(i) : coordinate_of(mesh, static_cast<int>(i)).pipeline;
     append(ListCheck(expected, pipeline, concat(shared ? "pipeline rank " : "rank ", i)).run(lists[i]));
@@ -361,7 +372,7 @@ std::vector<std::string> validate(const std::vector<ActionList>& lists, const Me
 }
 
 std::vector<std::string> validate(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
-                                  const Rerouting& rerouting, bool training) {
+                                  const Rerouting& rerouting, bool training, const StepEnd& end) {
   TRIREME_CHECK(static_cast<int>(lists.size()) == mesh.world() && rerouting.data_ranks == mesh.data() && rerouting.pipeline_ranks == mesh.pipeline,
                 lists.size(), " lists for ", mesh.world(), " ranks");
   const std::vector<int> stage_rank = stage_ranks(lists, mesh, stages.size());
@@ -372,7 +383,7 @@ std::vector<std::string> validate(const std::vector<const ActionList*>& lists, c
     if (at.tensor > 0 && lists[static_cast<size_t>(rank)] == lists[static_cast<size_t>(rank) - 1]) continue;
     const int data = at.replicate * mesh.shard + at.shard;
     const size_t added = rerouting.added[static_cast<size_t>(data)][static_cast<size_t>(at.pipeline)].size();
-    Expected expected{stages, stage_rank, rerouting.microbatches + static_cast<int>(added), training};
+    Expected expected{stages, stage_rank, rerouting.microbatches + static_cast<int>(added), training, end};
     for (int m = rerouting.from; rerouting.relieves(data, at.pipeline) && m < rerouting.microbatches; ++m) expected.elsewhere.insert(m);
     append(ListCheck(expected, at.pipeline, concat("rank ", rank)).run(*lists[static_cast<size_t>(rank)]));
   }

@@ -14,13 +14,14 @@ namespace trireme {
 /// Collectives of all axes are checked together: UNSHARD and REDUCE_GRADS over `shard`, REDUCE_REPLICAS over `replicate`, REDUCE_TIED over
 /// `embedding`; F, B, I, W count as collectives over `tensor`.
 /// Returns a description of every violation (empty: proven): deadlock (with what each stuck rank waits for), compute before its input or its
-/// parameters, a missing or duplicate micro-batch, an unmatched message, a gradient never reduced, a unit never resharded.
+/// parameters, a missing or duplicate micro-batch, an unmatched message, a gradient never reduced, a unit never resharded, an action of `end` that is
+/// missing or out of order, and any other action of ActionScope::kStep.
 std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
-                                  int microbatches, bool training);
+                                  int microbatches, bool training, const StepEnd& end = {});
 
 /// The same for rerouted lists, one for each world rank, of all pipelines together. Also proves that every part of every micro-batch of every pipeline is
 /// computed once, that a relieved rank begins none from Rerouting::from on, and that both ends of a transfer mean the same micro-batch.
 std::vector<std::string> validate(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
-                                  const Rerouting& rerouting, bool training);
+                                  const Rerouting& rerouting, bool training, const StepEnd& end = {});
 
 }  // namespace trireme

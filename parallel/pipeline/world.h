@@ -24,7 +24,8 @@ const char* name_of(WaitCause cause);  ///< "stage", "transfer", ...
 
 struct WorldCosts {
   /// As in simulate(). Compute: the work of the rank's own device plus its tensor group's communication. Receive: the transfer. UNSHARD, RESHARD,
-  /// REDUCE_* and WAIT_GRADS: only the time for which they block the rank's compute. UPDATE: the update. SUM_PARTIAL, NORM and ORTHOGONALIZE are assumed to be free.
+  /// REDUCE_* and WAIT_GRADS: only the time for which they block the rank's compute. UPDATE, NOISE and EXCHANGE: their own. SUM_PARTIAL, AGGREGATE, NORM,
+  /// ORTHOGONALIZE and OUTER are assumed to be free.
   std::function<double(const Action&)> seconds;
   /// Seconds of UNSHARD and REDUCE_* from the time at which all members of the group have reached it. The collective overlaps compute and starts
   /// after the group's earlier ones.
@@ -40,10 +41,10 @@ struct WorldCosts {
 
 /// Seconds of one rank: end = compute + held + all waits but kLast; kLast and update follow.
 struct RankTimes {
-  double end = 0;      ///< time at which it reaches NORM or, in a list without one, the end
+  double end = 0;      ///< time at which it reaches AGGREGATE or NORM or, in a list without them, the end
   double compute = 0;  ///< F, B, I, W at its own speed
   double held = 0;     ///< compute time blocked by UNSHARD, RESHARD and REDUCE_*
-  double update = 0;   ///< UPDATE
+  double update = 0;   ///< UPDATE, and what else a rank does alone after `end`
   double waits[kWaitCauses] = {};
 };
 
@@ -62,7 +63,7 @@ std::vector<int> stage_ranks(const std::vector<const ActionList*>& lists, const 
 
 /// Simulates the lists of all ranks in one thread. The lists must be lowered and free of the violations that validate() finds in a single list.
 /// Asynchronous actions block a rank only where they would in a run: a receive or UNSHARD at the part that reads it, a reduction at its WAIT_GRADS.
-/// SUM_PARTIAL, NORM and ORTHOGONALIZE block all of their group. For one pipeline the times equal those of simulate(). Memory: a few kilobytes per rank, plus the
+/// SUM_PARTIAL and the collectives after it block all of their group. For one pipeline the times equal those of simulate(). Memory: a few kilobytes per rank, plus the
 /// timelines of `traced`.
 /// Errors: InternalError naming the ranks if the lists could deadlock under rendezvous semantics, even if they would not with these times.
 WorldSimulation simulate_world(const std::vector<const ActionList*>& lists_by_world_rank, const MeshShape& mesh,

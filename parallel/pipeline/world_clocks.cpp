@@ -1,6 +1,7 @@
 #include "parallel/pipeline/world_clocks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/core/check.h"
 
@@ -90,7 +91,7 @@ void WorldClocks::wait(Rank& rank, WaitCause cause, double until) {
 void WorldClocks::hold(Rank& rank, const Action& action) {
   const double begin = rank.clock, seconds = cost(rank, action).seconds;
   rank.clock += seconds;
-  (action.type == ActionType::kUpdate ? rank.times.update : rank.times.held) += seconds;
+  (rank.ended ? rank.times.update : rank.times.held) += seconds;
   record(rank, action, begin, rank.clock);
 }
 
@@ -162,18 +163,15 @@ void WorldClocks::compute_together(std::span<const int> members) {
   }
 }
 
-/// CLIP, SUM_PARTIAL, NORM and ORTHOGONALIZE block every rank until the last has reached them.
+/// CLIP and the collectives after SUM_PARTIAL block every rank until the last has reached them.
 void WorldClocks::wait_together(std::span<const int> members) {
   double start = 0;
   for (const int member : members) start = std::max(start, launch(at(member), 0));
   for (const int member : members) {
     Rank& rank = at(member);
-    const bool norm = rank.at->type == ActionType::kNorm;
-    if (norm) {
-      rank.times.end = rank.clock;
-      rank.normed = true;
-    }
-    wait(rank, norm ? WaitCause::kLast : WaitCause::kTensor, start);
+    const bool of_step = facts_of(rank.at->type).scope == ActionScope::kStep;
+    if (of_step && !std::exchange(rank.ended, true)) rank.times.end = rank.clock;
+    wait(rank, of_step ? WaitCause::kLast : WaitCause::kTensor, start);
     record(rank, *rank.at, rank.clock, rank.clock);
   }
 }
@@ -216,7 +214,7 @@ void WorldClocks::transfer(int sender, const Action& send, int receiver, const A
 
 void WorldClocks::finish(int which) {
   Rank& rank = at(which);
-  if (!rank.normed) rank.times.end = rank.clock;  // a list that does not train
+  if (!rank.ended) rank.times.end = rank.clock;  // a list that does not train
 }
 
 WorldSimulation WorldClocks::result() {
@@ -226,7 +224,7 @@ WorldSimulation WorldClocks::result() {
     result.step_seconds = std::max(result.step_seconds, rank.clock);
   }
   for (size_t r = 0; r < ranks_.size(); ++r)
-    if (!ranks_[r].normed) result.ranks[r].waits[static_cast<size_t>(WaitCause::kLast)] = result.step_seconds - ranks_[r].clock;
+    if (!ranks_[r].ended) result.ranks[r].waits[static_cast<size_t>(WaitCause::kLast)] = result.step_seconds - ranks_[r].clock;
   result.timelines = std::move(timelines_);
   return result;
 }

@@ -303,6 +303,25 @@ TEST_CASE("steps launched as a captured graph are bit-identical to queued steps"
   }
 }
 
+TEST_CASE("islands on GPUs take the outer steps of those on the CPU, and a captured graph leaves the outer steps out", "[gpus2]") {
+  ParityLayout layout;
+  layout.islands = 2;
+  layout.fragments = 2;
+  for (const int64_t delay : {0, 1}) {
+    if (!fits(layout)) continue;
+    Config config = config_of({ParityModel::kLlama, layout}, "fp32");
+    config.training.global_batch_size = 4;
+    config.training.local.steps = 4;
+    config.training.local.delay = delay;
+    constexpr int kRounds = 8;  // steps: two queued, one captured, five launched from the graph, with four outer steps
+    INFO("delay " << delay);
+    const RunRecord queued = train_on_gpus(config, kRounds);
+    CHECK(difference(train_on_threads(config, kRounds, Device::kCpu), queued, kSingleTolerance) == "");
+    config.kernels.cuda_graph = true;
+    testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(config, kRounds) == queued); });
+  }
+}
+
 TEST_CASE("a step uses no tensor after its return or beyond its end", "[gpus4]") {
   ParityLayout sharded, pipeline;
   sharded.tensor = sharded.data = pipeline.tensor = pipeline.pipeline = 2;

@@ -174,7 +174,7 @@ Ran execute(const ActionLists& lists, const std::vector<StageUnits>& units, int 
         local[stage] = owned[stage].get();
       }
       Executor executor(world, local, where);
-      executor.on_norm([&](Context&) {
+      executor.on(ActionType::kNorm, [&](Context&, const Action&) {
         for (const auto& [stage, toy] : owned) toy->moved += "N ";
       });
       DeviceClock clock(ctx, DeviceClock::Host::now());
@@ -272,13 +272,14 @@ TEST_CASE("an error in a stage propagates out of the executor with transfers in 
   CHECK_THROWS_WITH(execute(lower(one_forward_one_backward(3, 6), units, {}), units, 6, 3), Catch::Contains("injected failure"));
 }
 
-TEST_CASE("a list that trains is refused if on_norm was not called") {
+TEST_CASE("a list is refused if it has an action of all stages without a handler") {
   ToyStage stage(0, 1, StageUnits{{{0}}, 1});
   SelfCommunicator alone("pipeline");
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
-  CHECK_THROWS_WITH(Executor(alone, {{0, &stage}}, {0}).run(ctx, {{ActionType::kNorm}}),
-                    Catch::Contains("the list contains NORM, but on_norm was not called"));
+  for (const ActionType type : {ActionType::kNorm, ActionType::kNoise, ActionType::kExchange})
+    CHECK_THROWS_WITH(Executor(alone, {{0, &stage}}, {0}).run(ctx, ActionList{{type}}),
+                      Catch::Contains(concat("the list contains ", name_of(type), ", which has no handler")));
 }
 
 TEST_CASE("the executor refuses stages that are not on its rank") {
@@ -288,5 +289,6 @@ TEST_CASE("the executor refuses stages that are not on its rank") {
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
   Executor executor(alone, {{0, &stage}}, {0, 0});
-  CHECK_THROWS_WITH(executor.run(ctx, {{ActionType::kForward, 1, 0, -1, 0}}), Catch::Contains("1F0.0 belongs to a stage that is not on this rank"));
+  CHECK_THROWS_WITH(executor.run(ctx, ActionList{{ActionType::kForward, 1, 0, -1, 0}}),
+                    Catch::Contains("1F0.0 belongs to a stage that is not on this rank"));
 }

@@ -1,6 +1,8 @@
 // The three losses by NCCL's order of operations that lists can show: they are named, and no list without them is accused.
 #include "parallel/pipeline/launch_order.h"
 
+#include <algorithm>
+
 #include "kernels/core/check.h"
 #include "parallel/pipeline/schedule.h"
 #include "tests/parallel/toy_stages.h"
@@ -54,6 +56,18 @@ TEST_CASE("launch order: posted receives hold back gathers, receives of one grou
   CHECK(launch_edges({receive(0, 0), receive(1, 1), gather, forward}, units, false) == std::vector<LaunchEdge>{{0, 1, 2}});
   CHECK(launch_edges({receive(0, 0), receive(1, 0), gather, forward}, units, false).empty());
   CHECK(launch_edges({gather, receive(0, 0), receive(1, 1), forward}, units, false).empty());
+}
+
+TEST_CASE("launch order: sums over islands in flight hold back the first operation of the next step, one sum alone does not") {
+  const LoweringPolicy policy{.end = {.actions = {ActionType::kNorm, ActionType::kOuter}}};
+  const ActionList list = lower(one_forward_one_backward(1, 2), kOneStage, policy)[0];
+  const auto outer = std::ranges::find(list, ActionType::kOuter, &Action::type) - list.begin();
+  REQUIRE(list[0] == unit(ActionType::kUnshard, 0));
+  const auto at = static_cast<size_t>(outer);
+  const std::vector<LaunchEdge> without = launch_edges(list, kOneStage, false, 1), with = launch_edges(list, kOneStage, false, 3);
+  REQUIRE(with.size() == without.size() + 1);
+  CHECK(with.back() == LaunchEdge{at, at, 0});
+  CHECK_THAT(describe_launch_edges(list, {with.back()}).front(), Catch::Contains("UNSHARD waits behind OUTER, queued behind OUTER: 1 time"));
 }
 
 TEST_CASE("launch order: the lists of today have both losses where they are expected") {

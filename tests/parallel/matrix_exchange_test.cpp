@@ -66,6 +66,20 @@ TEST_CASE("matrix exchange: matrices are dealt by cost, the dearest first, each 
   CHECK(deal_by_cost({}, 3).empty());
 }
 
+TEST_CASE("matrix exchange: of fewer matrices than owners, and of uneven ones, the fullest owner decides") {
+  const auto elements = [](const MatrixShape& shape) { return static_cast<double>(shape[0] * shape[1]); };
+  const std::vector<MatrixShape> three(3, {4, 8}), uneven{{4, 8}, {2, 2}, {2, 2}};
+  // Of four owners one has none; the two tensor ranks of the first shard rank have half of two matrices each.
+  const DealtMatrices fewer = deal(three, elements, 2, 2);
+  CHECK(fewer.owner == std::vector<int>{0, 1, 2});
+  CHECK(fewer.most_matrices == 32);
+  CHECK(fewer.most_parts == 32);
+  const DealtMatrices more = deal(three, elements, 2, 1);  // 64 of 96 elements on one of two
+  CHECK(more.most_matrices == 64);
+  CHECK(more.most_parts == 64);
+  CHECK(deal(uneven, elements, 2, 1).most_matrices == 32);
+}
+
 TEST_CASE("matrix exchange: each matrix is whole on one rank, and its result comes back to every piece") {
   for (const Split2 split : {Split2{1, 1}, {2, 1}, {3, 1}, {7, 1}, {1, 2}, {1, 4}, {2, 2}, {3, 2}, {2, 4}}) {
     CAPTURE(split.shards, split.tensor);

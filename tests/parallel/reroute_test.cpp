@@ -54,9 +54,9 @@ int count_in_flight(const ActionList& list, ActionType type, int stage) {
 }
 
 /// Four lifetimes of parameters and gradients, with transfers that overlap compute or block.
-constexpr std::array kPolicies{LoweringPolicy{}, LoweringPolicy{.unshard_each_use = true, .reduce_each_microbatch = true},
-                               LoweringPolicy{.reduce_each_microbatch = true, .prefetch = 0, .receive_ahead = false},
-                               LoweringPolicy{.unshard_each_use = true, .prefetch = 2, .receive_ahead = false}};
+const std::array kPolicies{LoweringPolicy{}, LoweringPolicy{.unshard_each_use = true, .reduce_each_microbatch = true},
+                           LoweringPolicy{.reduce_each_microbatch = true, .prefetch = 0, .receive_ahead = false},
+                           LoweringPolicy{.unshard_each_use = true, .prefetch = 2, .receive_ahead = false}};
 
 /// Proves the lists of 2 to 8 stages on 2 to 4 replicas with each rank relieved, for every schedule; of the further choices every `stride`-th. Returns
 /// the number of proven worlds.

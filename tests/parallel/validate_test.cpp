@@ -26,7 +26,9 @@ struct World {
   std::vector<StageUnits> units = toy_units(2, 2, true);
   std::vector<ActionList> lists;
 
-  explicit World(const LoweringPolicy& policy = {.unshard_each_use = true}, bool matrices = false) {
+  StepEnd end;
+
+  explicit World(const LoweringPolicy& policy = {.unshard_each_use = true}, bool matrices = false) : end(policy.end) {
     for (StageUnits& stage : units) stage.has_matrix_updates = matrices;
     const ActionLists plan = lower(one_forward_one_backward(2, 4), units, policy);
     for (int rank = 0; rank < mesh.world(); ++rank) lists.push_back(plan[static_cast<size_t>(coordinate_of(mesh, rank).pipeline)]);
@@ -45,7 +47,7 @@ struct World {
   void erase_on_all(Predicate predicate) {
     for (ActionList& list : lists) std::erase_if(list, predicate);
   }
-  Violations validated() const { return validate(lists, mesh, units, 4, true); }
+  Violations validated() const { return validate(lists, mesh, units, 4, true, end); }
 };
 
 void check_found(const Violations& violations, const std::string& text) {
@@ -282,7 +284,7 @@ TEST_CASE("waits, norm and updates that are missing, duplicate or too early are 
   check_found(early.validated(), "rank 0: 0SUM_PARTIAL comes before the stage's gradients are reduced");
   World last;
   for (size_t rank = 0; rank < 4; ++rank) last.lists[rank].push_back(*last.find(rank, "0REDUCE_REPLICAS1"));
-  check_found(last.validated(), "rank 0: 0REDUCE_REPLICAS1 comes after the norm");
+  check_found(last.validated(), "rank 0: 0REDUCE_REPLICAS1 comes after NORM");
   check_found(last.validated(), "rank 0: unit 1 of stage 0 is never waited for after its last reduction");
 
   // NORM meets the world, SUM_PARTIAL the tensor group: one rank that skips it leaves the others waiting.
@@ -292,6 +294,59 @@ TEST_CASE("waits, norm and updates that are missing, duplicate or too early are 
   World partial;
   std::erase_if(partial.lists[2], is(ActionType::kSumPartial));
   check_found(partial.validated(), "rank 3 waits at 0SUM_PARTIAL for the tensor group of rank 2, which rank 2 has not joined");
+}
+
+TEST_CASE("what follows the sums of a step is in the list, in its order, and nothing else is") {
+  const ActionType aggregate = ActionType::kAggregate, noise = ActionType::kNoise, norm = ActionType::kNorm, outer = ActionType::kOuter,
+                   exchange = ActionType::kExchange;
+  const auto policy = [](const StepEnd& end) { return LoweringPolicy{.unshard_each_use = true, .end = end}; };
+  const World all(policy({{aggregate, noise, norm, outer}})), served(policy({{norm, exchange}, false}));
+  CHECK(all.validated().empty());
+  CHECK(served.validated().empty());
+  CHECK_THAT(to_string(all.lists[0]), Catch::Contains("0SUM_PARTIAL AGGREGATE NOISE NORM 0UPDATE0") && Catch::EndsWith(" OUTER"));
+  CHECK_THAT(to_string(served.lists[0]), Catch::EndsWith("NORM EXCHANGE"));
+
+  for (const ActionType type : all.end.actions) {
+    World missing = all;
+    missing.erase_on_all([&](const Action& action) { return action.type == type; });
+    check_found(missing.validated(), concat("rank 0: ", name_of(type), " is missing"));
+    World twice = all;
+    for (size_t rank = 0; rank < 8; ++rank) twice.lists[rank].insert(twice.find(rank, name_of(type)), Action{type});
+    check_found(twice.validated(), concat("rank 7: ", name_of(type), " occurs twice"));
+  }
+  World moved = all, early = all, unasked = all, updates = all;
+  for (size_t rank = 0; rank < 8; ++rank) {
+    moved.move_before(rank, "NORM", "NOISE");
+    early.move_before(rank, "OUTER", rank < 4 ? "0UPDATE1" : "1UPDATE1");
+    unasked.lists[rank].push_back({exchange});
+  }
+  updates.end.updates = false;
+  check_found(moved.validated(), "rank 0: NOISE comes after NORM");
+  check_found(early.validated(), "rank 4: OUTER comes before the updates of stage 1");
+  check_found(unasked.validated(), "rank 0: EXCHANGE has no place in this list");
+  check_found(updates.validated(), "rank 0: 0UPDATE0: the updates are EXCHANGE's");
+  // One rank that skips AGGREGATE leaves the others waiting.
+  World alone = all;
+  alone.lists[5].erase(alone.find(5, "AGGREGATE"));
+  check_found(alone.validated(), "rank 0 waits at AGGREGATE for the step group of rank 0, which rank 5 has not joined");
+
+  World forward;  // a list that does not train has none of them
+  const ActionLists plan = lower(forward_only({0, 1}, 4), forward.units, {});
+  std::vector<ActionList> lists;
+  for (int rank = 0; rank < 8; ++rank) lists.push_back(plan[static_cast<size_t>(coordinate_of(forward.mesh, rank).pipeline)]);
+  for (ActionList& list : lists) list.push_back({norm});
+  check_found(validate(lists, forward.mesh, forward.units, 4, false), "rank 0: NORM has no place in this list");
+}
+
+TEST_CASE("islands meet in OUTER") {
+  const LoweringPolicy policy{.end = {.actions = {ActionType::kNorm, ActionType::kOuter}}};
+  const std::vector<StageUnits> units = toy_units(1, 2, false);
+  const MeshShape mesh{.islands = 2};
+  std::vector<ActionList> lists(2, lower(one_forward_one_backward(1, 2), units, policy)[0]);
+  CHECK(validate(lists, mesh, units, 2, true, policy.end).empty());
+  lists[1].pop_back();
+  check_found(validate(lists, mesh, units, 2, true, policy.end),
+              "rank 0 waits at OUTER for the islands group of rank 0, which rank 1 has not joined");
 }
 
 TEST_CASE("parameters that are never resharded, or too early, are reported") {

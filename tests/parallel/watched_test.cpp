@@ -283,26 +283,26 @@ TEST_CASE("the executor reports every action before it begins") {
   SelfCommunicator self("pipeline");
   SeenStage stage(progress);
   Executor executor(self, {{0, &stage}, {1, &stage}}, {0, 0});
-  executor.run(host.ctx, {{kUnshard, 0, -1, 4}, {kForward, 0, 3, -1, 1}});
+  executor.run(host.ctx, ActionList{{kUnshard, 0, -1, 4}, {kForward, 0, 3, -1, 1}});
   CHECK(stage.seen == std::vector<std::string>{"", ""});  // without a watcher
   stage.seen.clear();
   stage.microbatches.clear();
   executor.watch(progress);
-  executor.on_norm([&](Context&) { stage.seen.push_back(progress.snapshot().action); });
-  executor.run(host.ctx, {{kUnshard, 0, -1, 4},
-                          {kForward, 0, 3, -1, 1},
-                          {kBackwardInput, 0, 3, -1, 0},
-                          {kBackwardWeight, 0, 3},
-                          {.type = kRecvForward, .stage = 1, .microbatch = 5, .group = 0},
-                          {.type = kSendForward, .stage = 0, .microbatch = 5, .group = 0},
-                          {kReshard, 0, -1, 1},
-                          {kReduceGrads, 0, -1, 1},
-                          {kReduceReplicas, 0, -1, 1},
-                          {kReduceTied, 0, -1, 0},
-                          {kWaitGrads, 0, -1, 1},
-                          {kSumPartial, 0},
-                          {kNorm},
-                          {kUpdate, 0, -1, 1}});
+  executor.on(ActionType::kNorm, [&](Context&, const Action&) { stage.seen.push_back(progress.snapshot().action); });
+  executor.run(host.ctx, ActionList{{kUnshard, 0, -1, 4},
+                                    {kForward, 0, 3, -1, 1},
+                                    {kBackwardInput, 0, 3, -1, 0},
+                                    {kBackwardWeight, 0, 3},
+                                    {.type = kRecvForward, .stage = 1, .microbatch = 5, .group = 0},
+                                    {.type = kSendForward, .stage = 0, .microbatch = 5, .group = 0},
+                                    {kReshard, 0, -1, 1},
+                                    {kReduceGrads, 0, -1, 1},
+                                    {kReduceReplicas, 0, -1, 1},
+                                    {kReduceTied, 0, -1, 0},
+                                    {kWaitGrads, 0, -1, 1},
+                                    {kSumPartial, 0},
+                                    {kNorm},
+                                    {kUpdate, 0, -1, 1}});
   CHECK(stage.seen == std::vector<std::string>{"gathering unit 4", "forward of micro-batch 3, head", "input gradient of micro-batch 3, embedding",
                                                "weight gradient of micro-batch 3, head", "weight gradient of micro-batch 3, embedding",
                                                "receiving the input of micro-batch 5", "releasing unit 1", "reducing the gradient of unit 1",

@@ -16,8 +16,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr LoweringPolicy kOnce;  ///< parameters gathered and gradients reduced once per step
-constexpr LoweringPolicy kEachUse{.unshard_each_use = true, .reduce_each_microbatch = true};
+const LoweringPolicy kOnce;  ///< parameters gathered and gradients reduced once per step
+const LoweringPolicy kEachUse{.unshard_each_use = true, .reduce_each_microbatch = true};
 
 /// A multiple of 1/4 between 1/4 and 2 that varies with the action. Ignores the group, which only lowered lists have.
 double some_seconds(const Action& action, int salt) {

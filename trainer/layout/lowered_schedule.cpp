@@ -203,7 +203,8 @@ MeshShape reduced_mesh(const MeshShape& mesh) {
 ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config,
                                int microbatches, bool training) {
   ActionLists lowered = lower(lists, schedule.units, policy);
-  const std::vector<std::string> problems = validate(lowered, reduced_mesh(mesh_shape(config.parallel)), schedule.units, microbatches, training);
+  const std::vector<std::string> problems =
+      validate(lowered, reduced_mesh(mesh_shape(config.parallel)), schedule.units, microbatches, training, policy.end);
   TRIREME_CHECK(problems.empty(), problems.front());
   return lowered;
 }
@@ -213,7 +214,8 @@ std::vector<ActionLists> reroute_and_validate(const ActionLists& lists, const Lo
   const std::vector<ActionLists> rerouted = reroute(lists, *schedule.rerouting);
   MeshShape mesh = mesh_shape(config.parallel);
   mesh.tensor = std::min(mesh.tensor, 2);
-  const std::vector<std::string> problems = validate(lists_of_ranks(rerouted, mesh), mesh, schedule.units, *schedule.rerouting, training);
+  const std::vector<std::string> problems =
+      validate(lists_of_ranks(rerouted, mesh), mesh, schedule.units, *schedule.rerouting, training, step_end_of(config));
   TRIREME_CHECK(problems.empty(), problems.front());
   return rerouted;
 }
@@ -276,12 +278,23 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   return units;
 }
 
+StepEnd step_end_of(const Config& config) {
+  const TrainingConfig& training = config.training;
+  StepEnd end{{}, !has_parameter_servers(training) && !shares_weights(training)};
+  if (is_robust(config.security)) end.actions.push_back(ActionType::kAggregate);
+  if (is_private(config.security) && !adds_noise_on_each_rank(config)) end.actions.push_back(ActionType::kNoise);
+  end.actions.push_back(ActionType::kNorm);
+  if (training.local.steps) end.actions.push_back(ActionType::kOuter);
+  if (is_asynchronous(training)) end.actions.push_back(ActionType::kExchange);
+  return end;
+}
+
 LoweredSchedule lowered_schedule(const Config& config) { return lowered_schedule(config, microbatches_of(config)); }
 
 LoweredSchedule lowered_schedule(const Config& config, int microbatches) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch),
-                                config.parallel.overlap};
+                                config.parallel.overlap, step_end_of(config)};
   const ActionLists training = training_schedule(config, microbatches);
   LoweredSchedule schedule;
   schedule.stage_rank = stage_ranks(training);

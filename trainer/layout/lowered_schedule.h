@@ -78,6 +78,9 @@ struct LoweredSchedule {
   /// The training lists of all world ranks.
   std::vector<const ActionList*> training_of_ranks(const MeshShape& mesh) const;
 };
+/// What a step does after the sums of its gradients: aggregation, noise, outer steps and exchanges are actions of the list where the run has them.
+StepEnd step_end_of(const Config& config);
+
 LoweredSchedule lowered_schedule(const Config& config, int microbatches);
 LoweredSchedule lowered_schedule(const Config& config);
 

@@ -89,8 +89,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
   if (rerouting_) connect_pipelines();
   executor_->drive(mesh_.world);
-  executor_->on_norm([this](Context&) { norm(); });
-  executor_->on_clip([this](Context&, int microbatch) { start_clip(microbatch); }, [this](Context&, int microbatch) { wait_clip(microbatch); });
+  handle_actions();
   sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   local_sums_ = Tensor::zeros(ctx, {kStepSums}, DType::kF64, MemoryCategory::kWorkspace);
@@ -98,6 +97,17 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   fill(ctx, std::numeric_limits<double>::infinity(), scalars_.flat(kNormLimit, kStepScalars - kNormLimit));
   rotate_data(0);
   if (for_training) make_optimizers();
+}
+
+/// What the actions do that concern all stages of this rank.
+void Trainer::handle_actions() {
+  executor_->on(ActionType::kClipSamples, [this](Context&, const Action& action) { start_clip(action.microbatch); });
+  executor_->on(ActionType::kWaitClip, [this](Context&, const Action& action) { wait_clip(action.microbatch); });
+  executor_->on(ActionType::kAggregate, [this](Context&, const Action&) { aggregate_gradients(); });
+  executor_->on(ActionType::kNoise, [this](Context&, const Action&) { add_noise(); });
+  executor_->on(ActionType::kNorm, [this](Context&, const Action&) { norm(); });
+  executor_->on(ActionType::kOuter, [this](Context&, const Action&) { take_outer_steps(); });
+  executor_->on(ActionType::kExchange, [this](Context&, const Action&) { exchange_with_islands(); });
 }
 
 void Trainer::use(const LoweredSchedule& schedule) {
@@ -182,9 +192,8 @@ StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate
 
 void Trainer::rehearse(const Dataset& data, int64_t step) {
   write_inputs(data, step);
-  ActionList list = training_list_;
-  std::erase_if(list, [](const Action& action) { return ends_step(action.type); });  // of every rank, so no rank waits for another
-  queue_list(list, step);
+  const auto end = std::ranges::find_if(training_list_, ends_step, &Action::type);  // on every rank, so no rank waits for another
+  queue_list({training_list_.begin(), end}, step);
 }
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
@@ -198,10 +207,11 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   write_scalar(ctx_, limits.finite_loss ? std::min(loss_limit, std::numeric_limits<double>::max()) : loss_limit, scalars_.flat(kLossLimit, 1));
   // A warm-up sums gradients by other operations.
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda && step >= config_.training.compression.warmup_steps;
+  islands_agree_ = rounds_.ends_after(step + 1);
   if (captures && actions_ == nullptr && !records_activations_) {
     launch_graph(step);
   } else {
-    queue_step(step);  // parameters are gathered: a launch leaves them marked as stale
+    queue_step(training_list_, step);  // parameters are gathered: a launch leaves them marked as stale
   }
   std::vector<Tensor> results(scales_loss(config_.training) ? Readback::kCount : Readback::kNextLossScale);
   results[Readback::kLossSum] = sums_.flat(kLosses, 1);
@@ -217,18 +227,19 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
   StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, distances_};
-  islands_agree_ = rounds_.ends_after(step + 1);
-  if (hogwild_) step_without_lock(step);
-  if (averages_elastically(config_.training) && ctx_.device != Device::kMeta) started.exchanged = average_elastically(step);
-  if (!local_) return started;
+  started.exchanged = std::exchange(exchanged_, {});
+  started.outer = std::exchange(outer_, {});
+  if (started.outer) started.outer_bytes = local_->sent_bytes();
+  return started;
+}
+
+/// OUTER: whether anything follows this step is the matter of the round.
+void Trainer::take_outer_steps() {
   const bool rehearses = ctx_.device == Device::kMeta;  // a forecast of memory runs few steps
-  if (rehearses || rounds_.has_outer_step(step + 1)) note("outer step after step ", step + 1);
+  if (rehearses || rounds_.has_outer_step(step_ + 1)) note("outer step after step ", step_ + 1);
   ctx_.arena->set_phase(MemoryPhase::kOptimizer);
   if (rehearses) local_->synchronise_all(ctx_, counts_shard());
-  if (!rehearses && !local_->after_step(ctx_, rounds_, step + 1, counts_shard())) return started;
-  started.outer = ScalarReadback(ctx_, local_->figures());
-  started.outer_bytes = local_->sent_bytes();
-  return started;
+  if (rehearses || local_->after_step(ctx_, rounds_, step_ + 1, counts_shard())) outer_.emplace(ctx_, local_->figures());
 }
 
 void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step) {
@@ -237,14 +248,14 @@ void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t 
 }
 
 /// Queues everything between the inputs of a step and its results; all of it runs on the device.
-void Trainer::queue_step(int64_t step) {
+void Trainer::queue_step(std::span<const Action> list, int64_t step) {
   const bool gpu = ctx_.device == Device::kCuda;
   const int64_t plain_before = gpu ? cuda::product_counts(*ctx_.gpu).plain : 0;
-  queue_list(training_list_, step);
+  queue_list(list, step);
   plain_products_ = gpu ? cuda::product_counts(*ctx_.gpu).plain - plain_before : 0;
 }
 
-void Trainer::queue_list(const ActionList& list, int64_t step) {
+void Trainer::queue_list(std::span<const Action> list, int64_t step) {
   for (const auto& stage : stages_) {
     scale_loss(ctx_, scalars_, stage->loss_scale());
     stage->grads().begin_step(ctx_, step);
@@ -253,16 +264,18 @@ void Trainer::queue_list(const ActionList& list, int64_t step) {
   executor_->run(ctx_, list, actions_);
 }
 
-/// One all-reduce for squared gradient norm, loss and the number of ranks that stand out. Each gradient element and each token's loss is added by exactly one rank.
+/// AGGREGATE: a robust rule over the copies of all data ranks that each owner of a shard has.
+void Trainer::aggregate_gradients() {
+  std::vector<RobustReducer*> reducers;
+  for (const auto& stage : stages_) reducers.push_back(stage->robust_reducer());
+  // Whether a data rank has drawn a sample is as private as the sample; its gradient is noise then.
+  const bool absent = local_targets_ == 0 && !is_private(config_.security);
+  distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), absent);
+}
+
+/// NORM: one all-reduce for squared gradient norm, loss and the number of ranks that stand out. Each gradient element and each token's loss is added by
+/// exactly one rank.
 void Trainer::norm() {
-  if (is_robust(config_.security)) {
-    std::vector<RobustReducer*> reducers;
-    for (const auto& stage : stages_) reducers.push_back(stage->robust_reducer());
-    // Whether a data rank has drawn a sample is as private as the sample; its gradient is noise then.
-    const bool absent = local_targets_ == 0 && !is_private(config_.security);
-    distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), absent);
-  }
-  add_noise();
   fill(ctx_, 0, sums_);
   NamedSquares squares;
   NamedSquares* const each = ctx_.device == Device::kCuda ? nullptr : &squares;
@@ -280,18 +293,20 @@ void Trainer::norm() {
 
 /// The first two steps after a warm-up of compression run eagerly: they grow the arena and create the state of the libraries and NCCL's connections, which
 /// must not happen during a capture. Every later step replays the captured third one: it uses the same buffers, and what differs between steps is in
-/// device memory.
+/// device memory. What follows the updates is not captured.
 void Trainer::launch_graph(int64_t step) {
   constexpr int kWarmUp = 2;
   if (eager_steps_ < kWarmUp) {
     ++eager_steps_;
-    return queue_step(step);
+    return queue_step(training_list_, step);
   }
+  const auto end = std::ranges::find_if(training_list_, follows_updates, &Action::type);
   // An evaluation since the last step may have gathered full parameters: the host does not see a launch update them, and a capture must gather.
   weights_changed();
-  if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
+  if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step({training_list_.begin(), end}, step); });
   note("launching the graph of step ", step + 1);
   ctx_.gpu->launch(graph_);
+  executor_->run(ctx_, {end, training_list_.end()});
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {

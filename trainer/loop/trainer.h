@@ -324,9 +324,13 @@ class Trainer {
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
   std::pair<int64_t, double> write_inputs(const Dataset& data, int64_t step);
-  void queue_step(int64_t step);
-  void queue_list(const ActionList& list, int64_t step);
+  void handle_actions();
+  void queue_step(std::span<const Action> list, int64_t step);
+  void queue_list(std::span<const Action> list, int64_t step);
+  void aggregate_gradients();
   void norm();
+  void take_outer_steps();
+  void exchange_with_islands();
   void launch_graph(int64_t step);
   void make_parameter_server();
   StepInFlight start_asynchronous(const Dataset& data, int64_t step, double learning_rate);
@@ -334,6 +338,7 @@ class Trainer {
   std::vector<int> order_of_round(int64_t begin, int64_t end) const;
   void start_asynchronous_round(int64_t step, double learning_rate);
   void compute_assigned_gradient(const Dataset& data);
+  void push_gradient();
   void push_and_pull(const GradientFigures& figures);
   void end_asynchronous_round();
   Arrivals average_elastically(int64_t step);
@@ -364,7 +369,6 @@ class Trainer {
   struct Privacy {
     std::optional<crypto::PrivateRandom> random;
     double noise = 0;
-    int64_t step = 0;  ///< being computed, from 0
     struct Lists {
       ActionList training, evaluation;
     };
@@ -406,11 +410,15 @@ class Trainer {
   LossScale loss_scale_;   ///< after finished steps
   double used_scale_ = 1;  ///< the loss scale of the last finished step
   DataStart data_start_;
+  int64_t step_ = 0;     ///< being computed, from 0
+  int64_t targets_ = 0;  ///< valid ones of the global batch read last
   int64_t local_targets_ = 0;
-  int64_t padding_ = 0;            ///< of the batch read last
-  double cost_imbalance_ = 0;      ///< of the batch read last
-  double input_seconds_ = 0;       ///< input_seconds()
-  std::vector<double> distances_;  ///< StepResult::distances of the last step
+  int64_t padding_ = 0;                  ///< of the batch read last
+  double cost_imbalance_ = 0;            ///< of the batch read last
+  double input_seconds_ = 0;             ///< input_seconds()
+  std::vector<double> distances_;        ///< StepResult::distances of the last step
+  std::optional<ScalarReadback> outer_;  ///< figures of the outer steps of the step being started
+  std::optional<Arrivals> exchanged_;    ///< StepResult::exchanged, likewise
 };
 
 }  // namespace trireme

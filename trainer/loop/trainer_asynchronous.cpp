@@ -68,7 +68,7 @@ void Trainer::start_asynchronous_round(int64_t step, double learning_rate) {
   if (!assigned_) assigned_ = server_->pull();  // the others compute all gradients of a short round
 }
 
-/// Computes the gradient of the island's next batch, sends it, and waits for the weights of the one after it.
+/// Computes the gradient of the island's next batch, which EXCHANGE sends, and waits for the weights of the one after it.
 void Trainer::compute_assigned_gradient(const Dataset& data) {
   const Assignment assigned = *assigned_;
   const int64_t parts = gradients_per_step(config_), step = *round_begin_ + assigned.batch / parts;
@@ -76,9 +76,21 @@ void Trainer::compute_assigned_gradient(const Dataset& data) {
   const int64_t of_rank = std::ssize(batch_) * config_.training.micro_batch_size;
   int64_t sample = (assigned.batch % parts * mesh_.data->size() + mesh_.data->rank()) * of_rank;
   for (Microbatch& microbatch : batch_) microbatch.first_sample = std::exchange(sample, sample + config_.training.micro_batch_size);
+  write_inputs(data, step);
+  queue_step(training_list_, step);
+}
+
+/// EXCHANGE. A forecast of memory has no other islands.
+void Trainer::exchange_with_islands() {
+  if (ctx_.device == Device::kMeta) return;
+  if (hogwild_) return step_without_lock(step_);
+  if (!averages_elastically(config_.training)) return push_gradient();
+  exchanged_ = average_elastically(step_);
+}
+
+void Trainer::push_gradient() {
   GradientFigures figures;
-  figures.targets = write_inputs(data, step).first;
-  queue_step(step);
+  figures.targets = targets_;
   std::copy_n(sums_.data<double>(), static_cast<size_t>(kStepSums), figures.sums);
   note("sending a gradient of the round after step ", *round_begin_);
   push_and_pull(figures);

@@ -98,9 +98,6 @@ void Trainer::rotate_data(int by) {
   const int ranks = mesh_.data->size(), rank = mesh_.at.island * ranks + (mesh_.data->rank() + by) % ranks;
   const int count = split_[static_cast<size_t>(rank)], skipped = std::ranges::max(split_) - count;
   training_list_ = without_first(longest_training_, skipped);
-  // Parameter servers or step_without_lock() update the weights.
-  if (has_parameter_servers() || shares_weights(config_.training))
-    std::erase_if(training_list_, [](const Action& action) { return action.type == ActionType::kUpdate; });
   evaluation_list_ = without_first(longest_evaluation_, skipped);
 
   const int64_t rows = config_.training.micro_batch_size, tokens = rows * config_.training.sequence_length;
@@ -129,8 +126,9 @@ bool Trainer::computes(size_t number) const {
 /// Reads the batch of a step and writes the factor of its loss. Returns the number of valid targets of the global batch, and the factor.
 std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t step) {
   const Sampler order = sampler(data);
+  step_ = step;
   note("reading the batch of step ", step + 1);
-  const int64_t valid = [&] {
+  targets_ = [&] {
     const TracedRegion reading(trace_, Cause::kDataWait);
     if (is_private(config_.security) && ctx_.device != Device::kMeta) {
       const std::vector<int64_t> drawn = draw_samples(data, step);
@@ -141,14 +139,14 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
     const std::vector<int64_t> places = balanced(data, sample_of);
     return read_batch(data, [&](int64_t index) { return sample_of(places[static_cast<size_t>(index)]); });
   }();
-  const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
+  const double factor = 1.0 / static_cast<double>(std::max<int64_t>(targets_, 1));
   double of_gradient = factor;
   // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
   if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(local_targets_, 1));
   // The weight of a sample may not depend on others either, if its clipped gradient is to be private.
   if (is_private(config_.security)) of_gradient = sample_weight() / static_cast<double>(config_.training.sequence_length);
   for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
-  return {valid, factor};
+  return {targets_, factor};
 }
 
 }  // namespace trireme

@@ -41,7 +41,6 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
   const int64_t sequences = data.groups().front().sequences;
   const double rate = static_cast<double>(config_.training.global_batch_size) / static_cast<double>(sequences);
   const std::vector<int64_t> samples = privacy_.random->poisson_sample(step, sequences, rate);
-  privacy_.step = step;
   const int64_t rows = config_.training.micro_batch_size, ranks = mesh_.data->size();
   MicroBatchSplit split;
   std::vector<int64_t> places;
@@ -59,7 +58,7 @@ std::vector<int64_t> Trainer::draw_samples(const Dataset& data, int64_t step) {
 /// carry their presence into the sums of several data ranks, and one that followed from the index alone would change for all samples after one that
 /// is removed.
 std::vector<std::vector<int64_t>> Trainer::drawn_ranks(const std::vector<int64_t>& samples) const {
-  const std::vector<int> owners = privacy_.random->ranks_of(privacy_.step, samples, mesh_.data->size());
+  const std::vector<int> owners = privacy_.random->ranks_of(step_, samples, mesh_.data->size());
   std::vector<std::vector<int64_t>> of_ranks(static_cast<size_t>(mesh_.data->size()));
   for (size_t i = 0; i < samples.size(); ++i) of_ranks[static_cast<size_t>(owners[i])].push_back(samples[i]);
   return of_ranks;
@@ -126,10 +125,9 @@ void Trainer::wait_clip(int microbatch) {
   for (const auto& stage : stages_) stage->set_sample_factors(microbatch, factors);
 }
 
-/// Adds the noise of the step to this rank's shards of the summed gradient. It is a function of key, step, name and global index, so that all copies of a
+/// NOISE: adds the noise of the step to this rank's shards of the summed gradient. It is a function of key, step, name and global index, so that all copies of a
 /// weight get the same value, in every layout.
 void Trainer::add_noise() {
-  if (!is_private(config_.security) || adds_noise_on_each_rank(config_)) return;
   for (const OwnedBox& owned : owned_boxes()) add_noise_to(owned.gradient, owned.box, *owned.spec, owned.spec->name);
 }
 
@@ -161,7 +159,7 @@ void Trainer::add_noise_to(const Tensor& gradient, const Box& box, const ParamSp
       for (int64_t i = begin; i < end; ++i) {
         const int64_t offset = i * run, row = box.start[0] + offset / box.extent[1], column = box.start[1] + offset % box.extent[1];
         values.resize(static_cast<size_t>(std::min(run, count - offset)));
-        privacy_.random->normal(stream, privacy_.step, row * columns + column, values);
+        privacy_.random->normal(stream, step_, row * columns + column, values);
         T* const to = gradient.data<T>() + offset;
         for (size_t c = 0; c < values.size(); ++c) to[c] = static_cast<T>(static_cast<double>(to[c]) + deviation * values[c]);
       }

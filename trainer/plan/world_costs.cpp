@@ -58,13 +58,34 @@ struct Means {
   double compute = 0, held = 0;
   std::array<double, kWaitCauses> waits{};
 };
+/// Sums over the islands that an outer step with a delay leaves in flight on a pipeline rank: one for each unit of a fragment.
+int outer_sums_of(const Config& config, const LoweredSchedule& schedule, int pipeline) {
+  const LocalConfig& local = config.training.local;
+  if (!local.steps || local.delay == 0) return 0;
+  int units = 0;
+  for (size_t stage = 0; stage < schedule.units.size(); ++stage)
+    if (schedule.stage_rank[stage] == pipeline) units += schedule.units[stage].units;
+  return std::max(1, units / static_cast<int>(local.fragments));
+}
+
+/// Seconds of a step by which NCCL's order exposes outer steps that a delay would hide: of all their sums but the last.
+double held_outer_seconds(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule) {
+  if (!config.training.local.steps || config.training.local.delay == 0) return 0;
+  const StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), schedule.stage_rank);
+  double held = 0;
+  for (size_t rank = 0; rank < costs.hidden_outer.size(); ++rank)
+    held = std::max(held, costs.hidden_outer[rank] * (1 - 1.0 / outer_sums_of(config, schedule, static_cast<int>(rank))));
+  return held;
+}
+
 /// What waits behind what on the first pipeline rank that has most of such edges.
-std::vector<std::string> launch_edges_of(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<StageUnits>& units) {
+std::vector<std::string> launch_edges_of(const std::vector<const ActionList*>& lists, const Config& config, const LoweredSchedule& schedule) {
+  const MeshShape mesh = mesh_shape(config.parallel);
   const ActionList* worst = nullptr;
   std::vector<LaunchEdge> most;
   for (int pipeline = 0; pipeline < mesh.pipeline; ++pipeline) {
     const ActionList* const list = lists[static_cast<size_t>(rank_of(mesh, {.pipeline = pipeline}))];
-    std::vector<LaunchEdge> edges = launch_edges(*list, units, mesh.tensor > 1);
+    std::vector<LaunchEdge> edges = launch_edges(*list, schedule.units, mesh.tensor > 1, outer_sums_of(config, schedule, pipeline));
     if (edges.size() <= most.size()) continue;
     most = std::move(edges);
     worst = list;
@@ -110,6 +131,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
                reduce_held = policy.gradients_resident ? once : 1 - stack.scatter_overlap;
   const auto split = [](double held, double seconds) { return Collective{held * seconds, (1 - held) * seconds}; };
   const auto collective = [=](const Action& action) {
+    if (facts_of(action.type).scope != ActionScope::kUnit) return Collective{};
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
       case ActionType::kUnshard: return split(gather_held, factor * gather_seconds(config, shard, elements, cluster));
@@ -146,10 +168,11 @@ SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster,
   SimulatedWorld world{.ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, schedule.units, costs, traced)};
   for (const ActionList* list : lists) world.actions += static_cast<int64_t>(list->size());
   if (cluster.device.cores) return world;  // no NCCL
-  const std::vector<std::string> edges = launch_edges_of(lists, mesh, schedule.units);
+  const std::vector<std::string> edges = launch_edges_of(lists, config, schedule);
   if (edges.empty()) return world;
   costs.in_launch_order = true;
-  world.launch_order = {simulate_world(lists, mesh, schedule.units, costs).step_seconds, edges};
+  const double held = held_outer_seconds(config, cluster, schedule);
+  world.launch_order = {simulate_world(lists, mesh, schedule.units, costs).step_seconds + held, edges};
   return world;
 }
 
