@@ -1,6 +1,6 @@
 #pragma once
 // The black box of a rank: what Progress notes, in a fixed layout for a file that is mapped into memory. The kernel keeps the written pages when the
-// process is killed. docs/inspecting.md describes the format; a reader is in trainer/resilience/black_box_file.h.
+// process is killed. docs/seeing.md shows what a user sees of it; a reader is in trainer/resilience/black_box_file.h.
 #include <array>
 #include <bit>
 #include <cstddef>
