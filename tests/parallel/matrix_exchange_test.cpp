@@ -69,7 +69,7 @@ TEST_CASE("matrix exchange: matrices are dealt by cost, the dearest first, each 
 TEST_CASE("matrix exchange: of fewer matrices than owners, and of uneven ones, the fullest owner decides") {
   const auto elements = [](const MatrixShape& shape) { return static_cast<double>(shape[0] * shape[1]); };
   const std::vector<MatrixShape> three(3, {4, 8}), uneven{{4, 8}, {2, 2}, {2, 2}};
-  // Of four owners one has none; the two tensor ranks of the first shard rank have half of two matrices each.
+  // One of four owners has none; the two tensor ranks of the first shard rank have half of two matrices each.
   const DealtMatrices fewer = deal(three, elements, 2, 2);
   CHECK(fewer.owner == std::vector<int>{0, 1, 2});
   CHECK(fewer.most_matrices == 32);

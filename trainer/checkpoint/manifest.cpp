@@ -335,7 +335,7 @@ std::string with_digest(std::string text) {
 
 namespace {
 
-/// Of a manifest.
+/// The members of a manifest.
 const std::initializer_list<std::string_view> kKeys = {"digest",
                                                        "format",
                                                        "version",

@@ -17,14 +17,14 @@ struct ProductGradient {
   Tensor x;   ///< as forward got it: of this rank's rows, if `linear` splits outputs
   Tensor dy;  ///< of all rows
 };
-/// Of a norm's weight and bias, from the rows of x.
+/// The gradient of a norm's weight and bias, from the rows of x.
 struct NormGradient {
   const Norm* norm;
   Tensor x;  ///< [M',D], or [M*heads,H]
   Norm::Saved saved;
   int64_t heads = 0;  ///< of a HeadNorm, over all rows; 0: the residual stream, of which this rank has its rows
 };
-/// Of one layer, in the order in which W adds them. Products with tensors of other rows gather them before the first is added.
+/// Those of one layer, in the order in which W adds them. Tensors of other ranks' rows are gathered before the first is added.
 using WeightGradients = std::vector<std::variant<ProductGradient, NormGradient>>;
 
 /// W: adds them to the gradients of the parameters.
