@@ -10,7 +10,7 @@ namespace trireme {
 
 ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision,
                                    Communicator& tensor)
-    : options_(options), units_(params.units()), exchanged_(exchanged_dtype(precision)) {
+    : options_(options), exchanged_(exchanged_dtype(precision)) {
   for (const Unit* unit : params.units()) {
     std::vector<const char*> names;
     for (const Unit::Segment& whole : unit->segments(0, unit->numel()))
@@ -24,6 +24,7 @@ ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const
         if (!has_state(name, *segment.spec)) elements -= segment.count;
       states.push_back({name, Tensor::zeros(ctx, {elements}, precision.master, MemoryCategory::kOptimizer)});
     }
+    add_segments(*unit, states);
   }
   if (traits_of(options.kind).updates_matrices) exchange_.emplace(params.units(), tensor, newton_schulz_flops);
 }
@@ -34,16 +35,26 @@ bool ShardedOptimizer::has_state(const char* name, const ParamSpec& spec) const 
   return wanted == kAverageName || std::ranges::find(names, wanted) != names.end();
 }
 
-std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(int unit, const Unit::Segment& part) const {
-  std::vector<State> found;
-  for (const State& state : this->state(unit)) {
-    int64_t begin = 0;
-    for (const Unit::Segment& segment : units_[static_cast<size_t>(unit)]->owned_segments()) {
-      if (!has_state(state.name, *segment.spec)) continue;
-      if (segment.spec == part.spec) found.push_back({state.name, state.shard.flat(begin + part.flat_begin - segment.flat_begin, part.count)});
-      begin += segment.count;
+/// Cuts a unit's states at its owned segments.
+void ShardedOptimizer::add_segments(const Unit& unit, const std::vector<State>& states) {
+  std::vector<OwnedSegment>& owned = owned_.emplace_back();
+  std::vector<int64_t> begin(states.size(), 0);
+  for (const Unit::Segment& segment : unit.owned_segments()) {
+    OwnedSegment& added = owned.emplace_back(OwnedSegment{segment, {}});
+    for (size_t k = 0; k < states.size(); ++k) {
+      if (!has_state(states[k].name, *segment.spec)) continue;
+      added.state.push_back({states[k].name, states[k].shard.flat(begin[k], segment.count)});
+      begin[k] += segment.count;
     }
   }
+}
+
+std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(int unit, const Unit::Segment& part) const {
+  const std::vector<OwnedSegment>& owned = owned_[static_cast<size_t>(unit)];
+  const auto whole = std::ranges::find(owned, part.spec, [](const OwnedSegment& one) { return one.segment.spec; });
+  TRIREME_CHECK(whole != owned.end(), part.spec->name, " is not in the owned shard");
+  std::vector<State> found;
+  for (const auto& [name, shard] : whole->state) found.push_back({name, shard.flat(part.flat_begin - whole->segment.flat_begin, part.count)});
   return found;
 }
 
@@ -55,13 +66,12 @@ void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
 std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, const GradStore& grads, int unit, Optimizer rule) const {
   const Unit& of = *params.units()[static_cast<size_t>(unit)];
   std::vector<UpdateSlice> slices;
-  for (const Unit::Segment& segment : of.owned_segments()) {
+  for (const auto& [segment, state] : owned_[static_cast<size_t>(unit)]) {
     if (update_rule_of(options_.kind, segment.spec->is_hidden_matrix) != rule) continue;
-    const auto slice = [&](const Tensor& shard_tensor) { return of.slice(shard_tensor, segment); };
+    const auto slice = [&, &owned = segment](const Tensor& shard_tensor) { return of.slice(shard_tensor, owned); };
     UpdateSlice& added = slices.emplace_back(UpdateSlice{.w = slice(params.master(unit)), .g = slice(grads.shard(unit)), .state = {}});
     added.decay = segment.spec->decay;
     added.matrix = segment.matrix_range();
-    const std::vector<State> state = state_of(unit, segment);
     for (size_t k = 0; k < static_cast<size_t>(traits_of(rule).states); ++k) added.state[k] = state[k].shard;
   }
   return slices;

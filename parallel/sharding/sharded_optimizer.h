@@ -55,13 +55,19 @@ class ShardedOptimizer {
   std::vector<State> state_of(int unit, const Unit::Segment& part) const;
 
  private:
+  /// An owned segment and its state, which has the segment's elements.
+  struct OwnedSegment {
+    Unit::Segment segment;
+    std::vector<State> state;
+  };
   bool has_state(const char* name, const ParamSpec& spec) const;
+  void add_segments(const Unit& unit, const std::vector<State>& states);
   std::vector<UpdateSlice> matrix_slices(Context& ctx, const ParamStore& params, int unit) const;
 
   OptimizerOptions options_;
-  std::vector<Unit*> units_;
-  std::vector<std::vector<State>> states_;  ///< by unit; the average is the last
-  std::optional<MatrixExchange> exchange_;  ///< with an optimizer of matrices
+  std::vector<std::vector<State>> states_;        ///< by unit; the average is the last
+  std::vector<std::vector<OwnedSegment>> owned_;  ///< by unit
+  std::optional<MatrixExchange> exchange_;        ///< with an optimizer of matrices
   DType exchanged_;
   Tensor matrix_updates_;        ///< for the pieces of exchange_, until all of them have been applied
   size_t updates_to_apply_ = 0;  ///< number of these pieces
