@@ -250,6 +250,27 @@ TEST_CASE("the outer steps of a round sum all weights once, in however many frag
   for (const int64_t fragments : {2, 4}) CHECK(12 * (reduce(4, fragments) - reduce(6, fragments)) == Approx(once).epsilon(0.05));
 }
 
+TEST_CASE("NCCL's order of operations exposes the outer sums that a delay would hide, but for the last one") {
+  const ClusterConfig cluster = machines("H100", 2);
+  Config config = model("data: 1");
+  config.parallel.islands = 2;
+  config.training.local.steps = 4;
+  const auto reduce = [&] { return step_costs(config, cluster, model_seconds(config, cluster), {0}).reduce.front(); };
+  const double waited = reduce();
+  CHECK(!simulate_step(config, cluster, lowered_schedule(config)).launch_order);
+  config.training.local.delay = 1;
+  const double hidden = step_costs(config, cluster, model_seconds(config, cluster), {0}).hidden_outer.front();
+  CHECK(hidden > 0);
+  CHECK(hidden == Approx(waited - reduce()));
+  const LoweredSchedule schedule = lowered_schedule(config);
+  const SimulatedWorld world = simulate_step(config, cluster, schedule);
+  REQUIRE(world.launch_order);
+  CHECK(world.launch_order->edges == std::vector<std::string>{"UNSHARD waits behind OUTER, queued behind OUTER: 1 time"});
+  const double sums = schedule.units.front().units;  // one for each unit of the only fragment
+  CHECK(sums > 2);
+  CHECK(world.launch_order->step_seconds - world.step.step_seconds == Approx(hidden * (1 - 1 / sums)));
+}
+
 TEST_CASE("only stage boundaries that leave a node use the network") {
   const Config config = model("tensor: 2, pipeline: 8");
   ClusterConfig cluster = machines("H100", 16);  // ranks 7 and 8, of the fourth and fifth stage, are on different nodes
