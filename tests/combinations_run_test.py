@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs pairs of features: a pair that docs/combinations.md allows trains two steps and resumes for a third, and one that it refuses ends with exit code 64 and has
-written nothing. The pairs are drawn with a fixed seed from tests/combinations.txt. Federations need several jobs and GPUs need a GPU, so these two take part only in
+"""Runs pairs of features. A pair that `config show` accepts, as docs/combinations.md lists it, trains two steps and resumes for two more. One that it refuses ends
+with exit code 64 and has written nothing. The pairs are drawn with a fixed seed from tests/combinations.txt. Federations need several jobs and GPUs need a GPU, so these two take part only in
 pairs that are refused.
   tests/combinations_run_test.py [BINARY] [--all]     --all: 200 pairs; otherwise 16"""
 import concurrent.futures
@@ -25,6 +25,7 @@ KEY = "PeGpBrEQI71sSk8pqSUE3q2Edkh1Np83LJ93Pss7C94=\n"
 spec = importlib.util.spec_from_file_location("combinations", ROOT / "scripts/combinations.py")
 table = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(table)
+table.BINARY = BINARY
 
 
 def prepare(home):
@@ -55,10 +56,10 @@ def complaint(pair, refused):
         name = f"{one} with {other}"
         if refused:
             if first.returncode != USAGE:
-                return f"{name}: is refused by the table, but train ended with {first.returncode}: {first.stderr[-400:]}"
+                return f"{name}: is refused by `config show`, but train ended with {first.returncode}: {first.stderr[-400:]}"
             return f"{name}: was refused and has written run/" if (home / "run").exists() else None
         if first.returncode != 0:
-            return f"{name}: is allowed by the table, but train ended with {first.returncode}: {first.stderr[-600:]}"
+            return f"{name}: is accepted by `config show`, but train ended with {first.returncode}: {first.stderr[-600:]}"
         second = train(home, settings, "--set", "training.steps=4", "--change", "training.steps")
         if second.returncode != 0:
             return f"{name}: trains, but does not resume, {second.returncode}: {second.stderr[-600:]}"

@@ -38,8 +38,8 @@ constexpr std::array kFacts = std::to_array<ActionFacts>({
     {ActionType::kNorm, "NORM", ActionScope::kStep, kStep, true, "gradient norm"},
     {ActionType::kOrthogonalize, "ORTHOGONALIZE", ActionScope::kStage, kMatrix, true, "orthogonalizing the updates of matrices"},
     {ActionType::kUpdate, "UPDATE", ActionScope::kUnit, kAlone, false, "updating $u"},
-    {ActionType::kOuter, "OUTER", ActionScope::kStep, kIslands, true, nullptr},
-    {ActionType::kExchange, "EXCHANGE", ActionScope::kStep, kAlone, false, nullptr},
+    {ActionType::kOuter, "OUTER", ActionScope::kStep, kIslands, false, nullptr},
+    {ActionType::kExchange, "EXCHANGE", ActionScope::kStep, kStep, false, nullptr},
 });
 
 constexpr bool is_in_order() {

@@ -33,9 +33,9 @@ enum class ActionType : uint8_t {
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the ranks of the step, and decide clipping and acceptance of the step
   kOrthogonalize,   ///< ORTHOGONALIZE: the updates of a stage's matrices, for an optimizer of whole matrices: over `shard` and `tensor`, once a step
   kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
-  kOuter,           ///< OUTER: what local updates do over `islands` after this step: sums begin, outer steps end. Nothing in most steps
-  kExchange,  ///< EXCHANGE: what asynchronous training does with other islands: a gradient or weights go to parameter servers and new weights come
-              ///< back, or the update of weights that all islands share in memory
+  kOuter,           ///< OUTER: local updates over `islands`. After most steps nothing, after some a sum begins, after others an outer step ends
+  kExchange,        ///< EXCHANGE: asynchronous training. The ranks of an island send a gradient or weights to parameter servers and wait for new
+                    ///< weights. With hogwild they update weights that all islands share in memory
 };
 
 /// What an action names beside its type.

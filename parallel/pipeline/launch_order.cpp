@@ -75,8 +75,9 @@ std::vector<std::string> describe_launch_edges(const ActionList& list, const std
   for (const LaunchEdge& edge : edges) ++times[{list[edge.held].type, list[edge.behind].type, list[edge.first].type}];
   std::vector<std::pair<int, std::string>> lines;
   for (const auto& [types, count] : times)
-    lines.emplace_back(-count, concat(name_of(types[0]), " waits behind ", name_of(types[1]), ", queued behind ", name_of(types[2]), ": ", count,
-                                      count == 1 ? " time" : " times"));
+    lines.emplace_back(-count, concat(name_of(types[0]), types[1] == ActionType::kOuter ? " waits for all but the last sum of " : " waits behind ",
+                                      name_of(types[1]), types[1] == ActionType::kOuter ? "" : concat(", queued behind ", name_of(types[2])), ": ",
+                                      count, count == 1 ? " time" : " times"));
   std::ranges::sort(lines);
   std::vector<std::string> texts;
   for (const auto& [unused, text] : lines) texts.push_back(text);

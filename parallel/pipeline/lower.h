@@ -49,8 +49,8 @@ struct LoweringPolicy {
 ///  - WAIT_GRADS of a unit comes before the first action that needs the completed reduction: the unit's next reduction, or a part that adds to its
 ///    gradient. A REDUCE_GRADS is also waited for before the rank's next one, so that at most two full gradients of a rank are alive. All are waited
 ///    for before SUM_PARTIAL.
-///  - A list that trains ends with SUM_PARTIAL of each stage, then LoweringPolicy::end: its actions before UPDATE in the order of ActionType, for each
-///    stage ORTHOGONALIZE, if it has matrix updates, and UPDATE of each unit, and its other actions.
+///  - A list that trains ends with SUM_PARTIAL of each stage and what LoweringPolicy::end says. First come those of its actions that stand before UPDATE
+///    in ActionType. Each stage follows with ORTHOGONALIZE, if it has matrix updates, and UPDATE of each unit. The other actions of `end` are last.
 ///  - Sends and receives follow one global order (the same for both ends): that in which their data becomes available in a timed simulation of the
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);

@@ -24,8 +24,8 @@ const char* name_of(WaitCause cause);  ///< "stage", "transfer", ...
 
 struct WorldCosts {
   /// As in simulate(). Compute: the work of the rank's own device plus its tensor group's communication. Receive: the transfer. UNSHARD, RESHARD,
-  /// REDUCE_* and WAIT_GRADS: only the time for which they block the rank's compute. UPDATE, NOISE and EXCHANGE: their own. SUM_PARTIAL, AGGREGATE, NORM,
-  /// ORTHOGONALIZE and OUTER are assumed to be free.
+  /// REDUCE_* and WAIT_GRADS: only the time for which they block the rank's compute. UPDATE and NOISE: their own. SUM_PARTIAL, AGGREGATE, NORM,
+  /// ORTHOGONALIZE, OUTER and EXCHANGE are assumed to be free.
   std::function<double(const Action&)> seconds;
   /// Seconds of UNSHARD and REDUCE_* from the time at which all members of the group have reached it. The collective overlaps compute and starts
   /// after the group's earlier ones.

@@ -163,7 +163,7 @@ void WorldClocks::compute_together(std::span<const int> members) {
   }
 }
 
-/// CLIP and the collectives after SUM_PARTIAL block every rank until the last has reached them.
+/// CLIP, SUM_PARTIAL and the blocking collectives after it hold every rank until the last has reached them.
 void WorldClocks::wait_together(std::span<const int> members) {
   double start = 0;
   for (const int member : members) start = std::max(start, launch(at(member), 0));
@@ -189,6 +189,7 @@ void WorldClocks::meet(std::span<const int> members, int64_t group) {
   const ActionType type = at(members.front()).at->type;
   if (is_compute(type)) return compute_together(members);
   if (facts_of(type).blocks) return wait_together(members);
+  if (facts_of(type).scope == ActionScope::kStep) return;  // OUTER and EXCHANGE wait in some steps only, and elsewhere
   double& stream = streams_[static_cast<size_t>(group)];
   double start = stream;
   for (const int member : members) start = std::max(start, launch(at(member), stream));

@@ -50,7 +50,7 @@ class WorldClocks {
     RankTimes times;
     std::vector<Arrival> arrivals;  ///< received and not yet read
     std::vector<UnitTimes> units;   ///< of all its stages
-    bool ended = false;             ///< it has reached the first collective of its step (AGGREGATE or NORM), which set times.end
+    bool ended = false;             ///< it has reached AGGREGATE or NORM, which set times.end
     // With WorldCosts::in_launch_order:
     double launched = 0;   ///< begin of the operation that it issued last
     double transfers = 0;  ///< time at which its transfers so far have ended

@@ -27,11 +27,11 @@ struct Linear {
   Tensor forward(Context& ctx, const Tensor& x) const;
   /// Returns GELU(Y) and sets `hidden` to Y, which the backward of GELU needs. Requires kOutputs and a bias.
   Tensor forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const;
-  /// dy of all rows, from this rank's: what both products of the backward read.
+  /// dy of all rows, which both products of the backward read. Communicates for kInputs under sequence parallelism; otherwise it is dy.
   [[nodiscard]] PendingRegionOp gather_gradient(Context& ctx, const Tensor& dy) const;
   /// dx = dy W, as x is split.   dy_all of all rows.
   [[nodiscard]] PendingRegionOp backward_input(Context& ctx, const Tensor& dy_all) const;
-  /// x of all rows, from this rank's, for dw.
+  /// x of all rows, for dw. Communicates for kOutputs under sequence parallelism; otherwise it is x.
   [[nodiscard]] PendingRegionOp gather_input(Context& ctx, const Tensor& x) const;
   /// dw += dy^T x, db += the sum of the rows of dy.   dy_all, x: of all rows.
   void backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy_all) const;

@@ -313,12 +313,12 @@ TEST_CASE("islands on GPUs take the outer steps of those on the CPU, and a captu
     config.training.global_batch_size = 4;
     config.training.local.steps = 4;
     config.training.local.delay = delay;
-    constexpr int kRounds = 8;  // steps: two queued, one captured, five launched from the graph, with four outer steps
+    constexpr int kIslandSteps = 8;  // two queued, one captured, five launched from the graph, with outer steps among them
     INFO("delay " << delay);
-    const RunRecord queued = train_on_gpus(config, kRounds);
-    CHECK(difference(train_on_threads(config, kRounds, Device::kCpu), queued, kSingleTolerance) == "");
+    const RunRecord queued = train_on_gpus(config, kIslandSteps);
+    CHECK(difference(train_on_threads(config, kIslandSteps, Device::kCpu), queued, kSingleTolerance) == "");
     config.kernels.cuda_graph = true;
-    testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(config, kRounds) == queued); });
+    testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(config, kIslandSteps) == queued); });
   }
 }
 

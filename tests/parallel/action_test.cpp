@@ -34,7 +34,7 @@ TEST_CASE("the groups that each action meets") {
                          Row{ActionType::kAggregate, {MeshAxis::kStep}},
                          Row{ActionType::kNoise, {}},
                          Row{ActionType::kOuter, {MeshAxis::kIslands}},
-                         Row{ActionType::kExchange, {}}}) {
+                         Row{ActionType::kExchange, {MeshAxis::kStep}}}) {
     CAPTURE(name_of(row.type));
     CHECK(std::ranges::equal(axes_of({row.type}), row.axes));
   }

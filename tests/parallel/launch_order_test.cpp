@@ -67,7 +67,7 @@ TEST_CASE("launch order: sums over islands in flight hold back the first operati
   const std::vector<LaunchEdge> without = launch_edges(list, kOneStage, false, 1), with = launch_edges(list, kOneStage, false, 3);
   REQUIRE(with.size() == without.size() + 1);
   CHECK(with.back() == LaunchEdge{at, at, 0});
-  CHECK_THAT(describe_launch_edges(list, {with.back()}).front(), Catch::Contains("UNSHARD waits behind OUTER, queued behind OUTER: 1 time"));
+  CHECK_THAT(describe_launch_edges(list, {with.back()}).front(), Catch::Contains("UNSHARD waits for all but the last sum of OUTER: 1 time"));
 }
 
 TEST_CASE("launch order: the lists of today have both losses where they are expected") {

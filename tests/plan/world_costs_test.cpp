@@ -265,10 +265,51 @@ TEST_CASE("NCCL's order of operations exposes the outer sums that a delay would 
   const LoweredSchedule schedule = lowered_schedule(config);
   const SimulatedWorld world = simulate_step(config, cluster, schedule);
   REQUIRE(world.launch_order);
-  CHECK(world.launch_order->edges == std::vector<std::string>{"UNSHARD waits behind OUTER, queued behind OUTER: 1 time"});
-  const double sums = schedule.units.front().units;  // one for each unit of the only fragment
-  CHECK(sums > 2);
-  CHECK(world.launch_order->step_seconds - world.step.step_seconds == Approx(hidden * (1 - 1 / sums)));
+  CHECK(world.launch_order->edges == std::vector<std::string>{"UNSHARD waits for all but the last sum of OUTER: 1 time"});
+  // Embedding, 16 blocks and head are a unit each, so the only fragment has 18 sums.
+  CHECK(world.launch_order->step_seconds - world.step.step_seconds == Approx(hidden * 17 / 18));
+  const auto added = [&](const Config& other) {
+    const SimulatedWorld simulated = simulate_step(other, cluster, lowered_schedule(other));
+    const double of_step = simulated.step.step_seconds;
+    return simulated.launch_order ? simulated.launch_order->step_seconds - of_step : 0;
+  };
+  const auto hidden_of = [&](const Config& other) { return step_costs(other, cluster, model_seconds(other, cluster), {0}).hidden_outer.front(); };
+  Config fragments = config;
+  fragments.training.local.fragments = 4;  // the first one has embedding, head and every fourth block
+  CHECK(added(fragments) == Approx(hidden_of(fragments) * 5 / 6));
+  Config buckets = fragments;
+  buckets.parallel.bucket_size = int64_t{1} << 40;  // all blocks are one unit, of which each fragment has a piece
+  CHECK(added(buckets) == Approx(hidden_of(buckets) * 2 / 3));
+  Config alone = config, waiting = config;
+  alone.parallel.islands = 1;
+  waiting.parallel.overlap = false;
+  CHECK(added(alone) == 0);
+  CHECK(added(waiting) == 0);
+}
+
+TEST_CASE("a step ends with what the run has: aggregation, noise, updates, outer steps or exchanges") {
+  using enum ActionType;
+  const Config plain = model("data: 2");
+  const auto end_of = [](const Config& config) { return step_end_of(config).actions; };
+  CHECK(end_of(plain) == std::vector{kNorm});
+  CHECK(step_end_of(plain).updates);
+  Config both = plain;
+  both.security.aggregation.rule = AggregationRule::kMedian;
+  CHECK(end_of(both) == std::vector{kAggregate, kNorm});
+  both.security.privacy.clip = 1;  // each data rank adds noise of its own before the rule compares them
+  CHECK(end_of(both) == std::vector{kAggregate, kNorm});
+  Config noisy = plain;
+  noisy.security.privacy.clip = 1;
+  CHECK(end_of(noisy) == std::vector{kNoise, kNorm});
+  Config local = plain;
+  local.training.local.steps = 4;
+  CHECK(end_of(local) == std::vector{kNorm, kOuter});
+  for (const AsynchronousMode mode : {AsynchronousMode::kParameterServer, AsynchronousMode::kElasticAveraging, AsynchronousMode::kHogwild}) {
+    Config asynchronous = plain;
+    asynchronous.training.asynchronous.mode = mode;
+    CHECK(end_of(asynchronous) == std::vector{kNorm, kExchange});
+    CHECK(step_end_of(asynchronous).updates == (mode == AsynchronousMode::kElasticAveraging));
+  }
 }
 
 TEST_CASE("only stage boundaries that leave a node use the network") {

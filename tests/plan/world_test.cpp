@@ -165,6 +165,30 @@ TEST_CASE("NCCL's order of operations: posted receives hold back the gathers of 
   CHECK(two.run(costs).step_seconds == without_gathers);
 }
 
+/// One rank of two islands is three times as slow. The other island does not wait for it: outer steps do not follow each step.
+TEST_CASE("the end of a step in the simulated world: islands do not wait for each other, the ranks of an island do") {
+  using enum ActionType;
+  LoweringPolicy policy = kOnce;
+  policy.end.actions = {kAggregate, kNoise, kNorm, kOuter};
+  World two = world({.shard = 2, .islands = 2}, ScheduleKind::k1F1B, 1, 1, 1, policy);
+  WorldCosts costs{equal_seconds, free_of_charge, {{0, 3.0}}};
+  costs.seconds = [](const Action& action) { return action.type == kUpdate ? 0.5 : action.type == kNoise ? 0.25 : equal_seconds(action); };
+  const WorldSimulation run = two.run(costs);
+  // Three parts of 1 + 2 s, one of them alone on the slow rank; three units; the noise is added behind AGGREGATE.
+  CHECK(run.ranks[0].end == 27);
+  CHECK(wait(run.ranks[1], WaitCause::kLast) == 18);
+  for (const int rank : {2, 3}) {
+    CHECK(run.ranks[static_cast<size_t>(rank)].end == 9);
+    CHECK(wait(run.ranks[static_cast<size_t>(rank)], WaitCause::kLast) == 0);
+  }
+  for (const RankTimes& rank : run.ranks) {
+    CHECK(rank.update == 0.25 + 3 * 0.5);
+    CHECK(rank.held == 0);
+    CHECK(sum(rank) == rank.end);
+  }
+  CHECK(run.step_seconds == 27 + 0.25 + 3 * 0.5);
+}
+
 TEST_CASE("a rank that finishes before its group is reported") {
   World large = large_world(false, kOnce, 16);
   const int wrong = rank_of(large.mesh, {9, 0, 77, 5});

@@ -63,7 +63,7 @@ std::vector<Blocked> blocked(const StepTrace& trace) {
     if (stretch != nullptr && stretch->cause == Cause::kDataWait) continue;
     Cause cause = cause_of(operation);
     const bool updating = std::ranges::any_of(trace.timeline, [&](const TimelineEvent& event) {
-      return ends_step(event.action.type) && event.begin <= operation.begin && operation.begin < event.end;
+      return ends_step(event.action.type) && !follows_updates(event.action.type) && event.begin <= operation.begin && operation.begin < event.end;
     });
     if (cause == Cause::kOther && updating) cause = Cause::kOptimizer;
     const bool for_pipeline = cause == Cause::kPipelineTransfer || operation.group == name_of(MeshAxis::kEmbedding) ||
@@ -139,7 +139,7 @@ ExposedTime exposed_of(const StepTrace& trace, const std::vector<Blocked>& waits
   ExposedTime seconds{};
   const auto of = [&](Cause cause) -> double& { return seconds[static_cast<size_t>(cause)]; };
   for (const TimelineEvent& event : trace.timeline) {
-    if (is_transfer(event.action.type)) continue;
+    if (is_transfer(event.action.type) || follows_updates(event.action.type)) continue;  // what islands wait for is not the optimizer's time
     of(ends_step(event.action.type) ? Cause::kOptimizer : Cause::kCompute) +=
         event.end - event.begin - blocked_in(waits, event.begin, event.end, false);
   }

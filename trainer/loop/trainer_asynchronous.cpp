@@ -68,7 +68,7 @@ void Trainer::start_asynchronous_round(int64_t step, double learning_rate) {
   if (!assigned_) assigned_ = server_->pull();  // the others compute all gradients of a short round
 }
 
-/// Computes the gradient of the island's next batch, which EXCHANGE sends, and waits for the weights of the one after it.
+/// Computes the gradient of the island's next batch. EXCHANGE at the end of its list sends it, and waits for the weights of the one after it.
 void Trainer::compute_assigned_gradient(const Dataset& data) {
   const Assignment assigned = *assigned_;
   const int64_t parts = gradients_per_step(config_), step = *round_begin_ + assigned.batch / parts;

@@ -71,7 +71,8 @@ void SampleScaling::scale(const WeightGradients& gradients) {
 }
 
 void SampleScaling::scale_rows(const Tensor& dy, int64_t per_sample, int64_t first_row) {
-  if (scaled_.insert(dy.raw()).second) scale_sample_rows(ctx_, dy, per_sample, first_row, factors_);
+  const bool is_new = ctx_.device == Device::kMeta || scaled_.insert(dy.raw()).second;  // on the meta device no tensor has an address
+  if (is_new) scale_sample_rows(ctx_, dy, per_sample, first_row, factors_);
 }
 
 void SampleScaling::scale_product(const ProductGradient& gradient) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
@@ -58,24 +59,34 @@ struct Means {
   double compute = 0, held = 0;
   std::array<double, kWaitCauses> waits{};
 };
-/// Sums over the islands that an outer step with a delay leaves in flight on a pipeline rank: one for each unit of a fragment.
+/// Most sums over the islands that an outer step with a delay leaves in flight on a pipeline rank: one for each unit that has parameters of a fragment, as
+/// LocalUpdates cuts them. Blocks are in the fragments in turn, embedding and head in the first.
 int outer_sums_of(const Config& config, const LoweredSchedule& schedule, int pipeline) {
   const LocalConfig& local = config.training.local;
-  if (!local.steps || local.delay == 0) return 0;
-  int units = 0;
-  for (size_t stage = 0; stage < schedule.units.size(); ++stage)
-    if (schedule.stage_rank[stage] == pipeline) units += schedule.units[stage].units;
-  return std::max(1, units / static_cast<int>(local.fragments));
+  if (!local.steps || local.delay == 0 || config.parallel.islands == 1 || !config.parallel.overlap) return 0;
+  const int64_t together = blocks_per_unit(config);
+  std::vector<int> sums(static_cast<size_t>(local.fragments), 0);
+  for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
+    if (schedule.stage_rank[static_cast<size_t>(range.stage)] != pipeline) continue;
+    sums.front() += (range.first() ? 1 : 0) + (range.last() ? 1 : 0);
+    for (int64_t begin = 0; begin < range.blocks; begin += together) {
+      std::set<int64_t> fragments;
+      for (int64_t block = begin; block < std::min(begin + together, range.blocks); ++block)
+        fragments.insert((range.first_block + block) % local.fragments);
+      for (const int64_t fragment : fragments) ++sums[static_cast<size_t>(fragment)];
+    }
+  }
+  return std::ranges::max(sums);
 }
 
-/// Seconds of a step by which NCCL's order exposes outer steps that a delay would hide: of all their sums but the last.
-double held_outer_seconds(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule) {
-  if (!config.training.local.steps || config.training.local.delay == 0) return 0;
+/// Seconds by which NCCL's order exposes outer steps that a delay would hide, divided among the steps of a round: those of all sums but the last.
+double exposed_outer_seconds(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule) {
   const StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), schedule.stage_rank);
-  double held = 0;
+  double exposed = 0;
   for (size_t rank = 0; rank < costs.hidden_outer.size(); ++rank)
-    held = std::max(held, costs.hidden_outer[rank] * (1 - 1.0 / outer_sums_of(config, schedule, static_cast<int>(rank))));
-  return held;
+    if (const int sums = outer_sums_of(config, schedule, static_cast<int>(rank)); sums > 0)
+      exposed = std::max(exposed, costs.hidden_outer[rank] * (1 - 1.0 / sums));
+  return exposed;
 }
 
 /// What waits behind what on the first pipeline rank that has most of such edges.
@@ -171,8 +182,8 @@ SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster,
   const std::vector<std::string> edges = launch_edges_of(lists, config, schedule);
   if (edges.empty()) return world;
   costs.in_launch_order = true;
-  const double held = held_outer_seconds(config, cluster, schedule);
-  world.launch_order = {simulate_world(lists, mesh, schedule.units, costs).step_seconds + held, edges};
+  const double outer = exposed_outer_seconds(config, cluster, schedule);
+  world.launch_order = {simulate_world(lists, mesh, schedule.units, costs).step_seconds + outer, edges};
   return world;
 }
 

@@ -20,7 +20,8 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
 struct SimulatedWorld {
   int64_t ranks = 0, actions = 0;  ///< actions of one step
   WorldSimulation step;            ///< without norm, update and host time
-  /// On GPUs, what NCCL's order of operations adds (parallel/pipeline/launch_order.h): the step's seconds with it, and what waits behind what.
+  /// On GPUs, what NCCL's order of operations adds (parallel/pipeline/launch_order.h): the step's seconds with it, with the mean of what outer steps
+  /// lose in a round, and what waits behind what.
   struct LaunchOrder {
     double step_seconds;
     std::vector<std::string> edges;
