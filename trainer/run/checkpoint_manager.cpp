@@ -52,8 +52,7 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
                      anchor_of(audit)}),
       last_saved_(history_.step) {}
 
-void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
-                             const std::vector<StepFigures>& anomaly_window, const privacy::History& privacy) {
+void CheckpointManager::save(int64_t step, const SavedState& state) {
   progress_.act("saving step " + std::to_string(step));
   progress_.set_timeout(2 * state_timeout(config_));  // writing this rank's part, then waiting for the others
   finish();
@@ -64,16 +63,15 @@ void CheckpointManager::save(int64_t step, int64_t padding, int64_t rejected_ste
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
   last_saved_ = step;
   in_flight_ = reports();
-  checkpointer_.save(describe(step, padding, rejected_steps, early_stopping, anomaly_window, privacy), state_tensors(trainer_));
+  checkpointer_.save(describe(step, state), state_tensors(trainer_));
 }
 
-CheckpointDescription CheckpointManager::describe(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
-                                                  const std::vector<StepFigures>& anomaly_window, const privacy::History& privacy) const {
-  const std::vector<int64_t> rejections = island_numbers(trainer_, rejected_steps);
-  const int64_t most_rejected = rejections.empty() ? rejected_steps : std::ranges::max(rejections);
+CheckpointDescription CheckpointManager::describe(int64_t step, const SavedState& state) const {
+  const std::vector<int64_t> rejections = island_numbers(trainer_, state.rejected_steps);
+  const int64_t most_rejected = rejections.empty() ? state.rejected_steps : std::ranges::max(rejections);
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
   return {step,
-          history_.tokens + samples * config_.training.sequence_length - padding,
+          history_.tokens + samples * config_.training.sequence_length - state.padding,
           trainer_.accepted_steps(),
           to_yaml(config_),
           describe_model(config_.model),
@@ -85,13 +83,13 @@ CheckpointDescription CheckpointManager::describe(int64_t step, int64_t padding,
           scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
           most_rejected,
           history_.branch,
-          early_stopping,
-          anomaly_window,
+          state.early_stopping,
+          state.anomaly_window,
           history_.product_algorithms,
           config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.micro_batches(),
           island_numbers(trainer_, trainer_.accepted_steps()),
           rejections,
-          privacy};
+          state.privacy};
 }
 
 void CheckpointManager::poll() {

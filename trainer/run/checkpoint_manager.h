@@ -16,6 +16,15 @@ namespace trireme {
 /// Timeout in seconds for a rank that sets up, loads or writes a state: ten minutes plus the time for the complete state at 100 MB/s.
 double state_timeout(const Config& config);
 
+/// What the state of a run has beside that of the trainer.
+struct SavedState {
+  int64_t padding = 0;         ///< StepResult::padding of all steps since the start of this job
+  int64_t rejected_steps = 0;  ///< how many steps in a row were rejected, up to this one
+  StopState early_stopping = {};
+  std::vector<StepFigures> anomaly_window = {};  ///< AnomalyWindow::state
+  privacy::History privacy = {};                 ///< what the run has released up to the step
+};
+
 /// Saves the checkpoints of a running training loop. Arguments must outlive it; `lock` is null on all ranks but 0.
 class CheckpointManager {
  public:
@@ -26,15 +35,12 @@ class CheckpointManager {
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
                     const RunLock* lock, Reporter& reporter, Progress& progress, audit::RunAudit* audit = nullptr);
 
-  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping and of
-  /// AnomalyWindow. `privacy`: what the run has released up to the step. `padding`: StepResult::padding of all steps since the start of this job. With
-  /// checkpoint.asynchronous a thread writes after the return. A failure is reported once per job, and training continues.
+  /// Saves the state after `step`, with `state` of what is beside the trainer. With checkpoint.asynchronous a thread writes after the return. A failure is
+  /// reported once per job, and training continues.
   /// Collective. Errors, on all ranks: IoError if this job has lost the lock on the run directory.
-  void save(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping = {},
-            const std::vector<StepFigures>& anomaly_window = {}, const privacy::History& privacy = {});
+  void save(int64_t step, const SavedState& state);
   /// What save() says of the state. Collective.
-  CheckpointDescription describe(int64_t step, int64_t padding, int64_t rejected_steps, const StopState& early_stopping,
-                                 const std::vector<StepFigures>& anomaly_window, const privacy::History& privacy) const;
+  CheckpointDescription describe(int64_t step, const SavedState& state) const;
   /// Step of the last save of this job, or of the checkpoint that it resumed from.
   int64_t last_saved() const { return last_saved_; }
   /// With checkpoint.keep_best: adds the validation loss after `step` to its checkpoint, if this job saved it or resumed from it, once it is published.

@@ -18,11 +18,10 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/memory_table.h"
 #include "trainer/loop/product_tuning.h"
-#include "trainer/loop/recompute.h"
 #include "trainer/plan/shape_rates.h"
 #include "trainer/run/audit_sink.h"
+#include "trainer/run/job_audit.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/run/resume.h"
@@ -39,107 +38,98 @@ static std::string names_of(const std::set<std::string>& keys) {
 
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log,
          ExchangeLog& exchanges)
-    : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress), exchanges_(exchanges) {
-  progress_.act("setting up");
-  progress_.set_timeout(state_timeout(config_));
+    : run_{.ctx = ctx, .world = world, .config = config, .options = options, .progress = progress}, anomalies_(run_, saves_, exchanges) {
+  run_.phases = {&rejections_, &anomalies_, &arrivals_, &saves_, &privacy_, &rebalance_, &evaluation_, &peers_};
+  run_.progress.act("setting up");
+  run_.progress.set_timeout(state_timeout(run_.config));
+  open_on_all_ranks();
+  agree_on_session();
+  make_trainer();
+  peers_.connect();
+  if (log != nullptr) steps_.trace(*log);
+  resume();
+  if (log != nullptr && run_.reports() && run_.done >= run_.options.trace_steps->last)
+    std::cerr << concat("--trace-steps=", to_string(*run_.options.trace_steps), ": nothing to trace, ", run_.done, " steps are already done\n");
+  if (has_nothing_to_do()) return;  // a finished run is not changed
+  tune();
+  if (run_.reports()) announce_ready(run_.options.environment);  // every rank has had a StopRequest since the start of its command
+  collectively(run_.world, [&] {
+    run_.checkpoints = std::make_unique<CheckpointManager>(*run_.trainer, run_.config, run_.session, run_.training_data, run_.history,
+                                                           run_.lock.get(), run_.reporter, run_.progress, run_.audit.get());
+  });
+  steps_.count_sets();
+  for (RunPhase* const phase : run_.phases) phase->open();
+}
+
+/// Opens the data, and checks that all ranks are about to do the same.
+void Run::open_on_all_ranks() {
   std::map<std::string, std::string> facts;
-  collectively(world_, [&] {
+  collectively(run_.world, [&] {
     open_data();
-    check_trace_steps(options_, config_, total_);
-    if (reports() && ctx_.device == Device::kCuda && config_.kernels.tuning_file != "none") check_tuning_file(config_.kernels.tuning_file);
-    const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
-    if (!coordinates()) forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
+    check_trace_steps(run_.options, run_.config, run_.total);
+    if (run_.reports() && run_.ctx.device == Device::kCuda && run_.config.kernels.tuning_file != "none")
+      check_tuning_file(run_.config.kernels.tuning_file);
+    forecast_.forecast_time();
     std::string validation;
-    for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.identity(), " ");
+    for (const ValidationSet& set : run_.data->validation) validation += concat(set.name, "=", set.data.identity(), " ");
     facts = {{"binary", binary_digest()},
-             {"configuration", to_yaml(config_)},
-             {"--max-steps", std::to_string(last_step())},
-             {"--change", names_of(options_.change)},
-             {"--trace-steps", options_.trace_steps ? to_string(*options_.trace_steps) : "none"},
-             {"schedule", to_text(training_schedule(config_))},  // each rank may have read it from a file
-             {"training data", training_data_},
+             {"configuration", to_yaml(run_.config)},
+             {"--max-steps", std::to_string(run_.last_step())},
+             {"--change", names_of(run_.options.change)},
+             {"--trace-steps", run_.options.trace_steps ? to_string(*run_.options.trace_steps) : "none"},
+             {"schedule", to_text(training_schedule(run_.config))},  // each rank may have read it from a file
+             {"training data", run_.training_data},
              {"validation data", validation}};
   });
-  check_same_everywhere(world_, facts);
-  if (reports()) {
-    std::vector<std::string> doubts = data_->train.suspicions();
-    for (const ValidationSet& set : data_->validation) std::ranges::copy(set.data.suspicions(), std::back_inserter(doubts));
-    for (const std::string& doubt : doubts) std::cerr << concat("warning: ", printable(doubt), "\n");
-  }
+  check_same_everywhere(run_.world, facts);
+  if (!run_.reports()) return;
+  std::vector<std::string> doubts = run_.data->train.suspicions();
+  for (const ValidationSet& set : run_.data->validation) std::ranges::copy(set.data.suspicions(), std::back_inserter(doubts));
+  for (const std::string& doubt : doubts) std::cerr << concat("warning: ", printable(doubt), "\n");
+}
+
+void Run::agree_on_session() {
   const std::string session =
       std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
-  session_ = all_gather_strings(world_, session)[0];
-  hosts_ = all_gather_strings(world_, host_name());
-  make_trainer();
-  open_peer_copies();
-  if (log != nullptr) tracer_.emplace(*trainer_, *log, options_.trace_steps.value(), directory());
-  resume();
-  if (tracer_ && reports() && done_ >= options_.trace_steps->last)
-    std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are already done\n");
-  if (finished() && !has_unsaved_state()) return;  // a finished run is not changed
-  tune();
-  if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
-  collectively(world_, [&] {
-    checkpoints_ =
-        std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_, audit_.get());
-  });
-  const std::vector<Dataset::Group> groups = data_->train.groups();
-  if (reports() && groups.size() > 1)
-    blend_.emplace(static_cast<uint64_t>(config_.run.seed), groups, config_.training.global_batch_size, data_start(history_.branch));
-  if (recalled_loss_) checkpoints_->evaluated(done_, *recalled_loss_);
-  begin_peer_copies();
+  run_.session = all_gather_strings(run_.world, session)[0];
+  run_.hosts = all_gather_strings(run_.world, host_name());
 }
 
 void Run::make_trainer() {
-  RankMemory mine, otherwise;
-  std::vector<Recompute> recompute;
-  LoweredSchedule schedule;
-  const bool choice = accumulation_is_a_choice(config_);
-  collectively(world_, [&] {
-    recompute = recompute_policy(config_);
-    schedule = lowered_schedule(config_);
-    mine = forecast_memory(config_, world_.rank(), world_.size(), recompute, schedule);
-    if (choice) otherwise = forecast_memory(with_other_accumulation(config_), world_.rank(), world_.size(), recompute);
-  });
-  const MeshShape mesh = mesh_shape(config_.parallel);
-  memory_ = memory_by_pipeline_rank(world_, mesh, mine);
-  if (ctx_.device != Device::kCuda && config_.plan.must_fit)
-    check_host_memory(world_, host_name(), static_cast<double>(mine.peak_total), host_memory());
-  if (choice) accumulation_ = "\n" + accumulation_text(config_, memory_, memory_by_pipeline_rank(world_, mesh, otherwise));
-  if (config_.training.recompute == RecomputeMode::kBudget) recompute_ = "\n" + recompute_text(config_, schedule.stage_rank, recompute);
-  if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
-  collectively(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, schedule); });
-  if (ctx_.device == Device::kCuda) register_memory(world_);
-  trainer_->watch(progress_);
-  trainer_->set_last_step(total_);
-  trainer_->set_learning_rates([this](int64_t step) { return learning_rate_of(step + 1); });
+  const TrainerPlan plan = forecast_.plan_trainer();
+  if (run_.ctx.device == Device::kCuda) reserve_memory(run_.ctx, run_.world, run_.config, plan.memory);
+  collectively(run_.world, [&] { run_.trainer = std::make_unique<Trainer>(run_.ctx, run_.world, run_.config, true, plan.recompute, plan.schedule); });
+  if (run_.ctx.device == Device::kCuda) register_memory(run_.world);
+  run_.trainer->watch(run_.progress);
+  run_.trainer->set_last_step(run_.total);
+  run_.trainer->set_learning_rates([this](int64_t step) { return run_.learning_rate_of(step + 1); });
 }
 
 /// A run that was stopped before its last evaluation still rehearses a step, because the evaluation uses the step's algorithms.
 void Run::tune() {
-  progress_.act("timing matrix products");
+  run_.progress.act("timing matrix products");
   const auto begin = std::chrono::steady_clock::now();
   const std::optional<TunedProducts> tuned =
-      tune_products(*trainer_, data_->train, std::min(done_, total_ - 1), std::exchange(history_.product_algorithms, {}));
+      tune_products(*run_.trainer, run_.data->train, std::min(run_.done, run_.total - 1), std::exchange(run_.history.product_algorithms, {}));
   if (!tuned) return;
-  history_.product_algorithms = tuned->algorithms;
+  run_.history.product_algorithms = tuned->algorithms;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (!tuned->note.empty()) reporter_.message("note: " + tuned->note);
-  reporter_.event("tuned_products", done_, {{"timed", tuned->timed}, {"known", tuned->known}, {"seconds", seconds}},
-                  concat("algorithms of matrix products: ", counted(tuned->timed, "kind"), " timed, ", tuned->known, " known (",
-                         config_.kernels.tuning_file, ")"));
+  if (!tuned->note.empty()) run_.reporter.message("note: " + tuned->note);
+  run_.reporter.event("tuned_products", run_.done, {{"timed", tuned->timed}, {"known", tuned->known}, {"seconds", seconds}},
+                      concat("algorithms of matrix products: ", counted(tuned->timed, "kind"), " timed, ", tuned->known, " known (",
+                             run_.config.kernels.tuning_file, ")"));
 }
 
 void Run::open_data() {
-  data_ = std::make_unique<RunData>(coordinates() ? no_run_data(config_) : open_run_data(config_));
-  training_data_ = coordinates() ? "of the members of a federation" : data_->train.identity();
-  if (config_.observe.samples.every > 0) open_samples();
-  total_ = total_steps(config_, data_->train.sequences());
-  if (config_.training.epochs) {  // rules and `auto` values that depend on the number of steps
-    Config counted = config_;
-    counted.training.steps = total_;
+  run_.data = std::make_unique<RunData>(run_.coordinates() ? no_run_data(run_.config) : open_run_data(run_.config));
+  run_.training_data = run_.coordinates() ? "of the members of a federation" : run_.data->train.identity();
+  samples_.open();
+  run_.total = total_steps(run_.config, run_.data->train.sequences());
+  if (run_.config.training.epochs) {  // rules and `auto` values that depend on the number of steps
+    Config counted = run_.config;
+    counted.training.steps = run_.total;
     counted.training.epochs.reset();
-    config_.training.schedule.decay_steps = resolve(counted, world_.size()).training.schedule.decay_steps;
+    run_.config.training.schedule.decay_steps = resolve(counted, run_.world.size()).training.schedule.decay_steps;
   }
 }
 
@@ -147,100 +137,103 @@ void Run::open_data() {
 /// of checkpoints is final, so it is listed again once. A run that may continue from copies of peers takes the lock first, because a running job replaces
 /// its own.
 void Run::resume() {
-  progress_.act("loading");
-  if (may_have_peer_copies()) take_lock();
+  run_.progress.act("loading");
+  if (peers_.may_have_copies()) take_lock();
   std::vector<std::string> checkpoints = candidates();
   for (;;) {
-    const auto begin = std::chrono::steady_clock::now();
-    std::unique_ptr<PeerState> peers = has_lock_ && may_have_peer_copies() ? find_peer_state(checkpoints) : nullptr;
-    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_,
-                                        options_.resume == "auto" || is_run_directory(options_.resume), options_.change, peers.get());
-    peers.reset();
-    load_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    done_ = resumed.step;
-    history_ = resumed.history;
-    resumed_peers_ = resumed.peers;
-    if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
-    open_privacy(resumed);
-    recall_evaluation(resumed);
-    if (finished() && !has_unsaved_state()) return sweep_finished(resumed);
-    read_replay();
-    if (!has_lock_) {
+    const Resumed resumed = load(checkpoints);
+    if (has_nothing_to_do()) return sweep_finished(resumed);
+    arrivals_.read_replay();
+    if (!run_.has_lock) {
       take_lock();
       const std::vector<std::string> now = candidates();
-      if (now != checkpoints || may_have_peer_copies()) {
+      if (now != checkpoints || peers_.may_have_copies()) {
         checkpoints = now;
         continue;
       }
-      open_privacy(resumed);
+      privacy_.load(resumed);  // another job may have released more
     }
-    const bool islands = islands_decide();
-    const int64_t island = trainer_->mesh().at.island;
-    rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps, islands ? concat(" by island ", island) : "");
-    if (islands && island > 0 && trainer_->mesh().step.rank() == 0) reporter_.keep_island_events();
-    window_ = AnomalyWindow(config_.observe.anomalies, resumed.anomaly_window);
-    rank_window_ = RankWindow(config_.observe.anomalies);
-    resume_split(resumed);
-    resume_order(resumed);
-    collectively(world_, [&] {
-      if (reports()) open_directory(resumed);
-    });
-    collectively(world_, [&] {
-      if (!fs::exists(directory() / "config.yaml"))
-        throw IoError(
-            concat("run.directory=", directory().string(), ": created by rank 0, but not visible on this rank; it must be shared by all ranks"));
-    });
-    begin_privacy();
-    open_record();
-    return;
+    return begin(resumed);
   }
 }
 
+/// Loads the newest state, of which all phases get their parts.
+Resumed Run::load(const std::vector<std::string>& checkpoints) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_ptr<PeerState> peers = run_.has_lock && peers_.may_have_copies() ? peers_.find(checkpoints) : nullptr;
+  Resumed resumed = load_newest(*run_.trainer, checkpoints, run_.config, run_.training_data,
+                                run_.options.resume == "auto" || is_run_directory(run_.options.resume), run_.options.change, peers.get());
+  peers.reset();
+  jobs_.add_load(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  run_.done = resumed.step;
+  run_.history = resumed.history;
+  if (run_.reports() && !resumed.checkpoint.empty())
+    std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", run_.done, " of ", run_.total, "\n");
+  for (RunPhase* const phase : run_.phases) phase->load(resumed);
+  return resumed;
+}
+
+/// Begins to write to the run directory, of which this job holds the lock.
+void Run::begin(const Resumed& resumed) {
+  for (RunPhase* const phase : run_.phases) phase->resume(resumed);
+  collectively(run_.world, [&] {
+    if (run_.reports()) open_directory(resumed);
+  });
+  collectively(run_.world, [&] {
+    if (!fs::exists(run_.directory() / "config.yaml"))
+      throw IoError(
+          concat("run.directory=", run_.directory().string(), ": created by rank 0, but not visible on this rank; it must be shared by all ranks"));
+  });
+  privacy_.begin();
+  open_record();
+}
+
 void Run::take_lock() {
-  progress_.act("waiting for the run directory's lock");
+  run_.progress.act("waiting for the run directory's lock");
   std::string stopped;
-  collectively(world_, [&] {
-    if (!reports()) return;
+  collectively(run_.world, [&] {
+    if (!run_.reports()) return;
     try {
-      lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
-      remove_unpublished(directory() / "checkpoints");
+      run_.lock = std::make_unique<RunLock>(run_.directory(), [this] { return !run_.stop.requested(); });
+      remove_unpublished(run_.directory() / "checkpoints");
     } catch (const Error& error) {
       if (error.code() != ExitCode::kRequeue) throw;
       stopped = error.what();
     }
   });
-  if (all_reduce_scalar(world_, stopped.empty() ? 0 : 1, ReduceOp::kMax) > 0) throw AgreedError(ExitCode::kRequeue, stopped, reports());
-  has_lock_ = true;
-  progress_.act("loading");
+  if (all_reduce_scalar(run_.world, stopped.empty() ? 0 : 1, ReduceOp::kMax) > 0) throw AgreedError(ExitCode::kRequeue, stopped, run_.reports());
+  run_.has_lock = true;
+  run_.progress.act("loading");
 }
 
 /// A rank without a black box or a log trains as well; one message says so.
 void Run::open_record() {
-  if (options_.record == nullptr) return;
-  const MeshShape& shape = trainer_->mesh().shape;
+  if (run_.options.record == nullptr) return;
+  const MeshShape& shape = run_.trainer->mesh().shape;
   std::string coordinate;
   for (const MeshAxisRow& axis : shown_axes(shape))
-    coordinate += concat(coordinate.empty() ? "" : ", ", axis.name, " ", trainer_->mesh().at.*axis.index);
-  const std::string device = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : concat("cpu, ", counted(ctx_.threads, "thread"));
-  const BlackBoxOwner owner{world_.rank(), world_.size(), session_, device, coordinate};
-  const std::string problem = options_.record->open(directory(), owner, config_.observe.black_box);
-  const std::vector<std::string> problems = all_gather_strings(world_, problem);
+    coordinate += concat(coordinate.empty() ? "" : ", ", axis.name, " ", run_.trainer->mesh().at.*axis.index);
+  const std::string device =
+      run_.ctx.device == Device::kCuda ? run_.ctx.gpu->properties().name : concat("cpu, ", counted(run_.ctx.threads, "thread"));
+  const BlackBoxOwner owner{run_.world.rank(), run_.world.size(), run_.session, device, coordinate};
+  const std::string problem = run_.options.record->open(run_.directory(), owner, run_.config.observe.black_box);
+  const std::vector<std::string> problems = all_gather_strings(run_.world, problem);
   const auto first = std::ranges::find_if(problems, [](const std::string& each) { return !each.empty(); });
   if (first == problems.end()) return;
   const auto more = std::ranges::count_if(problems, [](const std::string& each) { return !each.empty(); }) - 1;
-  reporter_.message(concat("warning: ", *first, more > 0 ? concat("; the same on ", counted(more, "other rank")) : "",
-                           "; trireme inspect will not know where it is. Training continues"));
+  run_.reporter.message(concat("warning: ", *first, more > 0 ? concat("; the same on ", counted(more, "other rank")) : "",
+                               "; trireme inspect will not know where it is. Training continues"));
 }
 
 /// Does not change a finished run, except that it removes unpublished leftovers and peer copies of a kill at its very end and completes its audit log.
 void Run::sweep_finished(const Resumed& resumed) {
-  const fs::path checkpoints = directory() / "checkpoints";
-  if (config_.security.audit.enabled) collectively(world_, [&] { complete_audit(resumed); });
-  if (has_lock_ && !PeerState::find(world_, config_, done_, std::numeric_limits<int64_t>::max()))
-    end_peer_copies();  // none that a longer job could use
-  if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
+  const fs::path checkpoints = run_.directory() / "checkpoints";
+  if (run_.config.security.audit.enabled) collectively(run_.world, [&] { complete_audit(run_, resumed); });
+  if (run_.has_lock && !PeerState::find(run_.world, run_.config, run_.done, std::numeric_limits<int64_t>::max()))
+    peers_.end();  // none that a longer job could use
+  if (run_.lock || !run_.reports() || !has_unpublished(checkpoints)) return;
   try {
-    const RunLock lock(directory());
+    const RunLock lock(run_.directory());
     remove_unpublished(checkpoints);
   } catch (const Error&) {  // another job holds the lock, or the directory is not writable
   }
@@ -249,11 +242,11 @@ void Run::sweep_finished(const Resumed& resumed) {
 /// checkpoints_to_resume() of rank 0, on all ranks.
 std::vector<std::string> Run::candidates() {
   std::string names;
-  collectively(world_, [&] {
-    if (!reports()) return;
-    for (const std::string& name : checkpoints_to_resume(directory().string(), options_.resume)) names += name + '\0';
+  collectively(run_.world, [&] {
+    if (!run_.reports()) return;
+    for (const std::string& name : checkpoints_to_resume(run_.directory().string(), run_.options.resume)) names += name + '\0';
   });
-  names = all_gather_strings(world_, names)[0];
+  names = all_gather_strings(run_.world, names)[0];
   std::vector<std::string> all;
   for (size_t begin = 0, end; (end = names.find('\0', begin)) != names.npos; begin = end + 1) all.push_back(names.substr(begin, end - begin));
   return all;
@@ -266,53 +259,56 @@ void Run::report_change(const Resumed& resumed) {
   std::string text = concat("changed at step ", change.step, " of ", resumed.checkpoint, ":");
   for (const auto& [key, values] : change.changes.items())
     text += concat("\n  ", key, ": ", values[0].dump(-1, ' ', true), " -> ", values[1].dump(-1, ' ', true));
-  reporter_.event("change", change.step,
-                  {{"from", resumed.checkpoint}, {"sample", change.sample}, {"changes", nlohmann::ordered_json(change.changes)}},
-                  concat(text, "\n  the training data continue at sample ", change.sample, " of their order"));
+  run_.reporter.event("change", change.step,
+                      {{"from", resumed.checkpoint}, {"sample", change.sample}, {"changes", nlohmann::ordered_json(change.changes)}},
+                      concat(text, "\n  the training data continue at sample ", change.sample, " of their order"));
 }
 
 void Run::open_directory(const Resumed& resumed) {
   const std::string& checkpoint = resumed.checkpoint;
-  const fs::path checkpoints = make_directories_in(directory(), "checkpoints");
-  sync_directory(directory());
-  sync_directory(fs::absolute(directory()).parent_path());
-  open_audit(resumed);  // first, because it may refuse the checkpoint
+  const fs::path checkpoints = make_directories_in(run_.directory(), "checkpoints");
+  sync_directory(run_.directory());
+  sync_directory(fs::absolute(run_.directory()).parent_path());
+  open_audit(run_, resumed);  // first, because it may refuse the checkpoint
   // Rolled back with --resume DIR: from now on the newer checkpoints belong to a different history.
   std::error_code other_run;
-  if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
-    point_latest(checkpoints, checkpoint_name(done_), session_);
-  write_durably(directory() / "config.yaml", to_yaml(config_));
-  if (config_.resilience.peer_copies > 0 || fs::exists(directory() / kPeerRecordName)) write_peer_record(directory(), {session_, resumed.peers});
-  const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
-  write_durably(directory() / "environment.json", environment.dump(2) + "\n");
-  const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(directory() / "metrics.jsonl") : fs::path();
+  if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(run_.done), other_run))
+    point_latest(checkpoints, checkpoint_name(run_.done), run_.session);
+  write_durably(run_.directory() / "config.yaml", to_yaml(run_.config));
+  if (run_.config.resilience.peer_copies > 0 || fs::exists(run_.directory() / kPeerRecordName))
+    write_peer_record(run_.directory(), {run_.session, resumed.peers});
+  const nlohmann::ordered_json environment = describe_environment(run_.ctx, run_.world.size(), run_.trainer->mesh().shape);
+  write_durably(run_.directory() / "environment.json", environment.dump(2) + "\n");
+  const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(run_.directory() / "metrics.jsonl") : fs::path();
   TerminalWidth width;
-  if (standard_output_is_terminal(options_.environment)) width = [] { return terminal_columns(STDOUT_FILENO); };
-  std::FILE* const messages = both_outputs_are_terminals(options_.environment) ? stdout : stderr;  // so that none overtakes the progress line
+  if (standard_output_is_terminal(run_.options.environment)) width = [] { return terminal_columns(STDOUT_FILENO); };
+  std::FILE* const messages = both_outputs_are_terminals(run_.options.environment) ? stdout : stderr;  // so that none overtakes the progress line
   const MetricsSink::Discarded discarded =
-      aside.empty() ? MetricsSink::lines_after(directory() / "metrics.jsonl", history_.step) : MetricsSink::lines_after(aside, 0);
-  reporter_.open(config_, environment, forecast_, history_, total_, width, messages);
-  record_start(resumed, discarded);
-  if (audit_) reporter_.add_sink(audit::kLogName, std::make_unique<AuditSink>(*audit_));
-  if (!audit_ && fs::exists(directory() / audit::kLogName))
-    reporter_.message(
-        concat("warning: security.audit.enabled=false, and ", (directory() / audit::kLogName).string(), " exists: it gets no record of this job"));
+      aside.empty() ? MetricsSink::lines_after(run_.directory() / "metrics.jsonl", run_.history.step) : MetricsSink::lines_after(aside, 0);
+  run_.reporter.open(run_.config, environment, forecast_.time(), run_.history, run_.total, width, messages);
+  jobs_.start(resumed, discarded);
+  if (run_.audit) run_.reporter.add_sink(audit::kLogName, std::make_unique<AuditSink>(*run_.audit));
+  if (!run_.audit && fs::exists(run_.directory() / audit::kLogName))
+    run_.reporter.message(concat("warning: security.audit.enabled=false, and ", (run_.directory() / audit::kLogName).string(),
+                                 " exists: it gets no record of this job"));
   report_change(resumed);
-  report_logged_splits();
-  report_logged_order();
+  for (RunPhase* const phase : run_.phases) phase->announce();
+  report_start(aside);
+}
+
+/// `aside`: the new name of the metrics of a run that has saved no checkpoint; empty: none.
+void Run::report_start(const fs::path& aside) {
   if (!aside.empty())
-    reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
-  if (shares_weights(config_.training) && config_.parallel.islands > 1)
-    reporter_.message(
+    run_.reporter.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
+  if (shares_weights(run_.config.training) && run_.config.parallel.islands > 1)
+    run_.reporter.message(
         "warning: training.asynchronous.mode=hogwild: the islands change the same weights without a lock, so results differ from run to run");
-  if (!data_->validation.empty()) reporter_.message(evaluation_text());
-  if (forecast_) reporter_.message(forecast_text(*forecast_));
-  if (coordinates()) return;  // it takes no steps
-  if (ctx_.device == Device::kCuda)
-    for (const std::string& line : shape_warnings(config_)) reporter_.message("warning: " + line);
-  const char* const without = ctx_.device == Device::kCpu ? ", without workspace of CPU kernels" : "";
-  reporter_.message(
-      concat("memory forecast per rank, maximum of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
+  if (!run_.data->validation.empty()) run_.reporter.message(evaluation_.text());
+  forecast_.report_time();
+  if (run_.coordinates()) return;  // it takes no steps
+  if (run_.ctx.device == Device::kCuda)
+    for (const std::string& line : shape_warnings(run_.config)) run_.reporter.message("warning: " + line);
+  forecast_.report_memory();
 }
 
 }  // namespace trireme

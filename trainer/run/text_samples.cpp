@@ -1,4 +1,5 @@
-// Samples of text during training: observe.samples.
+#include "trainer/run/text_samples.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -6,7 +7,6 @@
 #include "kernels/core/rng.h"
 #include "trainer/files/printable.h"
 #include "trainer/model/sampling.h"
-#include "trainer/run/rank_run.h"
 #include "trainer/tokenizer/utf8.h"
 
 namespace trireme {
@@ -33,12 +33,12 @@ std::string first_line(const std::string& text) {
 
 }  // namespace
 
-/// Encodes the prompts. Errors: ConfigError if one is empty, too long, or has tokens that the model has not.
-void Run::open_samples() {
-  const SamplesConfig& samples = config_.observe.samples;
-  tokenizer_ = Tokenizer::open(config_.data.tokenizer);
-  const int64_t tensor = config_.parallel.sequence_parallel ? config_.parallel.tensor : 1;
-  const int64_t room = config_.training.sequence_length / tensor * tensor;
+void TextSamples::open() {
+  if (run_.config.observe.samples.every == 0) return;
+  const SamplesConfig& samples = run_.config.observe.samples;
+  tokenizer_ = Tokenizer::open(run_.config.data.tokenizer);
+  const int64_t tensor = run_.config.parallel.sequence_parallel ? run_.config.parallel.tensor : 1;
+  const int64_t room = run_.config.training.sequence_length / tensor * tensor;
   for (const std::string& prompt : samples.prompts) {
     const std::vector<int32_t>& tokens = prompts_.emplace_back(tokenizer_->encode(prompt));
     const auto refuse = [&](const auto&... why) {
@@ -50,18 +50,18 @@ void Run::open_samples() {
     if (samples.max_tokens > most)
       refuse("has ", counted(tokens.size(), "token"), ", which observe.samples.max_tokens=", samples.max_tokens,
              " makes longer than training.sequence_length allows, ", room, "; nearest valid observe.samples.max_tokens=", most);
-    const int64_t vocabulary = *config_.model.vocab_size;
+    const int64_t vocabulary = *run_.config.model.vocab_size;
     for (const int32_t token : tokens)
       if (token >= vocabulary) refuse("contains token ", token, ", but the model's vocabulary size is ", vocabulary);
   }
 }
 
 /// The tokens that follow `text`: the draws of `trireme generate --seed run.seed`. One rank of the last stage draws. Collective.
-std::vector<int32_t> Run::continue_text(std::vector<int32_t> text) {
+std::vector<int32_t> TextSamples::continue_text(std::vector<int32_t> text) {
   constexpr double kNone = -2, kEnd = -1;  // the maximum takes precedence
-  const Mesh& mesh = trainer_->mesh();
-  const SamplingOptions options{.temperature = config_.observe.samples.temperature, .vocab_size = tokenizer_->vocab_size()};
-  const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "generate");
+  const Mesh& mesh = run_.trainer->mesh();
+  const SamplingOptions options{.temperature = run_.config.observe.samples.temperature, .vocab_size = tokenizer_->vocab_size()};
+  const uint64_t key = random_key(static_cast<uint64_t>(run_.config.run.seed), "generate");
   const auto draw = [&](const std::vector<double>& logits, int64_t place) -> double {
     if (logits.empty() || mesh.at.tensor != 0 || mesh.data->rank() != 0) return kNone;
     if (std::ranges::any_of(logits, [](double value) { return !std::isfinite(value); })) return kEnd;  // a diverged model says nothing
@@ -69,8 +69,8 @@ std::vector<int32_t> Run::continue_text(std::vector<int32_t> text) {
     return std::ranges::find(tokenizer_->ends(), token) != tokenizer_->ends().end() ? kEnd : token;
   };
   std::vector<int32_t> added;
-  while (std::ssize(added) < config_.observe.samples.max_tokens) {
-    const double token = all_reduce_scalar(world_, draw(trainer_->continuation_logits(text), std::ssize(added)), ReduceOp::kMax);
+  while (std::ssize(added) < run_.config.observe.samples.max_tokens) {
+    const double token = all_reduce_scalar(run_.world, draw(run_.trainer->continuation_logits(text), std::ssize(added)), ReduceOp::kMax);
     if (token < 0) break;
     added.push_back(static_cast<int32_t>(token));
     text.push_back(added.back());
@@ -78,22 +78,21 @@ std::vector<int32_t> Run::continue_text(std::vector<int32_t> text) {
   return added;
 }
 
-/// Continues every prompt with the weights after `step` and reports the texts. Collective.
-void Run::sample(int64_t step) {
-  progress_.act(concat("writing samples of text after step ", step));
-  progress_.set_timeout(state_timeout(config_));
-  const Trainer::SharedWeights shared(*trainer_);  // for all tokens
+void TextSamples::write(int64_t step) {
+  run_.progress.act(concat("writing samples of text after step ", step));
+  run_.progress.set_timeout(state_timeout(run_.config));
+  const Trainer::SharedWeights shared(*run_.trainer);  // for all tokens
   for (size_t i = 0; i < prompts_.size(); ++i) {
     std::vector<int32_t> tokens = prompts_[i];
     const std::vector<int32_t> added = continue_text(tokens);
-    if (!reports()) continue;
-    const std::string& prompt = config_.observe.samples.prompts[i];
+    if (!run_.reports()) continue;
+    const std::string& prompt = run_.config.observe.samples.prompts[i];
     const size_t before = tokenizer_->decode(tokens).size();
     tokens.insert(tokens.end(), added.begin(), added.end());
     const std::string all = tokenizer_->decode(tokens);
     const std::string text = as_utf8(std::string_view(all).substr(std::min(before, all.size())));
-    reporter_.event("sample", step, {{"prompt", as_utf8(prompt)}, {"text", text}},
-                    concat("step ", step, ": sample: ", printable(first_line(as_utf8(prompt) + text))));
+    run_.reporter.event("sample", step, {{"prompt", as_utf8(prompt)}, {"text", text}},
+                        concat("step ", step, ": sample: ", printable(first_line(as_utf8(prompt) + text))));
   }
 }
 

@@ -1,4 +1,5 @@
-// A member's part in the rounds of a federation: the weights come from the coordinator, which gets the update of each round.
+#include "trainer/run/member_rounds.h"
+
 #include <cmath>
 #include <cstring>
 
@@ -8,7 +9,6 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
-#include "trainer/run/rank_run.h"
 
 namespace trireme {
 namespace {
@@ -42,14 +42,14 @@ void send_ranges(federation::Member& member, const std::string& ranges) {
 
 }  // namespace
 
-void Run::join_federation() {
-  const federation::Role& role = *options_.federation;
-  model_ = std::make_unique<federation::FlatModel>(*trainer_);
-  collectively(world_, [&] {
-    if (!reports()) return;
+void MemberRounds::join() {
+  const federation::Role& role = *run_.options.federation;
+  model_ = std::make_unique<federation::FlatModel>(*run_.trainer);
+  collectively(run_.world, [&] {
+    if (!run_.reports()) return;
     const FederationConfig& f = role.config;
     std::pair<std::string, int64_t> kept{"", 0};  // what earlier jobs of this member have promised
-    if (const std::filesystem::path path = directory() / kMemberFile; std::filesystem::exists(path)) {
+    if (const std::filesystem::path path = run_.directory() / kMemberFile; std::filesystem::exists(path)) {
       const nlohmann::json file = parse_object(read_text(path, 1 << 16), path.string());
       kept = {string_member(file, "run", path.string()), integer_member(file, "revealed_round", path.string())};
     }
@@ -57,35 +57,32 @@ void Run::join_federation() {
     federation::MemberOptions options{role.address,
                                       f,
                                       role.terms,
-                                      data_->train.sequences(),
-                                      [this] { return stop_.requested(); },
-                                      [this](const std::string& line) { reporter_.message(line); },
+                                      run_.data->train.sequences(),
+                                      [this] { return run_.stop.requested(); },
+                                      [this](const std::string& line) { run_.reporter.message(line); },
                                       kept.second,
                                       kept.first};
     options.keep = [this](const std::string& run, int64_t round) {
-      write_durably(directory() / kMemberFile, nlohmann::ordered_json{{"run", run}, {"revealed_round", round}}.dump(2) + "\n");
+      write_durably(run_.directory() / kMemberFile, nlohmann::ordered_json{{"run", run}, {"revealed_round", round}}.dump(2) + "\n");
     };
     member_ = std::make_unique<federation::Member>(*identity_, std::move(options));
   });
 }
 
-federation::Order Run::next_order() {
+federation::Order MemberRounds::next_order() {
   std::string text;
-  collectively(world_, [&] {
-    if (reports()) text = text_of_order(member_->next());
+  collectively(run_.world, [&] {
+    if (run_.reports()) text = text_of_order(member_->next());
   });
-  return order_of_text(from_rank_0(world_, text));
+  return order_of_text(from_rank_0(run_.world, text));
 }
 
-/// Does what the coordinator asks until it asks for the steps of a round; returns the first one. Nothing if a stop was requested, or the federation has
-/// ended.
-std::optional<int64_t> Run::federate() {
-  finish_step();
-  progress_.set_timeout(kNoTimeLimit);
-  const int64_t steps = options_.federation->round_steps;
-  if (std::exchange(round_, 0) > 0 && reports()) member_->answer_trained(steps);
+std::optional<int64_t> MemberRounds::next_round() {
+  run_.progress.set_timeout(kNoTimeLimit);
+  const int64_t steps = run_.options.federation->round_steps;
+  if (std::exchange(round_, 0) > 0 && run_.reports()) member_->answer_trained(steps);
   for (;;) {
-    progress_.act("waiting for the coordinator");
+    run_.progress.act("waiting for the coordinator");
     const federation::Order order = next_order();
     switch (order.task) {
       case federation::Task::kStop: return std::nullopt;
@@ -94,13 +91,13 @@ std::optional<int64_t> Run::federate() {
         if (!take_weights(order)) return std::nullopt;
         break;
       case federation::Task::kTrain:
-        if (order.round > total_ / steps)
-          throw AgreedError(ExitCode::kInternal, concat("the coordinator asks for round ", order.round, " of ", total_ / steps), reports());
-        trainer_->set_accepted_steps(std::min(trainer_->accepted_steps(), (order.round - 1) * steps));  // of a repeated round they count once
+        if (order.round > run_.total / steps)
+          throw AgreedError(ExitCode::kInternal, concat("the coordinator asks for round ", order.round, " of ", run_.total / steps), run_.reports());
+        run_.trainer->set_accepted_steps(std::min(run_.trainer->accepted_steps(), (order.round - 1) * steps));  // of a repeated round they count once
         round_ = order.round;
         round_weight_ = order.weight;
-        set_timeout();
-        continue_training();
+        run_.set_timeout();
+        run_.clock.interrupt();
         return (order.round - 1) * steps + 1;
       case federation::Task::kSend: send_update(); break;
       case federation::Task::kEnd: has_ended_ = true; return std::nullopt;
@@ -109,40 +106,40 @@ std::optional<int64_t> Run::federate() {
 }
 
 /// False if a stop was requested.
-bool Run::take_weights(const federation::Order& order) {
-  progress_.act("receiving weights");
+bool MemberRounds::take_weights(const federation::Order& order) {
+  run_.progress.act("receiving weights");
   const auto size = static_cast<int64_t>(size_of(model_->dtype()));
   if (order.bytes != model_->numel() * size)
     throw AgreedError(ExitCode::kInternal,
-                      concat("the coordinator sends ", order.bytes, " bytes of weights, and the model has ", model_->numel() * size), reports());
+                      concat("the coordinator sends ", order.bytes, " bytes of weights, and the model has ", model_->numel() * size), run_.reports());
   const bool complete = model_->receive(kChunk, [&](int64_t bytes) {
     std::string chunk;
-    if (reports()) {
+    if (run_.reports()) {
       chunk.resize(static_cast<size_t>(bytes));
       if (!member_->receive_weights(std::as_writable_bytes(std::span(chunk)))) chunk.clear();
     }
-    return from_rank_0(world_, std::move(chunk));
+    return from_rank_0(run_.world, std::move(chunk));
   });
   if (!complete) return true;  // the connection is lost; what has come is replaced by the next weights
   model_->apply();
-  if (!data_->validation.empty() && !evaluate(order.step)) return false;
-  if (reports()) member_->answer_weights(last_evaluation_.loss, last_evaluation_.tokens);  // 0 tokens: there is no held-out data
+  if (!run_.data->validation.empty() && !evaluation_.evaluate(order.step)) return false;
+  if (run_.reports()) member_->answer_weights(evaluation_.last().loss, evaluation_.last().tokens);  // 0 tokens: there is no held-out data
   return true;
 }
 
 /// Sends weight * (weights at the beginning of the round - weights now), shortened to `clip` and with this member's part of the noise, as fixed-point numbers.
-void Run::send_update() {
-  progress_.act("sending the update");
-  const FederationConfig& f = options_.federation->config;
+void MemberRounds::send_update() {
+  run_.progress.act("sending the update");
+  const FederationConfig& f = run_.options.federation->config;
   const crypto::FixedPoint numbers(federation::kFractionBits, static_cast<size_t>(f.members));
   const double norm = std::sqrt(model_->update_squares());
   const double factor = round_weight_ * (f.clip && norm > *f.clip ? *f.clip / norm : 1);
   const double largest_noise = f.noise ? 10 * *f.noise * *f.clip : 0;
   const bool is_sendable = std::isfinite(norm) && norm * factor + largest_noise <= numbers.limit();
-  reporter_.event("update", done_, {{"update_norm", norm}, {"clipped", f.clip && norm > *f.clip}});
+  run_.reporter.event("update", run_.done, {{"update_norm", norm}, {"clipped", f.clip && norm > *f.clip}});
   if (!is_sendable) {
-    if (reports()) member_->refuse_update(concat("its update is not finite or too large: norm ", norm));
-    reporter_.message(concat("warning: the update of this round is not sent: its norm is ", norm));
+    if (run_.reports()) member_->refuse_update(concat("its update is not finite or too large: norm ", norm));
+    run_.reporter.message(concat("warning: the update of this round is not sent: its norm is ", norm));
     return;
   }
   crypto::Key key;
@@ -164,15 +161,15 @@ void Run::send_update() {
     if (std::ssize(frames) >= kChunk) pieces.push_back(std::exchange(frames, {}));
   });
   pieces.push_back(std::move(frames));
-  if (reports()) member_->begin_update();
-  const auto most = static_cast<size_t>(all_reduce_scalar(world_, static_cast<double>(pieces.size()), ReduceOp::kMax));
+  if (run_.reports()) member_->begin_update();
+  const auto most = static_cast<size_t>(all_reduce_scalar(run_.world, static_cast<double>(pieces.size()), ReduceOp::kMax));
   pieces.resize(most);
   for (std::string& piece : pieces) {
     const std::string own = std::exchange(piece, {});
-    for (const std::string& of_rank : world_.size() == 1 ? std::vector{own} : all_gather_strings(world_, own))
-      if (reports()) send_ranges(*member_, of_rank);
+    for (const std::string& of_rank : run_.world.size() == 1 ? std::vector{own} : all_gather_strings(run_.world, own))
+      if (run_.reports()) send_ranges(*member_, of_rank);
   }
-  if (reports()) member_->end_update();
+  if (run_.reports()) member_->end_update();
 }
 
 }  // namespace trireme

@@ -1,11 +1,10 @@
-// What a run does with the order in which gradients arrive, or weights with elastic averaging (training.asynchronous).
+#include "trainer/run/arrival_phase.h"
+
 #include <iostream>
 #include <utility>
 
 #include "trainer/files/strict_json.h"
 #include "trainer/loop/collectively.h"
-#include "trainer/run/metrics_sink.h"
-#include "trainer/run/rank_run.h"
 
 namespace trireme {
 
@@ -60,24 +59,22 @@ LoggedOrder order_to_replay(const Config& config, const Rounds& rounds, int64_t 
 
 }  // namespace
 
-/// Before the run directory is touched, so that a run that is refused changes nothing. Collective.
-void Run::read_replay() {
-  if (is_asynchronous(config_.training)) collectively(world_, [&] { replayed_order_ = order_to_replay(config_, rounds(), done_); });
+void ArrivalPhase::read_replay() {
+  if (is_asynchronous(run_.config.training))
+    collectively(run_.world, [&] { replayed_order_ = order_to_replay(run_.config, run_.rounds(), run_.done); });
 }
 
-/// Steps after the checkpoint that an earlier job of this run has trained are repeated in the order of its arrivals, so that they have the same bits;
-/// the others follow training.asynchronous.replay. The order of a job with other rules is dropped. Collective.
-void Run::resume_order(const Resumed& resumed) {
-  if (!is_asynchronous(config_.training)) return;
+void ArrivalPhase::resume(const Resumed& resumed) {
+  if (!is_asynchronous(run_.config.training)) return;
   nlohmann::json shared;
-  collectively(world_, [&] {
-    if (reports() && !resumed.checkpoint.empty()) shared = MetricsSink::order_after(directory() / "metrics.jsonl", done_);
+  collectively(run_.world, [&] {
+    if (run_.reports() && !resumed.checkpoint.empty()) shared = MetricsSink::order_after(run_.directory() / "metrics.jsonl", run_.done);
   });
-  shared = parse_value(all_gather_strings(world_, shared.dump())[0], "rank 0");
+  shared = parse_value(all_gather_strings(run_.world, shared.dump())[0], "rank 0");
   if (!shared.is_null()) shared.get_to(logged_order_);
   const auto keep = [&](LoggedOrder& order, const char* whose) {
-    const std::optional<int64_t> step = keep_possible(config_, rounds(), done_, order);
-    if (step && reports())
+    const std::optional<int64_t> step = keep_possible(run_.config, run_.rounds(), run_.done, order);
+    if (step && run_.reports())
       std::cerr << concat("note: from step ", *step, " on what islands send is applied as it arrives: ", whose, " is impossible with these rules\n");
   };
   keep(logged_order_, "the order that metrics.jsonl has");
@@ -86,24 +83,26 @@ void Run::resume_order(const Resumed& resumed) {
   keep(order, "what training.asynchronous.replay has after the steps of this run");
   std::map<int64_t, std::vector<int>> by_index;
   for (const auto& [step, workers] : order) by_index[step - 1] = workers;
-  trainer_->set_order(by_index);
+  run_.trainer->set_order(by_index);
 }
 
-/// Logs the order that this job repeats, because its own lines are gone from metrics.jsonl until their steps are trained again, and this job may end
-/// before that.
-void Run::report_logged_order() {
+void ArrivalPhase::announce() {
   if (logged_order_.empty()) return;
   nlohmann::ordered_json workers = nlohmann::ordered_json::object();
   for (const auto& [step, of_step] : logged_order_) workers[std::to_string(step)] = of_step;
-  reporter_.event("arrivals", done_, {{"workers", workers}},
-                  concat("steps ", logged_order_.begin()->first, " to ", logged_order_.rbegin()->first,
-                         " are repeated in the order of arrivals that an earlier job has logged"));
+  run_.reporter.event("arrivals", run_.done, {{"workers", workers}},
+                      concat("steps ", logged_order_.begin()->first, " to ", logged_order_.rbegin()->first,
+                             " are repeated in the order of arrivals that an earlier job has logged"));
 }
 
-/// After a round: how many gradients or exchanges of this job had each staleness.
-void Run::report_staleness(int64_t step) {
-  if (!is_asynchronous(config_.training) || shares_weights(config_.training)) return;
-  reporter_.event("staleness", step, {{has_parameter_servers(config_.training) ? "gradients" : "exchanges", staleness_.counts()}});
+void ArrivalPhase::count(int64_t, const StepResult& result) {
+  if (const Arrivals* const arrivals = result.arrivals())
+    for (const int64_t staleness : arrivals->staleness) staleness_.add(staleness);
+}
+
+void ArrivalPhase::at_round_end(int64_t step) {
+  if (!is_asynchronous(run_.config.training) || shares_weights(run_.config.training)) return;
+  run_.reporter.event("staleness", step, {{has_parameter_servers(run_.config.training) ? "gradients" : "exchanges", staleness_.counts()}});
 }
 
 }  // namespace trireme

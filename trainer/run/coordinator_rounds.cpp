@@ -1,4 +1,5 @@
-// The coordinator of a federation as a run: it has the weights and the momentum of the outer step, and releases what its members have verified.
+#include "trainer/run/coordinator_rounds.h"
+
 #include <cmath>
 
 #include "kernels/core/counted.h"
@@ -6,11 +7,11 @@
 #include "kernels/ops/outer_step.h"
 #include "trainer/config/check_federation.h"
 #include "trainer/federation/coordinator.h"
+#include "trainer/federation/flat_model.h"
 #include "trainer/federation/votes.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 #include "trainer/privacy/accountant.h"
-#include "trainer/run/rank_run.h"
 
 namespace trireme {
 namespace {
@@ -58,13 +59,11 @@ double norm_of(std::span<const double> values) {
   return std::sqrt(squares);
 }
 
-}  // namespace
-
 /// The outer step of kernels/ops/outer_step.h on the mean update of a round.
-void Run::take_outer_step(const federation::FlatModel& model, std::span<const double> mean) {
-  const LocalConfig& local = config_.training.local;
+void take_outer_step(RunContext& run, const federation::FlatModel& model, std::span<const double> mean) {
+  const LocalConfig& local = run.config.training.local;
   model.visit_boxes([&](const OwnedBox& owned, std::span<const int64_t> numbers) {
-    const Tensor theta = copied(ctx_, owned.weight), sum = copied(ctx_, owned.weight), drift = copied(ctx_, owned.weight);
+    const Tensor theta = copied(run.ctx, owned.weight), sum = copied(run.ctx, owned.weight), drift = copied(run.ctx, owned.weight);
     for (size_t i = 0; i < numbers.size(); ++i) {
       const double update = mean[static_cast<size_t>(numbers[i])];
       const auto at = static_cast<int64_t>(i);
@@ -73,13 +72,11 @@ void Run::take_outer_step(const federation::FlatModel& model, std::span<const do
       else
         sum.data<float>()[at] = static_cast<float>(static_cast<double>(sum.data<float>()[at]) - update);
     }
-    outer_step(ctx_, {local.outer_learning_rate, local.outer_momentum, 1, 1}, sum, owned.weight, theta, momentum_of(owned), drift);
+    outer_step(run.ctx, {local.outer_learning_rate, local.outer_momentum, 1, 1}, sum, owned.weight, theta, momentum_of(owned), drift);
   });
-  trainer_->weights_changed();
-  trainer_->start_round();
+  run.trainer->weights_changed();
+  run.trainer->start_round();
 }
-
-namespace {
 
 constexpr const char* kRoundsName = "federation.json";
 
@@ -121,21 +118,20 @@ SummedRounds read_summed(const std::filesystem::path& run_directory, int64_t don
   return summed;
 }
 
-}  // namespace
-
 /// The rounds of a federation. Weights are released, that is saved and trained on, once the members have verified them.
 class FederatedRounds {
  public:
-  FederatedRounds(Run& run, const federation::Role& role, const federation::Identity& identity)
+  FederatedRounds(RunContext& run, SavePhase& saves, const federation::Role& role, const federation::Identity& identity)
       : run_(run),
+        saves_(saves),
         role_(role),
         identity_(identity),
-        summed_(read_summed(run.directory(), run.done_ / role.round_steps, role.config)),
-        coordinator_(identity, {role.config, summed_.run, role.terms, [&run] { return run.stop_.requested(); },
-                                [&run](const std::string& line) { run.reporter_.message(line); }, [this] { note_sum(); }}),
-        model_(*run.trainer_),
-        step_(std::max(run.done_, summed_.round * role.round_steps)) {
-    keep(*run.trainer_, released_);
+        summed_(read_summed(run.directory(), run.done / role.round_steps, role.config)),
+        coordinator_(identity, {role.config, summed_.run, role.terms, [&run] { return run.stop.requested(); },
+                                [&run](const std::string& line) { run.reporter.message(line); }, [this] { note_sum(); }}),
+        model_(*run.trainer),
+        step_(std::max(run.done, summed_.round * role.round_steps)) {
+    keep(*run.trainer, released_);
   }
 
   /// For members that were away when the run ended.
@@ -143,20 +139,20 @@ class FederatedRounds {
 
   /// True if a stop was requested.
   bool take() {
-    run_.reporter_.message(concat("coordinating a federation of ", counted(role_.config.members, "member"), " at port ", coordinator_.port(), ": ",
-                                  counted(run_.total_ / role_.round_steps, "round"), " of ", counted(role_.round_steps, "step")));
-    if (step_ > run_.done_) run_.reporter_.message(concat("round ", round(), " is skipped: its sum may be known, but its result was not saved"));
+    run_.reporter.message(concat("coordinating a federation of ", counted(role_.config.members, "member"), " at port ", coordinator_.port(), ": ",
+                                 counted(run_.total / role_.round_steps, "round"), " of ", counted(role_.round_steps, "step")));
+    if (step_ > run_.done) run_.reporter.message(concat("round ", round(), " is skipped: its sum may be known, but its result was not saved"));
     write_summed();
-    run_.progress_.set_timeout(kNoTimeLimit);  // members have time limits of their own
+    run_.progress.set_timeout(kNoTimeLimit);  // members have time limits of their own
     for (;;) {
-      run_.progress_.act(concat("waiting for members after step ", step_));
+      run_.progress.act(concat("waiting for members after step ", step_));
       if (!coordinator_.gather()) break;
       verify();
-      if (run_.stop_.requested()) break;
+      if (run_.stop.requested()) break;
       if (!is_verified_) continue;
       if (step_ >= run_.last_step()) return end();
       train();
-      if (run_.stop_.requested()) break;
+      if (run_.stop.requested()) break;
     }
     if (is_new_) drop();
     return true;
@@ -169,7 +165,7 @@ class FederatedRounds {
   void verify() {
     is_verified_ = false;
     const std::map<int, double> losses = coordinator_.evaluate(step_, model_.weights());
-    if (run_.stop_.requested() || std::ssize(coordinator_.present()) < fewest_members(role_.config)) return;
+    if (run_.stop.requested() || std::ssize(coordinator_.present()) < fewest_members(role_.config)) return;
     const std::optional<double> loss = federation::agreed_loss(losses), increase = federation::agreed_increase(released_.losses, losses);
     if (is_new_) {
       if (increase) figures_["loss_increase"] = *increase;
@@ -178,35 +174,35 @@ class FederatedRounds {
       if (f.max_loss_increase && !increase) return refuse("no member evaluated both the old and the new weights");
       if (f.max_loss_increase && !(*increase <= *f.max_loss_increase))
         return refuse(concat("the held-out loss grows by ", *increase, ", and security.federation.max_loss_increase is ", *f.max_loss_increase));
-      report(true, concat("round ", round(), " of ", run_.total_ / role_.round_steps, ": ", counted(std::ssize(figures_["members"]), "member"),
+      report(true, concat("round ", round(), " of ", run_.total / role_.round_steps, ": ", counted(std::ssize(figures_["members"]), "member"),
                           ", update norm ", figures_["update_norm"].get<double>()));
       is_new_ = false;
-      keep(*run_.trainer_, released_);
-      run_.trainer_->set_accepted_steps(step_);
+      keep(*run_.trainer, released_);
+      run_.trainer->set_accepted_steps(step_);
     }
     is_verified_ = true;
-    run_.done_ = step_;
+    run_.done = step_;
     released_.losses = losses;
     if (loss && std::isfinite(*loss) && step_ > 0) report_losses(losses, *loss);
-    if (run_.checkpoints_->last_saved() == step_) return;
-    run_.save(step_);
-    run_.checkpoints_->finish();  // before the sum of the next round may be known
+    if (run_.checkpoints->last_saved() == step_) return;
+    saves_.save(step_);
+    run_.checkpoints->finish();  // before the sum of the next round may be known
   }
 
   void report_losses(const std::map<int, double>& losses, double agreed) {
     std::vector<std::pair<std::string, double>> by_member;
     for (const auto& [member, loss] : losses) by_member.emplace_back(identity_.roster.name_of(member), loss);
-    run_.reporter_.evaluation(step_, agreed, by_member);
+    run_.reporter.evaluation(step_, agreed, by_member);
   }
 
   void report(bool is_accepted, const std::string& text) {
     figures_["accepted"] = is_accepted;
-    run_.reporter_.event("round", step_, figures_, text);
+    run_.reporter.event("round", step_, figures_, text);
   }
 
   /// The weights and the momentum become those that were released last.
   void drop() {
-    restore(*run_.trainer_, released_);
+    restore(*run_.trainer, released_);
     is_new_ = false;
   }
 
@@ -217,9 +213,9 @@ class FederatedRounds {
 
   void train() {
     const auto begin = std::chrono::steady_clock::now();
-    run_.progress_.act(concat("round ", round() + 1));
+    run_.progress.act(concat("round ", round() + 1));
     const std::optional<federation::MeanUpdate> update = coordinator_.train(round() + 1, model_.numel());
-    if (!update && (!coordinator_.has_revealed() || run_.stop_.requested())) return;
+    if (!update && (!coordinator_.has_revealed() || run_.stop.requested())) return;
     step_ += role_.round_steps;
     if (!update) {
       figures_ = {{"round", round()}};
@@ -233,7 +229,7 @@ class FederatedRounds {
     const std::optional<double>& most = role_.config.max_update_norm;
     if (!std::isfinite(norm) || (most && norm > *most))
       return refuse(concat("the norm of the update is ", norm, most ? concat(", and security.federation.max_update_norm is ", *most) : ""));
-    run_.take_outer_step(model_, update->mean);
+    take_outer_step(run_, model_, update->mean);
     is_new_ = true;
   }
 
@@ -256,14 +252,15 @@ class FederatedRounds {
 
   /// False: no stop was requested.
   bool end() {
-    if (step_ == run_.total_) coordinator_.end(step_, model_.weights());
+    if (step_ == run_.total) coordinator_.end(step_, model_.weights());
     if (role_.config.noise)
-      run_.reporter_.message(
+      run_.reporter.message(
           concat("privacy of members: epsilon ", epsilon(), " at delta ", *role_.config.delta, " after ", counted(summed_.sums, "sum")));
     return false;
   }
 
-  Run& run_;
+  RunContext& run_;
+  SavePhase& saves_;
   const federation::Role& role_;
   const federation::Identity& identity_;
   SummedRounds summed_;
@@ -276,15 +273,16 @@ class FederatedRounds {
   nlohmann::ordered_json figures_ = {};  ///< of the last round
 };
 
-/// True if a stop was requested. A finished run only serves its last weights.
-bool Run::coordinate() {
-  const FederationConfig& f = options_.federation->config;
+}  // namespace
+
+bool coordinate_rounds(RunContext& run, SavePhase& saves, bool is_finished) {
+  const federation::Role& role = *run.options.federation;
+  const FederationConfig& f = role.config;
   const federation::Identity identity = federation::read_identity(f.roster.value(), f.members, f.identity_key_file.value(), true);
-  if (finished()) {
-    FederatedRounds(*this, *options_.federation, identity).serve_last_weights();
-    return false;
-  }
-  return FederatedRounds(*this, *options_.federation, identity).take();
+  FederatedRounds rounds(run, saves, role, identity);
+  if (!is_finished) return rounds.take();
+  rounds.serve_last_weights();
+  return false;
 }
 
 }  // namespace trireme
