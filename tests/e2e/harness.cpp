@@ -80,6 +80,7 @@ Process::Process(const Arguments& command, const fs::path& directory, std::chron
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::setenv("OMP_NUM_THREADS", "1", 1);
+    ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(err[1], STDERR_FILENO);
