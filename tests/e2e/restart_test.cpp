@@ -69,7 +69,7 @@ double check_recovery(const Recovery& is) {
 }  // namespace
 
 TEST_CASE("restart: a job that loses a rank resumes from its newest checkpoint with bit-identical results") {
-  check_recovery({"four ranks", layout(2, 1, 2, 2), 4, 2, 200, 40});
+  check_recovery({"four ranks", layout(2, 1, 2, 2), 4, 2, 100, 20});
 }
 
 TEST_CASE("restart: eight ranks recover within five seconds", "[slow]") {
@@ -77,7 +77,7 @@ TEST_CASE("restart: eight ranks recover within five seconds", "[slow]") {
   CHECK(seconds < 5);
 }
 
-TEST_CASE("restart: a run of one rank") { check_recovery({"one rank", layout(1, 1, 1, 0), 1, 0, 1500, 300}); }
+TEST_CASE("restart: a run of one rank") { check_recovery({"one rank", layout(1, 1, 1, 0), 1, 0, 750, 150}); }
 
 TEST_CASE("restart: gives up when the same step fails twice") {
   TemporaryDirectory directory;
