@@ -343,12 +343,12 @@ void make_trials_of_trust(int trials) {
 
 }  // namespace
 
-TEST_CASE("kill: runs of one and eight ranks killed at random moments end like undisturbed ones") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 4, 0); }
+TEST_CASE("kill: runs of one and eight ranks killed at random moments end like undisturbed ones") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 2, 0); }
 
 TEST_CASE("kill: runs of islands and of compressed gradients killed at random moments end like undisturbed ones") {
   make_trials({{1, 1, 1, 0, "2 islands", {"parallel.islands=2", "training.local.steps=2", "training.local.fragments=2"}, 2},
                {1, 1, 2, 2, "int8", {"training.compression.method=int8"}}},
-              4, 0);
+              2, 0);
 }
 
 TEST_CASE("kill: runs of islands with parameter servers killed at random moments, in the order of an undisturbed one, end like it") {
