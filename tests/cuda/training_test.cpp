@@ -119,30 +119,56 @@ bool fits(const ParityLayout& layout) { return testing::has_gpus(layout.world(),
 
 }  // namespace
 
-TEST_CASE("training on one GPU matches the CPU in fp32") {
+namespace {
+/// Calls body(model) for each model: the n-th one under the n-th stream schedule, or under `schedules` of them.
+template <class Body>
+void for_each_model(int schedules, const Body& body) {
+  uint64_t seed = 0;
   for (const ParityModel model : kModels) {
     INFO(name_of(model));
-    const LayoutCase c{model, {}};
-    testing::for_each_schedule(2, [&] { CHECK(difference(on_cpu(c, "fp32"), train_on_gpus(config_of(c, "fp32"), kSteps), kSingleTolerance) == ""); });
+    if (schedules > 1) {
+      testing::for_each_schedule(schedules, [&] { body(model); });
+    } else {
+      testing::set_schedule(seed++);
+      body(model);
+    }
   }
 }
 
-TEST_CASE("half-precision gradients on one GPU are as accurate as on the CPU") {
-  const auto [precision, of_loss] = GENERATE(table<std::string, double>({{"bf16", 1e-2}, {"fp16", 1.25e-3}}));
-  for (const ParityModel model : kModels) {
-    INFO(name_of(model) << " " << precision);
+void check_one_gpu_in_fp32(int schedules) {
+  for_each_model(schedules, [](ParityModel model) {
     const LayoutCase c{model, {}};
-    const double unit = gradient_error(on_cpu(c, "fp64"), on_cpu(c, precision));
-    testing::for_each_schedule(2, [&] {
+    CHECK(difference(on_cpu(c, "fp32"), train_on_gpus(config_of(c, "fp32"), kSteps), kSingleTolerance) == "");
+  });
+}
+
+void check_half_precision_on_one_gpu(int schedules) {
+  for (const auto& [name, of_loss] : {std::pair{"bf16", 1e-2}, {"fp16", 1.25e-3}}) {
+    const std::string precision = name;
+    INFO(precision);
+    for_each_model(schedules, [&, of_loss = of_loss](ParityModel model) {
+      const LayoutCase c{model, {}};
+      const double unit = gradient_error(on_cpu(c, "fp64"), on_cpu(c, precision));
       const RunRecord record = train_on_gpus(config_of(c, precision), 1);
       CHECK(gradient_error(on_cpu(c, "fp64"), record) < 2 * unit);
       CHECK(std::abs(record.loss[0] - on_cpu(c, "fp64").loss[0]) < of_loss * record.loss[0]);
     });
   }
 }
+}  // namespace
+
+TEST_CASE("training on one GPU matches the CPU in fp32") { check_one_gpu_in_fp32(1); }
+
+TEST_CASE("half-precision gradients on one GPU are as accurate as on the CPU") { check_half_precision_on_one_gpu(1); }
+
+TEST_CASE("training on one GPU matches the CPU in every precision under three stream schedules", "[slow]") {
+  check_one_gpu_in_fp32(3);
+  check_half_precision_on_one_gpu(3);
+}
 
 #ifndef TRIREME_REAL_GPU
-TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and without graphs") {
+/// The runs with and without graphs have a stream schedule of their own each, or the same `schedules`.
+static void check_overflows(int schedules) {
   ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
@@ -176,7 +202,8 @@ TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and w
   REQUIRE(on_cpu.first.find('-', on_cpu.first.find('+')) != std::string::npos);  // another overflow after the scale has grown
   for (const bool graph : {false, true}) {
     config.kernels.cuda_graph = graph;
-    testing::for_each_schedule(2, [&] {
+    testing::for_each_schedule(schedules, [&] {
+      if (schedules == 1) testing::set_schedule(graph ? 1 : 0);
       run_gpu_ranks(layout.world(), kNccl, [&](Communicator& world, Context& ctx) {
         Trainer trainer(ctx, world, config, true);
         const auto result = run(trainer);
@@ -188,6 +215,12 @@ TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and w
       });
     });
   }
+}
+
+TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and without graphs") { check_overflows(1); }
+
+TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and without graphs, under four stream schedules", "[slow]") {
+  check_overflows(4);
 }
 #endif
 

@@ -44,9 +44,9 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   check(run(directory, {"audit", "keygen", "--output", "key"}), 0, "public key in key.pub");
   check_error(run(directory, {"audit", "keygen", "--output", "key"}), 64, "key exists, and keys are never overwritten");
   const Arguments arguments =
-      kAudit + layout(1, 1, 2, 3) + sets({"security.audit.signing_key_file=key", "training.steps=400", "training.evaluate.every=50"});
+      kAudit + layout(1, 1, 2, 3) + sets({"security.audit.signing_key_file=key", "training.steps=200", "training.evaluate.every=25"});
   LiveJob job(directory, "run", arguments);
-  REQUIRE(job.wait_for_step(60));
+  REQUIRE(job.wait_for_step(30));
   for (const auto& [rank, process] : job.ranks(2)) ::kill(process, SIGKILL);
   job.signal(SIGKILL);
   job.wait();
@@ -59,7 +59,7 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   const auto found = nlohmann::json::parse(valid.out);
   CHECK(found["valid"] == true);
   CHECK(found["jobs"] == 2);
-  CHECK(found["checkpoints"] == nlohmann::json{396, 398, 400});
+  CHECK(found["checkpoints"] == nlohmann::json{196, 198, 200});
   CHECK(found["status"] == "done");
   CHECK(found["receipt"] == true);
   CHECK(found["signatures"] == 4);
@@ -71,15 +71,15 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   CHECK(records.front()["world_size"] == 2);
   CHECK(records.front()["hosts"] == 1);
   CHECK(records_of(directory / "run", "resume").size() == 1);
-  CHECK(records_of(directory / "run", "resume")[0]["step"].get<int64_t>() >= 50);
+  CHECK(records_of(directory / "run", "resume")[0]["step"].get<int64_t>() >= 25);
   CHECK(records_of(directory / "run", "evaluation").size() >= 8);
   CHECK(records_of(directory / "run", "membership").empty());
   CHECK(records.back()["validation_loss"] == validation_loss(directory / "run"));
-  CHECK(records.back()["loss"] == losses(directory / "run", 400).back());
+  CHECK(records.back()["loss"] == losses(directory / "run", 200).back());
   const auto receipt = nlohmann::json::parse(read_file(directory / "run/receipt.json"));
-  CHECK(receipt["steps"] == 400);
-  CHECK(receipt["planned_steps"] == 400);
-  CHECK(receipt["tokens"] == 400 * 8 * 16);
+  CHECK(receipt["steps"] == 200);
+  CHECK(receipt["planned_steps"] == 200);
+  CHECK(receipt["tokens"] == 200 * 8 * 16);
   CHECK(receipt["data"] == CheckpointReader(directory / "run/checkpoints/latest").description().training_data);
 
   const std::string secret = read_file(directory / "key").substr(15, 64);
@@ -93,17 +93,17 @@ TEST_CASE("audit: a run of two ranks that was killed with kill -9 and resumed is
   check_error(verify_audit(directory), 65, "receipt.json: names run/audit.jsonl: record " + std::to_string(records.size() - 1));
   check_error(run(directory, kTrain + arguments), 65, "receipt.json: names record " + std::to_string(records.size() - 1));
   write_file(directory / "run/audit.jsonl", log.substr(0, log.size() / 2));
-  const Outcome refused = run(directory, kTrain + arguments + sets({"training.steps=410"}) + Arguments{"--change", "training.steps"});
+  const Outcome refused = run(directory, kTrain + arguments + sets({"training.steps=210"}) + Arguments{"--change", "training.steps"});
   check_error(refused, 65, "it was shortened or changed");
   write_file(directory / "run/audit.jsonl", log);
   must(directory, {"audit", "keygen", "--output", "other"});
   check_error(verify_audit(directory, {"--public-key", "other.pub"}), 65, "; expected ");
-  const fs::path weights = directory / "run/checkpoints/step-00000398/rank-00000.safetensors";
+  const fs::path weights = directory / "run/checkpoints/step-00000198/rank-00000.safetensors";
   std::string bytes = read_file(weights);
   bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 1);
   write_file(weights, bytes);
   const Outcome changed = verify_audit(directory, {"--json"});
-  check_error(changed, 65, "step-00000398/rank-00000.safetensors: was changed");
+  check_error(changed, 65, "step-00000198/rank-00000.safetensors: was changed");
   CHECK(nlohmann::json::parse(changed.out)["valid"] == false);
 }
 
@@ -201,11 +201,12 @@ TEST_CASE("audit: suspects are recorded as metrics.jsonl has them") {
   check(verify_audit(directory), 0, "ended: done");
 }
 
-TEST_CASE("audit: killed at a call of a save, the log has what every checkpoint names, and the resumed run is valid") {
+/// Kills at the first call of a save, at one in its middle, and at every `stride`-th of its last calls, in which the log and the checkpoint meet.
+static void check_kills_in_a_save(int stride) {
   const Trials trials(layout(1, 1, 1, 0) + kAudit);
   const int calls = trials.calls_of_a_save(0);
   std::set<int> at{1, calls / 2};
-  for (int call = calls; call > std::max(1, calls - 24); call -= 2) at.insert(call);
+  for (int call = calls; call > std::max(1, calls - 24); call -= stride) at.insert(call);
   for (const int call : at) {
     CAPTURE(call, calls);
     trials.copy();
@@ -218,5 +219,9 @@ TEST_CASE("audit: killed at a call of a save, the log has what every checkpoint 
     CHECK(audit::verify_run(trials.path("trial"), {}).status == "done");
   }
 }
+
+TEST_CASE("audit: killed at a call of a save, the log has what every checkpoint names, and the resumed run is valid") { check_kills_in_a_save(5); }
+
+TEST_CASE("audit: killed at each of the last calls of a save, the log has what every checkpoint names", "[slow]") { check_kills_in_a_save(1); }
 
 }  // namespace trireme::test

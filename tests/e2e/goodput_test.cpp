@@ -34,7 +34,7 @@ nlohmann::json goodput_json(const TemporaryDirectory& directory, const std::stri
 void fail_once(LiveJob& job, int signal) {
   const size_t restarts = count(job.err(), "restart "), before = job.last_step();
   ::kill(job.ranks(2).at(1), signal);
-  while (count(job.err(), "restart ") == restarts) REQUIRE(job.wait_until_gone(0) < 0);
+  REQUIRE(job.wait_until([&] { return count(job.err(), "restart ") > restarts; }));
   REQUIRE(job.wait_for_step(before + 30));
 }
 

@@ -80,6 +80,7 @@ Process::Process(const Arguments& command, const fs::path& directory, std::chron
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::setenv("OMP_NUM_THREADS", "1", 1);
+    ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(err[1], STDERR_FILENO);
@@ -300,10 +301,14 @@ std::vector<pid_t> processes_with(const std::string& text) {
   for (const auto& item : fs::directory_iterator("/proc")) {
     const std::string name = item.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(item.path() / "cmdline", std::ios::binary);
-    std::ostringstream command;
-    command << file.rdbuf();  // unlike an iterator, no exception if the process has just ended
-    if (command.str().find(text) != std::string::npos) found.push_back(std::stoi(name));
+    // Tests poll this function beside a job that needs the cores, so it reads without a stream. A process that has just ended reads as empty.
+    const int file = ::open((item.path() / "cmdline").c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    std::string command;
+    std::array<char, 4096> bytes;
+    for (ssize_t count; (count = ::read(file, bytes.data(), bytes.size())) > 0;) command.append(bytes.data(), static_cast<size_t>(count));
+    ::close(file);
+    if (command.find(text) != std::string::npos) found.push_back(std::stoi(name));
   }
   return found;
 }

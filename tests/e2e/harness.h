@@ -43,7 +43,8 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// A program running in `directory`, with OMP_NUM_THREADS=1, because several test cases share the cores. Its process group is killed after `limit`.
+/// A program running in `directory`, with OMP_NUM_THREADS=1 and with MPI ranks that yield while they wait, because several test cases share the cores.
+/// Otherwise, as long as a launcher's ranks are no more than the cores, each message costs a time slice. Its process group is killed after `limit`.
 class Process {
  public:
   Process(const Arguments& command, const std::filesystem::path& directory, std::chrono::seconds limit = std::chrono::seconds(100));

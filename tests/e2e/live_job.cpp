@@ -1,7 +1,6 @@
 #include "tests/e2e/live_job.h"
 
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <thread>
 
@@ -61,19 +60,25 @@ size_t LiveJob::last_step() const {
   return found == std::string::npos ? 0 : std::strtoul(text.c_str() + found + key.size(), nullptr, 10);
 }
 
-/// Checks twice: during exec a process has no command line.
+/// Processes are only looked for once the launcher has ended, as each look takes some of the processor time that the job could use. Checks twice: during
+/// exec a process has no command line.
 bool LiveJob::over() const {
+  if (process_.running()) return false;
   if (!processes_with(run_.string()).empty()) return false;
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   return processes_with(run_.string()).empty();
 }
 
-bool LiveJob::wait_for_step(size_t step) {
+bool LiveJob::wait_until(const std::function<bool()>& done) {
   bool ended = false;
-  const double waited = time_until([&] { return last_step() >= step || (ended = over()); }, 60);
+  const double waited = time_until([&] { return done() || (ended = over()); }, 60);
   if (waited >= 0 && !ended) return true;
   WARN("standard error: " << err());
   return false;
+}
+
+bool LiveJob::wait_for_step(size_t step) {
+  return wait_until([&] { return last_step() >= step; });
 }
 
 double LiveJob::wait_for_error(const std::string& text, double limit) {

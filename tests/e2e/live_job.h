@@ -1,5 +1,6 @@
 #pragma once
 // A training job that a test observes and disturbs while it runs.
+#include <functional>
 #include <map>
 
 #include "tests/e2e/harness.h"
@@ -15,6 +16,8 @@ class LiveJob {
 
   /// Waits until metrics.jsonl contains step `step` or a later one. Returns false if the job ends first.
   bool wait_for_step(size_t step);
+  /// Waits until `done` returns true, which is called every 10 ms. Returns false if the job ends first.
+  bool wait_until(const std::function<bool()>& done);
   /// Seconds until standard error contains `text`; negative if the job ends first, or after `limit` seconds.
   double wait_for_error(const std::string& text, double limit);
   /// Seconds until all processes of the job have ended; negative after `limit`.

@@ -5,6 +5,7 @@
 #include <array>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "tests/e2e/fingerprint.h"
@@ -131,11 +132,32 @@ TEST_CASE("peer copies: without every part in memory, a run continues from its c
   must(directory, command + in("run") + with_copies(directory) + until(5));
   LiveJob job(directory, "run", kShape + with_copies(directory));
   kill_after_copies_of(job, 9);
-  SECTION("two ranks that hold each other's copies have lost their memory") {
+  // All of the following begins with the run and the memory as the killed job left them.
+  const auto copy = [&](const char* from, const char* to) {
+    for (const char* name : {"run", "memory"}) {
+      fs::remove_all(directory / to / name);
+      fs::create_directories(directory / to);
+      fs::copy(directory / from / name, directory / to / name, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    }
+  };
+  copy(".", "killed");
+  const auto check_continues = [&](const char* what, int64_t last, const std::function<void()>& disturb) {
+    INFO(what);
+    copy("killed", ".");
+    disturb();
+    const Reads reads(directory / "run" / "checkpoints" / "step-00000005");
+    const Outcome outcome = must(directory, command + in("run") + with_copies(directory) + until(last));
+    CHECK(!says(outcome, "resuming from peer copies"));
+    CHECK((resumed_at(directory / "run") != 5 || reads.of_tensors() > 0));  // so that the test above would see a read
+    const std::string whole = "whole-" + std::to_string(last);
+    if (!fs::exists(directory / whole)) must(directory, command + in(whole) + until(last));
+    CHECK(fingerprint_of(directory / "run", last) == fingerprint_of(directory / whole, last));
+  };
+  check_continues("two ranks that hold each other's copies have lost their memory", 8, [&] {
     lose_memory_of(directory, "run", 2);
     lose_memory_of(directory, "run", 3);
-  }
-  SECTION("a part is damaged in both places that have it") {
+  });
+  check_continues("a part is damaged in both places that have it", 8, [&] {
     const PeerDirectory memory = memory_of(directory, "run");
     int damaged = 0;
     for (const PeerPart& part : memory.parts()) {
@@ -146,23 +168,16 @@ TEST_CASE("peer copies: without every part in memory, a run continues from its c
       ++damaged;
     }
     REQUIRE(damaged >= 2);
-  }
-  int64_t last = 8;
-  SECTION("another step is asked for") {
-    last = static_cast<int64_t>(job.last_step()) + 4;
-    must(directory, command + in("run") + with_copies(directory) + Arguments{"--resume", "run/checkpoints/step-00000005"} + until(last - 2));
+  });
+  const int64_t later = static_cast<int64_t>(job.last_step()) + 4;
+  check_continues("another step is asked for", later, [&] {
+    must(directory, command + in("run") + with_copies(directory) + Arguments{"--resume", "run/checkpoints/step-00000005"} + until(later - 2));
     CHECK(resumed_at(directory / "run") == 5);
-  }
-  SECTION("a job without copies was in between") {
+  });
+  check_continues("a job without copies was in between", 8, [&] {
     must(directory, command + in("run") + until(6));
     CHECK(resumed_at(directory / "run") == 5);
-  }
-  const Reads reads(directory / "run" / "checkpoints" / "step-00000005");
-  const Outcome outcome = must(directory, command + in("run") + with_copies(directory) + until(last));
-  CHECK(!says(outcome, "resuming from peer copies"));
-  CHECK((resumed_at(directory / "run") != 5 || reads.of_tensors() > 0));  // so that the test above would see a read
-  must(directory, command + in("whole") + until(last));
-  CHECK(fingerprint_of(directory / "run", last) == fingerprint_of(directory / "whole", last));
+  });
 }
 
 TEST_CASE("peer copies: a launcher's restart continues from them, with fewer data ranks too") {

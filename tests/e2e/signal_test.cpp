@@ -16,7 +16,7 @@ namespace {
 
 /// Wide enough for oneDNN to generate code, which it does in fp32 and fp16.
 const Arguments kWideModel = sets({"model.hidden_size=64", "model.ffn_size=128", "training.sequence_length=64", "training.global_batch_size=32",
-                                   "training.steps=20", "training.schedule.warmup_steps=2", "training.evaluate.every=0", "data.validation=[]"});
+                                   "training.steps=10", "training.schedule.warmup_steps=2", "training.evaluate.every=0", "data.validation=[]"});
 
 Arguments train(const std::string& run, const Arguments& more) { return Arguments{kBinary, "train", "run.yaml"} + kWideModel + in(run) + more; }
 
@@ -61,7 +61,7 @@ TEST_CASE("signals: a handler of a preloaded library never runs on a compute thr
   const TemporaryDirectory directory;
   prepare_run(directory);
   std::string text;
-  for (int i = 0; i < 400'000; ++i) text += "line " + std::to_string(i) + " of a text\n";
+  for (int i = 0; i < 150'000; ++i) text += "line " + std::to_string(i) + " of a text\n";
   write_file(directory / "text", text);
   const auto check_calls = [&](const Arguments& command, long processes, const std::string& threads) {
     CAPTURE(command, threads);
@@ -73,12 +73,12 @@ TEST_CASE("signals: a handler of a preloaded library never runs on a compute thr
   check_calls(train("one", {}), 1, "1");
   for (const std::string precision : {"fp32", "fp16", "bf16"}) check_calls(train(precision, sets({"training.precision=" + precision})), 1, "2");
   check_calls(train("four", layout(2, 1, 2, 3)), 5, "1");  // the launcher too
-  check_calls({kBinary, "generate", "--checkpoint", "one", "--prompt", "Ship", "--max-tokens", "200"}, 1, "2");
+  check_calls({kBinary, "generate", "--checkpoint", "one", "--prompt", "Ship", "--max-tokens", "100"}, 1, "2");
   check_calls({kBinary, "data", "build", "--output", "built", "text"}, 1, "2");
-  write_file(directory / "part", text.substr(0, 200'000));
+  write_file(directory / "part", text.substr(0, 50'000));
   must(directory, {"data", "build", "--output", "evaluated", "part"});
   check_calls(Arguments{kBinary, "eval", "run.yaml", "--checkpoint", "one"} + kWideModel + sets({"data.validation=[evaluated]"}), 1, "2");
-  check_calls({kBinary, "verify", "run.yaml", "--layouts", "tp2 pp2", "--steps", "10"}, 1, "2");
+  check_calls({kBinary, "verify", "run.yaml", "--layouts", "tp2 pp2", "--steps", "4"}, 1, "2");
   check_calls(Arguments{kBinary, "bench", "kernels", "run.yaml", "--only", "gemm", "--seconds", "0.01"} + kWideModel, 1, "2");
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("stop: after kill -9 of the launcher the ranks end, and the run resume
 }
 
 /// Steps of some tenths of a second, so that a signal arrives within one.
-const Arguments kSlow = kTrainInBackground + sets({"training.sequence_length=128", "training.global_batch_size=256", "checkpoint.every=0"});
+const Arguments kSlow = kTrainInBackground + sets({"training.sequence_length=128", "training.global_batch_size=128", "checkpoint.every=0"});
 
 TEST_CASE("stop: a signal to every process of a job saves the step and exits with 75") {
   TemporaryDirectory directory;
@@ -211,7 +211,7 @@ TEST_CASE("stop: a run whose standard output or error has no reader continues, a
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     const std::string name = std::to_string(ranks);
-    const Arguments few = layout(ranks, 1, 1, 0) + sets({"training.steps=4"});
+    const Arguments few = layout(ranks, 1, 1, 0) + sets({"training.steps=4", "training.global_batch_size=32"});  // steps need not be long
     CHECK(shell("set -o pipefail; \"$@\" | head -1 > /dev/null", "output" + name, few).code == 0);
     const std::string once_it_trains = "until grep -q loss error" + name + "/metrics.jsonl 2> /dev/null; do sleep 0.05; done; ";
     CHECK(shell("\"$@\" 2> >(head -1 > /dev/null) & " + once_it_trains + "kill -TERM $!; wait $!", "error" + name, layout(ranks, 1, 1, 0)).code ==

@@ -113,27 +113,36 @@ TEST_CASE("attention documents: on CPUs a document has the bits of the document 
   }
 }
 
-static void check(const AttentionShape& shape, const Lengths& lengths) {
+static void check(const AttentionShape& shape, const Lengths& lengths, const DTypes& dtypes = kAllDTypes) {
   CAPTURE(shape.sequence, shape.head_size, shape.window, lengths);
-  check_on_each_gpu(forward(shape, lengths), shape.head_size);
-  check_on_each_gpu(following(backward(shape, lengths), forward(shape, lengths)), shape.head_size);
+  check_on_each_gpu(forward(shape, lengths), shape.head_size, dtypes);
+  check_on_each_gpu(following(backward(shape, lengths), forward(shape, lengths)), shape.head_size, dtypes);
 }
 
 // Tiles have 16, 32, 64 and 128 tokens.
+static const std::vector<Case>& lengths_at_tiles() {
+  static const std::vector<Case> cases = {
+      {{1, 150, 2, 1, 32}, {1, 149}},
+      {{1, 150, 2, 1, 32}, {64, 64, 22}},
+      {{1, 150, 2, 1, 32}, equal(150, 1)},
+      {{1, 300, 2, 1, 64}, {127, 2, 171}},
+      // A document begins in rows 8 to 15 of 16, behind a whole tile of keys of the other one.
+      {{1, 300, 1, 1, 64}, {140, 160}},
+      {{1, 300, 1, 1, 128}, {140, 160}},
+      {{2, 97, 2, 2, 5}, {15, 1, 17, 64, 31, 33, 33}},
+      {{1, 40, 1, 1, 160}, {8, 17, 15}},
+      // with windows that are shorter or longer than documents
+      {{1, 280, 2, 1, 64, 64}, {90, 10, 180}},
+  };
+  return cases;
+}
+
 TEST_CASE("attention documents: engines agree") {
-  check({1, 150, 2, 1, 32}, {1, 149});
-  check({1, 150, 2, 1, 32}, {64, 64, 22});
-  check({1, 150, 2, 1, 32}, equal(150, 1));
-  check({1, 300, 2, 1, 64}, {127, 2, 171});
-  // A document begins in rows 8 to 15 of 16, behind a whole tile of keys of the other one.
-  for (const int64_t head_size : {64, 128}) check({1, 300, 1, 1, head_size}, {140, 160});
-  check({2, 97, 2, 2, 5}, {15, 1, 17, 64, 31, 33, 33});
-  check({1, 40, 1, 1, 160}, {8, 17, 15});
-  // with windows that are shorter or longer than documents
-  check({1, 280, 2, 1, 64, 64}, {90, 10, 180});
+  for (size_t i = 0; i < lengths_at_tiles().size(); ++i) check(lengths_at_tiles()[i].shape, lengths_at_tiles()[i].lengths, dtypes_in_turn(i));
 }
 
 TEST_CASE("attention documents: engines agree on other lengths and wide heads", "[slow]") {
+  for (const auto& [shape, lengths] : lengths_at_tiles()) check(shape, lengths);
   for (const Lengths& lengths : {Lengths{150}, {149, 1}}) check({1, 150, 2, 1, 32}, lengths);
   check({1, 65, 2, 1, 40}, {32, 16, 16, 1});
   check({1, 70, 4, 2, 40, 20}, {3, 30, 37});

@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/ops/attention.h"
 #include "tests/kernels/documents.h"
+#include "tests/kernels/dtypes.h"
 #include "tests/kernels/harness.h"
 #include "tests/support/gpu.h"
 
@@ -60,12 +61,12 @@ inline void on_each_gpu(int64_t head_size, const std::function<void()>& body) {
 
 /// check_engines, and a check of the kernels of a simulated GPU of compute capability 8.0 if one of 9.0 has others for the head size. The others run on
 /// tensor cores.
-inline void check_on_each_gpu(const Operation& operation, int64_t head_size) {
-  check_engines(operation, kTolerance);
+inline void check_on_each_gpu(const Operation& operation, int64_t head_size, const DTypes& dtypes = kAllDTypes) {
+  check_engines(operation, kTolerance, dtypes);
 #if defined(TRIREME_CUDA) && !defined(TRIREME_REAL_GPU)
   if (!cuda::hopper_supports(head_size)) return;
   const OptionsScope older([](cuda_sim::Options& options) { options.major = 8; });
-  check_tensor_core_kernels(operation, kTolerance);
+  check_tensor_core_kernels(operation, kTolerance, dtypes);
 #else
   static_cast<void>(head_size);
 #endif

@@ -116,23 +116,33 @@ TEST_CASE("attention window: gradients") {
   }
 }
 
-static void check(const AttentionShape& shape) {
+static void check(const AttentionShape& shape, const DTypes& dtypes = kAllDTypes) {
   CAPTURE(shape.sequence, shape.head_size, shape.window);
-  check_on_each_gpu(forward(shape), shape.head_size);
-  check_on_each_gpu(following(backward(shape), forward(shape)), shape.head_size);
+  check_on_each_gpu(forward(shape), shape.head_size, dtypes);
+  check_on_each_gpu(following(backward(shape), forward(shape)), shape.head_size, dtypes);
 }
 
 // Tiles have 16, 32, 64 and 128 tokens. The sequences are longer than a window plus two tiles, so that some tiles are completely outside the band.
+static const std::vector<AttentionShape>& windows() {
+  static const std::vector<AttentionShape> shapes = [] {
+    std::vector<AttentionShape> all;
+    for (const int64_t window : {1, 64, 65, 149}) all.push_back({1, 150, 2, 1, 32, window});
+    for (const int64_t window : {17, 31}) all.push_back({1, 97, 2, 2, 5, window});
+    for (const int64_t window : {33, 127}) all.push_back({1, 200, 1, 1, 64, window});
+    all.push_back({2, 130, 3, 1, 96, 40});
+    all.push_back({1, 161, 2, 1, 128, 64});
+    all.push_back({1, 40, 1, 1, 160, 9});
+    return all;
+  }();
+  return shapes;
+}
+
 TEST_CASE("attention window: engines agree") {
-  for (const int64_t window : {1, 64, 65, 149}) check({1, 150, 2, 1, 32, window});
-  for (const int64_t window : {17, 31}) check({1, 97, 2, 2, 5, window});
-  for (const int64_t window : {33, 127}) check({1, 200, 1, 1, 64, window});
-  check({2, 130, 3, 1, 96, 40});
-  check({1, 161, 2, 1, 128, 64});
-  check({1, 40, 1, 1, 160, 9});
+  for (size_t i = 0; i < windows().size(); ++i) check(windows()[i], dtypes_in_turn(i));
 }
 
 TEST_CASE("attention window: engines agree at every window around the edges of tiles", "[slow]") {
+  for (const AttentionShape& shape : windows()) check(shape);
   for (const int64_t window : {2, 7, 63, 150, 155}) check({1, 150, 2, 1, 32, window});
   for (const int64_t window : {1, 15, 33, 64}) check({1, 97, 2, 2, 5, window});
   for (const int64_t window : {31, 64, 129}) check({1, 200, 1, 1, 64, window});

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "kernels/core/rng.h"
+#include "tests/kernels/dtypes.h"
 #include "tests/kernels/guarded_tensor.h"
 #include "tests/support/catch.h"
 #ifdef TRIREME_CUDA
@@ -262,8 +263,9 @@ double normalised_error(const std::vector<double>& a, const std::vector<double>&
   return error == 0 ? 0 : error / largest;
 }
 
-void check_engines(const Operation& operation, double tolerance) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+void check_engines(const Operation& operation, double tolerance) { check_engines(operation, tolerance, kAllDTypes); }
+void check_engines(const Operation& operation, double tolerance, const DTypes& dtypes) {
+  for (const DType dtype : dtypes) {
     if (!takes(operation, dtype) && dtype != DType::kF32) continue;
     check_shapes_are_checked(operation, dtype);
     const EngineCheck check(operation, dtype, tolerance);
@@ -275,8 +277,10 @@ void check_engines(const Operation& operation, double tolerance) {
 }
 
 #ifdef TRIREME_CUDA
-void check_tensor_core_kernels(const Operation& operation, double tolerance) {
-  for (const DType dtype : {DType::kBF16, DType::kF16}) EngineCheck(operation, dtype, tolerance).gpu({Alignment::kVector});
+void check_tensor_core_kernels(const Operation& operation, double tolerance) { check_tensor_core_kernels(operation, tolerance, kAllDTypes); }
+void check_tensor_core_kernels(const Operation& operation, double tolerance, const DTypes& dtypes) {
+  for (const DType dtype : dtypes)
+    if (dtype != DType::kF32) EngineCheck(operation, dtype, tolerance).gpu({Alignment::kVector});
 }
 #endif
 

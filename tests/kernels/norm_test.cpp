@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kernels/core/rng.h"
+#include "tests/kernels/dtypes.h"
 #include "tests/kernels/harness.h"
 #include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
@@ -137,24 +138,24 @@ Operation add_layernorm(const Case& c) {
           [](Context& ctx, const std::vector<Tensor>& t) { add_layernorm_forward(ctx, t[0], t[1], t[2], t[3], kEpsilon, t[4], t[5], t[6], t[7]); }};
 }
 
-void check_rows(const Case& c) {
-  check_engines(rmsnorm(c), kTolerance);
-  check_engines(following(rmsnorm_input_and_residual(c), rmsnorm(c)), kTolerance);
-  check_engines(layernorm(c), kTolerance);
-  check_engines(following(layernorm_input_and_residual(c), layernorm(c)), kTolerance);
-  check_engines(following(rmsnorm_both(c), rmsnorm(c)), kTolerance);
-  check_engines(following(layernorm_both(c), layernorm(c)), kTolerance);
-  check_engines(add_rmsnorm(c), kTolerance);
-  check_engines(add_layernorm(c), kTolerance);
+void check_rows(const Case& c, const DTypes& dtypes = kAllDTypes) {
+  check_engines(rmsnorm(c), kTolerance, dtypes);
+  check_engines(following(rmsnorm_input_and_residual(c), rmsnorm(c)), kTolerance, dtypes);
+  check_engines(layernorm(c), kTolerance, dtypes);
+  check_engines(following(layernorm_input_and_residual(c), layernorm(c)), kTolerance, dtypes);
+  check_engines(following(rmsnorm_both(c), rmsnorm(c)), kTolerance, dtypes);
+  check_engines(following(layernorm_both(c), layernorm(c)), kTolerance, dtypes);
+  check_engines(add_rmsnorm(c), kTolerance, dtypes);
+  check_engines(add_layernorm(c), kTolerance, dtypes);
 }
 /// The kernels of check_rows, without the residual that they add.
 void check_without_residual(const Case& c) {
   check_engines(following(rmsnorm_input(c), rmsnorm(c)), kTolerance);
   check_engines(following(layernorm_input(c), layernorm(c)), kTolerance);
 }
-void check_sums_over_rows(const Case& c) {
-  check_engines(following(rmsnorm_weight(c), rmsnorm(c)), kTolerance);
-  check_engines(following(layernorm_weight(c), layernorm(c)), kTolerance);
+void check_sums_over_rows(const Case& c, const DTypes& dtypes = kAllDTypes) {
+  check_engines(following(rmsnorm_weight(c), rmsnorm(c)), kTolerance, dtypes);
+  check_engines(following(layernorm_weight(c), layernorm(c)), kTolerance, dtypes);
 }
 
 /// The kernels that read a weight, with 1 added to it.
@@ -176,13 +177,13 @@ std::map<std::string, std::vector<double>> results_of(const Operation& operation
 }
 
 /// On every device, a fused backward has the bits of the two operations that it replaces, whatever the alignment of their operands.
-void check_backwards(const Case& c) {
+void check_backwards(const Case& c, const DTypes& dtypes = kAllDTypes) {
   const auto check = [&](const Operation& forward, const Operation& fused, const std::vector<Operation>& parts) {
     const Operation both = following(fused, forward);
     std::vector<Operation> behind;
     for (const Operation& part : parts) behind.push_back(following(part, forward));
     for (const Device device : devices()) {
-      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const DType dtype : dtypes) {
         INFO(c.rows << " x " << c.columns << " in " << name_of(dtype) << " on " << static_cast<int>(device));
         const auto expected = results_of(both, device, dtype, Alignment::kVector);
         for (const Operation& part : behind)
@@ -245,9 +246,17 @@ TEST_CASE("normalisations: engines agree on weights with an offset") {
 }
 
 TEST_CASE("normalisations: engines agree at every width") {
+  for (size_t i = 0; i < std::size(kWidths); ++i) {
+    check_rows(kWidths[i], dtypes_in_turn(i));
+    check_sums_over_rows(kWidths[i], dtypes_in_turn(i));
+  }
+}
+
+TEST_CASE("normalisations: engines agree at every width in every precision", "[slow]") {
   for (const Case& c : kWidths) {
     check_rows(c);
     check_sums_over_rows(c);
+    check_backwards(c);
   }
 }
 
@@ -280,7 +289,7 @@ TEST_CASE("normalisations: a fused add and norm is bit-identical to the norm of 
 
 TEST_CASE("normalisations: a fused backward is bit-identical to its two parts") {
   for (const Case& c : kCases) check_backwards(c);
-  for (const Case& c : kWidths) check_backwards(c);
+  for (size_t i = 0; i < std::size(kWidths); ++i) check_backwards(kWidths[i], dtypes_in_turn(i));
   for (const Case& c : kTall) check_backwards(c);
 }
 

@@ -547,40 +547,47 @@ TEST_CASE("anomalies: a resumed run judges as one that was not interrupted") {
   CHECK(end_of(scene.run("through"), kSteps) == end_of(scene.run("stopped"), kSteps));
 }
 
-TEST_CASE("anomalies: with rerun a passing fault leaves no trace: the run ends with the bits of one without it") {
+/// Runs of the layout with a fault end like one without. In fp16 the loss scale is part of what a repetition begins with.
+static void check_passing_faults(const char* name, const ParityLayout& layout, const char* precision) {
   const Scene scene;
-  for (const auto& [name, layout] : {std::pair{"tp2dp2", tp2dp2()}, {"pp2dp2z3", pp2dp2z3()}}) {
-    for (const char* const precision : {"fp32", "fp16"}) {
-      Config config = run_config(layout, scene.run(concat(name, precision)), AnomalyPolicy::kRerun);
-      config.training.precision = precision;
-      if (std::string(precision) == "fp16") config.training.loss_scale = {.initial = 1024, .growth_interval = 7};
-      config.resilience.replica_check_every = kAt - 1;  // so that parameters are already gathered when the step begins
-      CHECK(run_disturbed(config, std::nullopt).empty());
-      const fs::path clean = config.run.directory;
-      const bool pipeline = layout.pipeline > 1;
-      const std::string activation = pipeline ? "pipeline" : "tensor", sends = pipeline ? "exchange" : "reduce_scatter";
-      for (const auto& [what, fault] : {std::pair{"spike", Fault{kAt, 1, "shard", "reduce_scatter", true, scaled(1e4)}},
-                                        {"nan", Fault{kAt, 1, "shard", "reduce_scatter", true, not_a_number()}},
-                                        {"activation", Fault{kAt, 1, activation, sends, true, not_a_number()}}}) {
-        INFO(name << " " << precision << " " << what);
-        config.run.directory = scene.run(concat(name, precision, what));
-        CHECK(run_disturbed(config, fault).empty());
-        const std::vector<json> events = events_of(config.run.directory, "anomaly");
-        if (std::string(precision) == "fp16" && std::string(what) == "nan") {
-          CHECK(events.empty());  // like an overflow of the loss scale, which is expected
-          continue;
-        }
-        REQUIRE(events.size() == 1);
-        CHECK(events[0]["step"] == kAt);
-        CHECK(events[0]["verdict"] == "hardware");
-        CHECK(events[0]["accepted"] == true);
-        if (std::string(what) == "spike")  // of what is without the loss scale
-          for (const json& norm : events[0]["rank_grad_norm"]) CHECK(norm.get<double>() <= 1.001 * events[0]["measured"]["grad_norm"].get<double>());
-        CHECK(steps_of(config.run.directory) == steps_of(clean));
-        CHECK(end_of(config.run.directory, kSteps) == end_of(clean, kSteps));
-      }
+  Config config = run_config(layout, scene.run(concat(name, precision)), AnomalyPolicy::kRerun);
+  config.training.precision = precision;
+  if (std::string(precision) == "fp16") config.training.loss_scale = {.initial = 1024, .growth_interval = 7};
+  config.resilience.replica_check_every = kAt - 1;  // so that parameters are already gathered when the step begins
+  CHECK(run_disturbed(config, std::nullopt).empty());
+  const fs::path clean = config.run.directory;
+  const bool pipeline = layout.pipeline > 1;
+  const std::string activation = pipeline ? "pipeline" : "tensor", sends = pipeline ? "exchange" : "reduce_scatter";
+  for (const auto& [what, fault] : {std::pair{"spike", Fault{kAt, 1, "shard", "reduce_scatter", true, scaled(1e4)}},
+                                    {"nan", Fault{kAt, 1, "shard", "reduce_scatter", true, not_a_number()}},
+                                    {"activation", Fault{kAt, 1, activation, sends, true, not_a_number()}}}) {
+    INFO(name << " " << precision << " " << what);
+    config.run.directory = scene.run(concat(name, precision, what));
+    CHECK(run_disturbed(config, fault).empty());
+    const std::vector<json> events = events_of(config.run.directory, "anomaly");
+    if (std::string(precision) == "fp16" && std::string(what) == "nan") {
+      CHECK(events.empty());  // like an overflow of the loss scale, which is expected
+      continue;
     }
+    REQUIRE(events.size() == 1);
+    CHECK(events[0]["step"] == kAt);
+    CHECK(events[0]["verdict"] == "hardware");
+    CHECK(events[0]["accepted"] == true);
+    if (std::string(what) == "spike")  // of what is without the loss scale
+      for (const json& norm : events[0]["rank_grad_norm"]) CHECK(norm.get<double>() <= 1.001 * events[0]["measured"]["grad_norm"].get<double>());
+    CHECK(steps_of(config.run.directory) == steps_of(clean));
+    CHECK(end_of(config.run.directory, kSteps) == end_of(clean, kSteps));
   }
+}
+
+TEST_CASE("anomalies: with rerun a passing fault leaves no trace: the run ends with the bits of one without it") {
+  check_passing_faults("tp2dp2", tp2dp2(), "fp32");
+  check_passing_faults("pp2dp2z3", pp2dp2z3(), "fp16");
+}
+
+TEST_CASE("anomalies: with rerun a passing fault leaves no trace, in two layouts and two precisions", "[slow]") {
+  for (const auto& [name, layout] : {std::pair{"tp2dp2", tp2dp2()}, {"pp2dp2z3", pp2dp2z3()}})
+    for (const char* const precision : {"fp32", "fp16"}) check_passing_faults(name, layout, precision);
 }
 
 TEST_CASE("anomalies: rerun tells a fault of one rank, which it names, from a bad sample, which it names too") {

@@ -110,9 +110,10 @@ Result train_under(AggregationRule rule, Attack attack, int attackers, const Tas
 double usual_momentum(AggregationRule rule) { return rule == kCenteredClipping || rule == kBulyan ? 0.9 : 0; }
 
 /// Which of the table's rules meet which attacks.
-enum class Table { kWhole, kThird };
+enum class Table { kWhole, kPart };
 
-/// The table of results, under `attackers` of the eleven data ranks. Of a third of it, each rule meets two or three of the attacks, and the mean all.
+/// The table of results, under `attackers` of the eleven data ranks. In a part of it, each rule meets one or two of the attacks, and each attack one or
+/// two rules; the mean meets those attacks of which something is known.
 void check_attacks(int attackers, const Task& task, Table table = Table::kWhole) {
   std::map<AggregationRule, Result> without;
   for (int rule = 0; rule < 8; ++rule) {
@@ -123,13 +124,14 @@ void check_attacks(int attackers, const Task& task, Table table = Table::kWhole)
   for (const Attack attack : {Attack::kSignFlip, Attack::kGaussian, Attack::kAlie, Attack::kInnerProduct, Attack::kZero, Attack::kNan}) {
     const bool hides = attack == Attack::kAlie, small = attack == Attack::kInnerProduct || attack == Attack::kZero;
     INFO(name_of(attack) << " of " << attackers);
-    const Result mean = train_under(kMean, attack, attackers, task, 0);
-    const double lost = without[kMean].points() - mean.points();
-    INFO("mean: " << mean.points() << " of " << without[kMean].points() << " points");
-    if (!hides && !small) CHECK(lost > 10);
-    if (attack == Attack::kNan) CHECK((mean.rejected == task.steps && mean.points() < start + 1));
+    if (!hides && !small) {
+      const Result mean = train_under(kMean, attack, attackers, task, 0);
+      INFO("mean: " << mean.points() << " of " << without[kMean].points() << " points");
+      CHECK(without[kMean].points() - mean.points() > 10);
+      if (attack == Attack::kNan) CHECK((mean.rejected == task.steps && mean.points() < start + 1));
+    }
     for (const AggregationRule rule : kRobust) {
-      if (table == Table::kThird && (static_cast<int>(rule) + static_cast<int>(attack)) % 3 != 1) continue;
+      if (const int sum = static_cast<int>(rule) + static_cast<int>(attack); table == Table::kPart && sum != 4 && sum != 7 && sum != 13) continue;
       const Result result = train_under(rule, attack, attackers, task, usual_momentum(rule));
       INFO(kNames<AggregationRule>[static_cast<size_t>(rule)] << ": " << result.points() << " of " << without[rule].points() << " points");
       CHECK(result.rejected == 0);
@@ -161,15 +163,15 @@ void check_without_attack(std::initializer_list<AggregationRule> rules) {
 }  // namespace
 
 TEST_CASE("attacks: without one, a rule trains as well as the mean") {
-  check_without_attack({kMedian, kKrum, kCenteredClipping});  // of single elements, of whole gradients, and one that iterates
+  check_without_attack({kKrum, kCenteredClipping});  // of whole gradients, and one that iterates
 }
 
 TEST_CASE("attacks: without one, the other rules train as well as the mean", "[slow]") {
-  check_without_attack({kTrimmedMean, kMultiKrum, kBulyan, kGeometricMedian});
+  check_without_attack({kMedian, kTrimmedMean, kMultiKrum, kBulyan, kGeometricMedian});
 }
 
 TEST_CASE("attacks: of two of eleven data ranks, the mean collapses and robust rules do not") {
-  check_attacks(2, {.sequences = 4, .steps = 150, .rate = 1e-2}, Table::kThird);
+  check_attacks(2, {.sequences = 4, .steps = 150, .rate = 1e-2}, Table::kPart);
 }
 
 TEST_CASE("attacks: the same with every rule against every attack, of two and of one", "[slow]") {

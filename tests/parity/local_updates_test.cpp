@@ -268,7 +268,7 @@ static void check_fragments(size_t stride) {
 }
 
 TEST_CASE("local updates: fragments that synchronise in turn, at once or with a delay, equal trainers averaged by hand, in any layout") {
-  check_fragments(2);
+  check_fragments(3);
 }
 
 TEST_CASE("local updates: every way of fragments in every layout equals trainers averaged by hand", "[slow]") { check_fragments(1); }

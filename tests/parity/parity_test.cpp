@@ -21,13 +21,16 @@ constexpr double kSingleTolerance = 1e-4;
 
 int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
 
-/// The run on one rank of the model that `layout` trains.
-const RunRecord& one_rank(ParityModel model, const ParityLayout& layout, const std::string& precision, Device device) {
+/// The run on one rank of the model that `layout` trains, of `steps` steps.
+const RunRecord& one_rank(ParityModel model, const ParityLayout& layout, const std::string& precision, Device device, int steps) {
   const ParityLayout plain = layout.on_one_rank();
-  static std::map<std::tuple<ParityModel, std::string, std::string>, RunRecord> records;
-  RunRecord& record = records[{model, plain.str(), precision}];
-  if (record.loss.empty()) record = train_on_threads(parity_config(model, plain, precision), steps_of(plain.layers), device);
+  static std::map<std::tuple<ParityModel, std::string, std::string, int>, RunRecord> records;
+  RunRecord& record = records[{model, plain.str(), precision, steps}];
+  if (record.loss.empty()) record = train_on_threads(parity_config(model, plain, precision), steps, device);
   return record;
+}
+const RunRecord& one_rank(ParityModel model, const ParityLayout& layout, const std::string& precision, Device device) {
+  return one_rank(model, layout, precision, device, steps_of(layout.layers));
 }
 
 void check(const std::vector<ParityCase>& cases, const std::string& precision, Device device, double tolerance, bool poison) {
@@ -61,6 +64,44 @@ const std::vector<ParityCase>& smooth_pairs() {
     return all;
   }();
   return cases;
+}
+
+/// Every `stride`-th of the cases.
+std::vector<ParityCase> every(size_t stride, const std::vector<ParityCase>& cases) {
+  std::vector<ParityCase> some;
+  for (size_t i = 0; i < cases.size(); i += stride) some.push_back(cases[i]);
+  return some;
+}
+
+/// Without tensor parallelism: data, pipeline and ZeRO only reorder fp32 sums of gradients; one flipped bit of bf16 is 2^-8 of an element, and ten steps
+/// amplify it.
+void check_reordered_sums_in_bf16(const std::vector<ParityCase>& cases) {
+  constexpr double kTolerance = 2e-2;
+  for (const ParityCase& c : cases) {
+    if (c.layout.tensor > 1) continue;
+    INFO(name_of(c.model) << " " << c.layout.str());
+    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kDeepSteps, Device::kCpu, true);
+    CHECK(difference(one_rank(c.model, c.layout, "bf16", Device::kCpu), record, kTolerance) == "");
+  }
+}
+
+/// Tensor parallelism also rounds each partial sum, which at most doubles the error of one rank in the mean over the parameters. A missing sum changes
+/// one parameter by the size of its gradient. All compared figures are those of the first step.
+void check_gradients_in_bf16(const std::vector<ParityCase>& cases) {
+  for (const ParityCase& c : cases) {
+    INFO(name_of(c.model) << " " << c.layout.str());
+    const RunRecord& exact = one_rank(c.model, c.layout, "fp64", Device::kReference, 1);
+    const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu, 1);
+    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
+    const GradientErrors unit = gradient_errors(exact, serial), errors = gradient_errors(exact, record);
+    // About 5 successive roundings of 2^-9 per layer. An island has fewer samples over whose gradients they average out.
+    // Gemma's blocks round more often, in two more norms each, and its plain loops alike: 0.32 in the worst parameter of 13 layers.
+    if (c.layout.block == ParityBlock::kOwn && c.model != ParityModel::kGemma3)
+      CHECK(unit.worst < 0.02 * c.layout.layers * std::sqrt(c.layout.islands));
+    CHECK(errors.mean < 2 * unit.mean);
+    CHECK(errors.worst < 0.5);
+    CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);
+  }
 }
 
 using Combination = std::vector<std::pair<int, int>>;  ///< option and value
@@ -124,41 +165,23 @@ TEST_CASE("500 random layouts train the same model as one rank, in fp64, with in
   check(cases, "fp64", Device::kReference, kDoubleTolerance, true);
 }
 
-TEST_CASE("a third of the pairs trains the same model as one rank on the CPU kernels in fp32") {
-  std::vector<ParityCase> cases;
-  for (size_t i = 0; i < pairs().size(); i += 3) cases.push_back(smooth_pairs()[i]);
-  check(cases, "fp32", Device::kCpu, kSingleTolerance, false);
+TEST_CASE("a sixth of the pairs trains the same model as one rank on the CPU kernels in fp32") {
+  check(every(6, smooth_pairs()), "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
-TEST_CASE("in bf16 layouts without tensor parallelism train the same model as one rank") {
-  // Data, pipeline and ZeRO only reorder fp32 sums of gradients; one flipped bit of bf16 is 2^-8 of an element, and ten steps amplify it.
-  constexpr double kTolerance = 2e-2;
-  for (const ParityCase& c : smooth_pairs()) {
-    if (c.layout.tensor > 1) continue;
-    INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kDeepSteps, Device::kCpu, true);
-    CHECK(difference(one_rank(c.model, c.layout, "bf16", Device::kCpu), record, kTolerance) == "");
-  }
+TEST_CASE("a third of the pairs trains the same model as one rank on the CPU kernels in fp32", "[slow]") {
+  check(every(3, smooth_pairs()), "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
-TEST_CASE("in bf16 every pair of options is as close to the exact gradient as one rank") {
-  // Tensor parallelism also rounds each partial sum, which at most doubles the error of one rank in the mean over the parameters. A missing sum changes
-  // one parameter by the size of its gradient.
-  for (const ParityCase& c : smooth_pairs()) {
-    INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord& exact = one_rank(c.model, c.layout, "fp64", Device::kReference);
-    const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu);
-    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
-    const GradientErrors unit = gradient_errors(exact, serial), errors = gradient_errors(exact, record);
-    // About 5 successive roundings of 2^-9 per layer. An island has fewer samples over whose gradients they average out.
-    // Gemma's blocks round more often, in two more norms each, and its plain loops alike: 0.32 in the worst parameter of 13 layers.
-    if (c.layout.block == ParityBlock::kOwn && c.model != ParityModel::kGemma3)
-      CHECK(unit.worst < 0.02 * c.layout.layers * std::sqrt(c.layout.islands));
-    CHECK(errors.mean < 2 * unit.mean);
-    CHECK(errors.worst < 0.5);
-    CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);
-  }
+TEST_CASE("in bf16 a third of the layouts without tensor parallelism trains the same model as one rank") {
+  check_reordered_sums_in_bf16(every(3, smooth_pairs()));
 }
+
+TEST_CASE("in bf16 layouts without tensor parallelism train the same model as one rank", "[slow]") { check_reordered_sums_in_bf16(smooth_pairs()); }
+
+TEST_CASE("in bf16 a third of the pairs is as close to the exact gradient as one rank") { check_gradients_in_bf16(every(3, smooth_pairs())); }
+
+TEST_CASE("in bf16 every pair of options is as close to the exact gradient as one rank", "[slow]") { check_gradients_in_bf16(smooth_pairs()); }
 
 TEST_CASE("bf16 gradient reduction rounds once per rank") {
   ParityLayout layout;

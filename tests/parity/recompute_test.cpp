@@ -136,25 +136,41 @@ TEST_CASE("recompute_every selects every n-th block, starting with the first") {
   CHECK(plan(2, RecomputeMode::kNone, 1) == std::vector{kNone, kNone});
 }
 
-TEST_CASE("recomputation is bit-identical in fp64, with in-flight buffers poisoned") {
+/// Calls body(n, model, layout) for the n-th pair of a model and a layout, of every `stride`-th pair from `first` on.
+template <class Body>
+static void for_each_model_and_layout(size_t first, size_t stride, const Body& body) {
+  size_t turn = 0;
   for (const ParityModel model : kModels) {
     for (const ParityLayout& layout : layouts()) {
-      INFO(name_of(model) << " " << layout.str());
-      check_bits(parity_config(model, layout, "fp64"), 2, Device::kReference);
+      if (const size_t n = turn++; n % stride == first) body(n, model, layout);
     }
   }
 }
 
-TEST_CASE("recomputation is bit-identical on the CPU kernels") {
-  const char* const precisions[] = {"fp32", "bf16", "fp16"};
-  size_t turn = 0;
-  for (const ParityModel model : kModels) {
-    for (const ParityLayout& layout : layouts()) {
-      const char* const precision = precisions[turn++ % 3];
-      INFO(name_of(model) << " " << layout.str() << " " << precision);
-      check_bits(parity_config(model, layout, precision), 2, Device::kCpu);
-    }
-  }
+static void check_bits_in_fp64(size_t first, size_t stride) {
+  for_each_model_and_layout(first, stride, [](size_t, ParityModel model, const ParityLayout& layout) {
+    INFO(name_of(model) << " " << layout.str());
+    check_bits(parity_config(model, layout, "fp64"), 2, Device::kReference);
+  });
+}
+
+static void check_bits_on_cpu_kernels(size_t first, size_t stride) {
+  for_each_model_and_layout(first, stride, [](size_t n, ParityModel model, const ParityLayout& layout) {
+    constexpr const char* kPrecisions[] = {"fp32", "bf16", "fp16"};
+    const char* const precision = kPrecisions[n % 3];
+    INFO(name_of(model) << " " << layout.str() << " " << precision);
+    check_bits(parity_config(model, layout, precision), 2, Device::kCpu);
+  });
+}
+
+// One test has every second pair of a model and a layout, and the other test has the rest.
+TEST_CASE("recomputation is bit-identical in fp64, with in-flight buffers poisoned") { check_bits_in_fp64(0, 2); }
+
+TEST_CASE("recomputation is bit-identical on the CPU kernels") { check_bits_on_cpu_kernels(1, 2); }
+
+TEST_CASE("recomputation is bit-identical for every model in every layout", "[slow]") {
+  check_bits_in_fp64(0, 1);
+  check_bits_on_cpu_kernels(0, 1);
 }
 
 TEST_CASE("recomputation of packed documents is bit-identical") {

@@ -195,11 +195,12 @@ Config small_config(Architecture architecture, double dropout) {
 
 }  // namespace
 
-TEST_CASE("twelve random configurations train the same model in random layouts") {
-  for (uint64_t seed = 1; seed <= 12; ++seed) check_no_alarm(seed);
+TEST_CASE("six random configurations train the same model in random layouts") {
+  for (uint64_t seed = 1; seed <= 6; ++seed) check_no_alarm(seed);
 }
 
 TEST_CASE("two hundred random configurations train the same model in random layouts", "[slow]") {
+  for (uint64_t seed = 7; seed <= 12; ++seed) check_no_alarm(seed);
   for (uint64_t seed = 1000; seed < 1200; ++seed) check_no_alarm(seed);
 }
 
