@@ -51,7 +51,7 @@ Operation backward(const Case& c) {
             HeadNorm::Saved saved;
             norm.forward(ctx, qkv, saved);
             norm.backward_input(ctx, t[2], saved);
-            norm.backward_weight(ctx, saved);
+            norm.norm.backward_weight(ctx, saved.x, saved.norm);
           }};
 }
 
