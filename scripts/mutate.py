@@ -13,9 +13,9 @@
 --module FOLDER and --operator NAME restrict --list, --count and --sample: kernels, trainer/plan; wait, compare, term, bound, index, condition.
 
 An id is made of the operator and a hash of the file, the function, the text of the site and, among equal texts of the function, its number. It stays the same
-while other lines change. --run writes a line of JSON per bug: "caught" with the first test that failed, "ran too long", which counts as caught, "survived", or
-"not built". A later run of the same commit with the same file continues it. --run copies the tree and builds it first; with --tree DIR it plants the bugs in
-the tree DIR instead, which has a build in DIR/build, and takes them back.
+while other lines change. --run writes a line of JSON per bug: "caught" with the first test that failed, "ran too long", which counts as caught, "survived",
+"not built", or "no change" if the compiler made the same programs of it. A later run of the same commit with the same file continues it. --run copies the tree
+and builds it first; with --tree DIR it plants the bugs in the tree DIR instead, which has a build in DIR/build, and takes them back.
 Exits 1 with the reason if anything is wrong. A survivor is no error: some bugs change nothing that can be seen.
 """
 import argparse
@@ -208,16 +208,23 @@ class Workplace:
         tests = re.findall(r'<TestCase name="([^"]*)"', self.xml.read_text(errors="replace") if self.xml.exists() else "")
         return xml.sax.saxutils.unescape(tests[-1], {"&quot;": '"', "&apos;": "'"}) if tests else "before its first test"
 
-    def try_mutant(self, mutant):
+    def digest(self, program):
+        return hashlib.sha256((self.folder / "tests" / program).read_bytes()).digest()
+
+    def try_mutant(self, mutant, originals):
+        """originals: the digests of the programs without a bug."""
         plant.plant(mutant, self.tree)
         try:
+            result = "no change"
             for program in programs_for(mutant.site.file):
                 if not self.build(program):
                     return "not built", None
-                outcome, test = self.first_failure(program)
-                if outcome in CAUGHT:
-                    return outcome, test
-            return "survived", None
+                if self.digest(program) == originals[program]:
+                    continue
+                result, test = self.first_failure(program)
+                if result in CAUGHT:
+                    return result, test
+            return result, None
         finally:
             plant.take_back(mutant, self.tree)
 
@@ -238,8 +245,8 @@ def read_results(path):
 
 def run(root, in_place, sites, results, limit):
     commit = commit_of(root)
-    done = {(row["id"], row.get("test")) for row in read_results(results) if row["commit"] == commit and row["id"] == "nothing"}
-    tried = {row["id"] for row in read_results(results) if row["commit"] == commit}
+    rows = [row for row in read_results(results) if row["commit"] == commit]
+    passed, tried = {row["test"] for row in rows if row["id"] == "nothing"}, {row["id"] for row in rows}
     sites = [site for site in sites if site.id not in tried]
     if not sites:
         return
@@ -258,12 +265,17 @@ def run(root, in_place, sites, results, limit):
             place = Workplace(scratch / "tree", scratch / "build", scratch, limit)
             copy_tree(root, place.tree)
             place.configure()
+        if not (place.folder / "tests/CMakeFiles/test_cuda.dir").is_dir() and any(site.file.startswith("kernels/cuda/") for site in sites):
+            print("mutate: the sites of kernels/cuda are skipped: no CUDA toolkit here", file=sys.stderr)
+            sites = [site for site in sites if not site.file.startswith("kernels/cuda/")]
+        originals = {}
         for program in sorted({program for site in sites for program in programs_for(site.file)}):
-            if ("nothing", program) in done:
-                continue
             begin = time.monotonic()
             if not place.build(program):
                 raise Error(f"the tree does not build\n{place.log_end()}")
+            originals[program] = place.digest(program)
+            if program in passed:
+                continue
             outcome, test = place.first_failure(program)
             if outcome != "survived":
                 raise Error(f"the tree fails without any bug planted: {test}")
@@ -271,7 +283,7 @@ def run(root, in_place, sites, results, limit):
         for site in sites:
             mutant, begin = Mutant(site), time.monotonic()
             diff = mutant.diff(place.tree)
-            outcome, test = place.try_mutant(mutant)
+            outcome, test = place.try_mutant(mutant, originals)
             seconds = round(time.monotonic() - begin, 1)
             write(dict(id=site.id, module=site.module(), operator=site.operator, file=site.file, line=site.line, function=site.function, outcome=outcome,
                        test=test, seconds=seconds, diff=diff))
@@ -286,13 +298,14 @@ def report(path):
     commits = sorted({row["commit"] for row in rows})
     print(f"{len(rows)} generated bugs, commit {', '.join(commits)}, {sum(row['seconds'] for row in rows) / len(rows):.0f} s each\n")
     for key in ("module", "operator"):
-        print(f"| {key} | planted | caught | ran too long | survived | share caught | not built |\n|---|---|---|---|---|---|---|")
+        print(f"| {key} | planted | caught | ran too long | survived | share caught | not built | no change |\n|" + "---|" * 8)
         for name in sorted({row[key] for row in rows}) + ["all"]:
             counts = collections.Counter(row["outcome"] for row in rows if name == "all" or row[key] == name)
             caught = sum(counts[outcome] for outcome in CAUGHT)
             judged = caught + counts["survived"]
             share = f"{100 * caught / judged:.0f}%" if judged else "-"
-            print(f"| {name} | {sum(counts.values())} | {counts['caught']} | {counts['ran too long']} | {counts['survived']} | {share} | {counts['not built']} |")
+            print(f"| {name} | {sum(counts.values())} | {counts['caught']} | {counts['ran too long']} | {counts['survived']} | {share} | {counts['not built']} "
+                  f"| {counts['no change']} |")
         print()
     for row in rows:
         if row["outcome"] == "survived":

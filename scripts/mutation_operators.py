@@ -204,11 +204,9 @@ def wait_edits(reader, function):
         if reader.text(begin - 1) not in (";", "{", "}"):
             yield Edit(start, stop, "{}", reader.key(begin, end))
             continue
-        text = reader.source.text
-        line = text.rfind("\n", 0, start) + 1
-        following = text.find("\n", stop)
-        if text[line:start].isspace() and following >= 0 and not text[stop:following].strip():
-            start, stop = line, following + 1
+        line = reader.source.text.rfind("\n", 0, start) + 1
+        if reader.source.text[line:start].isspace() and reader.source.text[stop:stop + 1] == "\n":
+            start = line  # The empty line stays, so that no number of a line changes in the program.
         yield Edit(start, stop, "", reader.key(begin, end))
 
 

@@ -3,10 +3,12 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.dont_write_bytecode = True
@@ -80,11 +82,11 @@ class OperatorTest(unittest.TestCase):
         self.assertEqual(changes(operator, body), list(expected))
 
     def test_wait(self):
-        self.expect("wait", "  sum.start(ctx)->wait(ctx);\n  run();", "  run();")
+        self.expect("wait", "  sum.start(ctx)->wait(ctx);\n  run();", "\n  run();")
         self.expect("wait", "  run();  __syncthreads();", "  run();  ")
         self.expect("wait", "  if (busy) cp_async_wait<0>();\n  else ::fence();", "  if (busy) {}\n  else ::fence();", "  if (busy) cp_async_wait<0>();\n  else {}")
-        self.expect("wait", '  check(cudaStreamSynchronize(s), "cudaStreamSynchronize");\n  a();', "  a();")
-        self.expect("wait", "  ready_.notify_all();\n  changed_.wait(lock, [&] { return x; });", "  changed_.wait(lock, [&] { return x; });", "  ready_.notify_all();")
+        self.expect("wait", '  check(cudaStreamSynchronize(s), "cudaStreamSynchronize");\n  a();', "\n  a();")
+        self.expect("wait", "  ready_.notify_all();\n  changed_.wait(lock, [&] { return x; });", "\n  changed_.wait(lock, [&] { return x; });", "  ready_.notify_all();\n")
         self.expect("wait", "  const bool ended = work.wait(ctx);\n  return wait(1);\n  std::lock_guard lock(mutex_);\n  await_ = 1;")
 
     def test_compare(self):
@@ -187,15 +189,15 @@ class ToolTest(unittest.TestCase):
         self.assertIn("mutate: no site has the id wait-0", self.tool("--show", "wait-0", status=1))
 
     def test_report(self):
-        rows = [("compare-1", "caught", "parallel: sums"), ("compare-2", "ran too long", "parallel: waits"), ("term-3", "survived", None), ("term-4", "not built", None)]
+        rows = [("compare-1", "caught", "parallel: sums"), ("compare-2", "ran too long", "parallel: waits"), ("term-3", "survived", None), ("term-4", "not built", None), ("term-5", "no change", None)]
         lines = [json.dumps(dict(commit="c", id="nothing", outcome="passed", test="test_parallel", seconds=1))]
         lines += [json.dumps(dict(commit="c", id=id_, module="parallel/comm", operator=id_.split("-")[0], file="a.cpp", line=3, function="f", outcome=outcome, test=test,
                                   seconds=2, diff="-a + b\n+a\n")) for id_, outcome, test in rows]
         self.write("results", "\n".join(lines) + "\n")
         text = self.tool("--report", self.tree / "results")
-        self.assertIn("4 generated bugs, commit c, 2 s each\n", text)
-        self.assertIn("| parallel/comm | 4 | 1 | 1 | 1 | 67% | 1 |\n", text)
-        self.assertIn("| term | 2 | 0 | 0 | 1 | 0% | 1 |\n", text)
+        self.assertIn("5 generated bugs, commit c, 2 s each\n", text)
+        self.assertIn("| parallel/comm | 5 | 1 | 1 | 1 | 67% | 1 | 1 |\n", text)
+        self.assertIn("| term | 3 | 0 | 0 | 1 | 0% | 1 | 1 |\n", text)
         self.assertIn("term-3 survived: a.cpp:3, f\n\n-a + b\n+a\n", text)
         self.write("results", "no json\n")
         self.assertIn("is no results file", self.tool("--report", self.tree / "results", status=1))
@@ -208,39 +210,58 @@ class ToolTest(unittest.TestCase):
         self.assertEqual(mutate.programs_for("trainer/loop/step.cpp"), ["test_unit", "test_parity"])
 
 
-class RunTest(unittest.TestCase):
-    """--run with a tree whose build is a script: the program of the tests fails if the source lacks "a + b", and waits if it lacks "a < 3"."""
+RUN = """\
+int sum(int a, int b, int* c) {
+  run(a * b);
+  return a + b;
+}
+bool g(int a) { return a < 3; }
+int h(int i) { return d[i + 1]; }
+bool k() { return e && f; }
+"""
+# The build makes a program of the source, which it refuses without "i + 1" and which it cannot tell from the original by "&&".
+CMAKE = """\
+#!/bin/sh
+cd "$(dirname "$0")/.."
+grep -q 'i + 1' kernels/cpu/sum.cpp || exit 1
+cp tests.sh build/tests/test_kernels
+grep -v '^bool k' kernels/cpu/sum.cpp | cksum | sed 's/^/# /' >> build/tests/test_kernels
+"""
+# It fails without "a + b", and does not end without "a < 3".
+TESTS = """\
+#!/bin/sh
+echo '<TestCase name="sums &lt; of two">' > "$6"
+cd "$(dirname "$0")/../.."
+grep -q 'a < 3' kernels/cpu/sum.cpp || exec sleep 60
+exec grep -q 'a + b' kernels/cpu/sum.cpp
+"""
 
+
+class RunTest(unittest.TestCase):
     def test_run(self):
-        with tempfile.TemporaryDirectory() as scratch:
-            tree = pathlib.Path(scratch)
-            for folder in ("kernels/cpu", "build/tests", "bin"):
-                (tree / folder).mkdir(parents=True)
-            source = tree / "kernels/cpu/sum.cpp"
-            source.write_text("int sum(int a, int b, int* c) {\n  run(a * b);\n  return a + b;\n}\nbool g(int a) { return a < 3; }\nint h(int i) { return d[i + 1]; }\n")
-            program = tree / "build/tests/test_kernels"
-            program.write_text(f"#!/bin/sh\necho '<TestCase name=\"sums &lt; of two\">' > \"$6\"\ngrep -q 'a < 3' {source} || exec sleep 60\ngrep -q 'a + b' {source}\n")
-            cmake = tree / "bin/cmake"  # what does not build
-            cmake.write_text(f"#!/bin/sh\ngrep -q 'i + 1' {source}\n")
-            program.chmod(0o755), cmake.chmod(0o755)
-            results = tree / "results"
-            original = source.read_text()
-            path = mutate.os.environ["PATH"]
-            mutate.os.environ["PATH"] = f"{tree}/bin:{path}"
-            try:
-                arguments = ["--tree", str(tree), "--run", "--sample", "9", "--results", str(results), "--limit", "3"]
-                with contextlib.redirect_stdout(io.StringIO()):
-                    self.assertEqual(mutate.main(arguments), 0)
-                    self.assertEqual(mutate.main(arguments), 0)  # continues, with nothing left
-            finally:
-                mutate.os.environ["PATH"] = path
-            rows = [json.loads(line) for line in results.read_text().splitlines()]
-            self.assertEqual(source.read_text(), original)
-            self.assertEqual((rows[0]["id"], rows[0]["test"], len(rows)), ("nothing", "test_kernels", 5))
-            found = {next(line for line in row["diff"].split("\n")[3:] if line.startswith("+")): (row["outcome"], row["test"]) for row in rows[1:]}
-            test = "kernels: sums < of two"
-            self.assertEqual(found, {"+  run(a);": ("survived", None), "+  return a;": ("caught", test), "+bool g(int a) { return a <= 3; }": ("ran too long", test),
-                                     "+int h(int i) { return d[i]; }": ("not built", None)})
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        tree = pathlib.Path(scratch.name)
+        for folder in ("kernels/cpu", "build/tests", "bin"):
+            (tree / folder).mkdir(parents=True)
+        source, results = tree / "kernels/cpu/sum.cpp", tree / "results"
+        source.write_text(RUN)
+        for file, text in (("bin/cmake", CMAKE), ("tests.sh", TESTS)):
+            (tree / file).write_text(text)
+            (tree / file).chmod(0o755)
+        arguments = ["--tree", str(tree), "--run", "--sample", "9", "--results", str(results), "--limit", "3"]
+        with unittest.mock.patch.dict(os.environ, PATH=f"{tree}/bin:{os.environ['PATH']}"), contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(mutate.main(arguments), 0)
+            first = results.read_text()
+            self.assertEqual(mutate.main(arguments), 0)
+        self.assertEqual(results.read_text(), first)  # nothing was left
+        self.assertEqual(source.read_text(), RUN)
+        rows = [json.loads(line) for line in first.splitlines()]
+        self.assertEqual((rows[0]["id"], rows[0]["outcome"], rows[0]["test"]), ("nothing", "passed", "test_kernels"))
+        test = "kernels: sums < of two"
+        self.assertEqual({next(line for line in row["diff"].split("\n")[3:] if line.startswith("+")): (row["outcome"], row["test"]) for row in rows[1:]},
+                         {"+  run(a);": ("survived", None), "+  return a;": ("caught", test), "+bool g(int a) { return a <= 3; }": ("ran too long", test),
+                          "+int h(int i) { return d[i]; }": ("not built", None), "+bool k() { return e || f; }": ("no change", None)})
 
 
 class TreeTest(unittest.TestCase):
