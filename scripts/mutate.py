@@ -26,6 +26,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -43,6 +44,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ("kernels", "parallel", "trainer")
 SUFFIXES = (".cpp", ".h", ".cu", ".cuh")
 CAUGHT = ("caught", "ran too long")
+LARGEST_FILE = 8 << 30
 
 
 class Mutant:
@@ -165,10 +167,17 @@ def copy_tree(root, tree):
     lists.write_text(re.sub(r"^.*add_dependencies\(test_.* trireme\).*\n", "", lists.read_text(), flags=re.M))
 
 
-def run_command(command, limit, output, environment=None):
+def bound_memory():
+    """A loop that a bug makes endless must fill neither the memory of this machine nor its disk."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    for resource_, most in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_FSIZE, LARGEST_FILE)):
+        resource.setrlimit(resource_, (most, resource.getrlimit(resource_)[1]))
+
+
+def run_command(command, limit, output, environment=None, before=None):
     """The exit status, or None if it ran too long. Ends the processes that the command has started, too."""
     with open(output, "wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True, preexec_fn=before)
         try:
             return process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -199,7 +208,7 @@ class Workplace:
         """The outcome of a program, and the test that failed or did not end."""
         self.xml.unlink(missing_ok=True)
         command = [self.folder / "tests" / program, "~[slow]", "--abort", "--reporter", "xml", "--out", self.xml]
-        status = run_command(command, self.limit, self.log, dict(os.environ, OMP_WAIT_POLICY="passive"))
+        status = run_command(command, self.limit, self.log, dict(os.environ, OMP_WAIT_POLICY="passive"), bound_memory)
         if status == 0:
             return "survived", None
         return "ran too long" if status is None else "caught", f"{program.removeprefix('test_')}: {self.last_test()}"

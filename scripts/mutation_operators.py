@@ -18,7 +18,8 @@ import cpp_source
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 WAITS = re.compile(r"(?:a?wait|barrier|sync|synchroni[sz]e|fence|notify)(?:_\w+)?|\w+_(?:wait|fence|commit|barrier|sync)|__sync(?:threads|warp)\w*|__threadfence\w*"
                    r"|cuda(?:Stream|Event|Device)Synchronize|cudaStreamWaitEvent|order_after|MPI_(?:Wait|Barrier)\w*")
-INDICES = {name + end for name in ("rank", "stage", "shard", "peer", "source", "destination", "microbatch", "micro_batch", "replica", "chunk") for end in ("", "_")}
+INDICES = {name + end for name in ("rank", "stage", "shard", "peer", "microbatch", "micro_batch", "replica") for end in ("", "_")}
+SUBSCRIPTS = INDICES | {"source", "destination", "chunk"}  # indices in brackets only; an argument of this name can be anything
 UNEVALUATED = {"static_assert", "decltype", "noexcept", "requires", "alignas", "sizeof", "TRIREME_CHECK", "assert"}
 TEXTS = {"print", "printf", "fprintf", "snprintf", "concat", "printable", "warn", "fail", "fail_to_start", "print_line", "log", "format", "refuse"}
 TEXT_PARTS = {"to_string", "printable", "concat", "string", "string_view", "format", "text"}
@@ -272,7 +273,7 @@ def loop_edits(reader, open_, close):
 
 def index_edits(reader, function):
     for i in range(function.begin, function.end):
-        if reader.tokens[i].kind != "name" or reader.text(i) not in INDICES or reader.skipped[i] or reader.text(i + 1) not in (")", "]", ","):
+        if reader.tokens[i].kind != "name" or reader.text(i) not in SUBSCRIPTS or reader.skipped[i] or reader.text(i + 1) not in (")", "]", ","):
             continue
         begin, end = reader.operand_begin(i + 1), i + 1
         if begin is None:
@@ -291,7 +292,7 @@ def index_edits(reader, function):
             yield Edit(start, stop, "0", key)
             if reader.text(begin - 2) != ")":
                 yield Edit(start, stop, f"({reader.written(begin, end)} + 1) % {reader.written(base, begin - 1)}.size()", key)
-        elif before in ("(", ",") and after in (")", ","):
+        elif reader.text(i) in INDICES and before in ("(", ",") and after in (")", ","):
             open_ = reader.opener[begin]
             called = reader.tokens[open_ - 1]
             if reader.text(open_) == "(" and (called.kind == "name" and called.text not in KEYWORDS or called.text == ">" and not called.spaced):

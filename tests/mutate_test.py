@@ -115,7 +115,7 @@ class OperatorTest(unittest.TestCase):
         self.expect("index", "  x = all[rank];", "  x = all[(rank + 1) % all.size()];", "  x = all[0];")
         self.expect("index", "  a.b[static_cast<size_t>(stage)] = 1;", "  a.b[(static_cast<size_t>(stage) + 1) % a.b.size()] = 1;", "  a.b[0] = 1;")
         self.expect("index", "  send(to, rank, x);\n  send(action.microbatch);", "  send(to, 0, x);\n  send(action.microbatch);", "  send(to, rank, x);\n  send(0);")
-        self.expect("index", "  if (rank) return;\n  g([rank] { return 1; });\n  x = rank + 1;\n  all[other];\n  rank.run();")
+        self.expect("index", "  if (rank) return;\n  g([rank] { return 1; });\n  x = rank + 1;\n  all[other];\n  rank.run();\n  special(source);")
 
     def test_condition(self):
         self.expect("condition", "  if (a) return;", "  if (!(a)) return;")
