@@ -13,9 +13,12 @@
 --module FOLDER and --operator NAME restrict --list, --count and --sample: kernels, trainer/plan; wait, compare, term, bound, index, condition.
 
 An id is made of the operator and a hash of the file, the function, the text of the site and, among equal texts of the function, its number. It stays the same
-while other lines change. --run writes a line of JSON per bug: "caught" with the first test that failed, "ran too long", which counts as caught, "survived",
-"not built", or "no change" if the compiler made the same programs of it. A later run of the same commit with the same file continues it. --run copies the tree
-and builds it first; with --tree DIR it plants the bugs in the tree DIR instead, which has a build in DIR/build, and takes them back.
+while other lines change. --run writes a line of JSON per bug: "caught" with the first test that failed; "ran too long", which counts as caught, for three times
+as long as without a bug and a minute, or --limit SECONDS; "survived"; "not built"; or "no change" if the compiler made the same programs of it. A later run of
+the same commit with the same file continues it.
+
+--program test_parallel runs only this one of the module's programs, for a first look; a later run without it shows the survivors to the others. --run copies the
+tree and builds it first; with --tree DIR it plants the bugs in the tree DIR instead, which has a build in DIR/build, and takes them back.
 Exits 1 with the reason if anything is wrong. A survivor is no error: some bugs change nothing that can be seen.
 """
 import argparse
@@ -45,6 +48,7 @@ FOLDERS = ("kernels", "parallel", "trainer")
 SUFFIXES = (".cpp", ".h", ".cu", ".cuh")
 CAUGHT = ("caught", "ran too long")
 LARGEST_FILE = 8 << 30
+PATIENCE, SPARE_SECONDS = 3, 60
 
 
 class Mutant:
@@ -191,8 +195,9 @@ def run_command(command, limit, output, environment=None, before=None):
 class Workplace:
     """A tree with its build."""
 
-    def __init__(self, tree, build, scratch, limit):
-        self.tree, self.folder, self.limit, self.log, self.xml = tree, build, limit, scratch / "log", scratch / "xml"
+    def __init__(self, tree, build, scratch):
+        self.tree, self.folder, self.log, self.xml = tree, build, scratch / "log", scratch / "xml"
+        self.originals, self.limits = {}, {}  # by program: its digest without a bug, and the seconds that it may take
 
     def log_end(self):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
@@ -208,7 +213,7 @@ class Workplace:
         """The outcome of a program, and the test that failed or did not end."""
         self.xml.unlink(missing_ok=True)
         command = [self.folder / "tests" / program, "~[slow]", "--abort", "--reporter", "xml", "--out", self.xml]
-        status = run_command(command, self.limit, self.log, dict(os.environ, OMP_WAIT_POLICY="passive"), bound_memory)
+        status = run_command(command, self.limits[program], self.log, dict(os.environ, OMP_WAIT_POLICY="passive"), bound_memory)
         if status == 0:
             return "survived", None
         return "ran too long" if status is None else "caught", f"{program.removeprefix('test_')}: {self.last_test()}"
@@ -220,15 +225,14 @@ class Workplace:
     def digest(self, program):
         return hashlib.sha256((self.folder / "tests" / program).read_bytes()).digest()
 
-    def try_mutant(self, mutant, originals):
-        """originals: the digests of the programs without a bug."""
+    def try_mutant(self, mutant, programs, result):
+        """result: what programs that were run before have found."""
         plant.plant(mutant, self.tree)
         try:
-            result = "no change"
-            for program in programs_for(mutant.site.file):
+            for program in programs:
                 if not self.build(program):
                     return "not built", None
-                if self.digest(program) == originals[program]:
+                if self.digest(program) == self.originals[program]:
                     continue
                 result, test = self.first_failure(program)
                 if result in CAUGHT:
@@ -252,50 +256,74 @@ def read_results(path):
         raise Error(f"{path} is no results file: {error}") from None
 
 
-def run(root, in_place, sites, results, limit):
-    commit = commit_of(root)
-    rows = [row for row in read_results(results) if row["commit"] == commit]
-    passed, tried = {row["test"] for row in rows if row["id"] == "nothing"}, {row["id"] for row in rows}
-    sites = [site for site in sites if site.id not in tried]
-    if not sites:
+class Results:
+    """A file of results, of which only the rows of this commit count here."""
+
+    def __init__(self, path, commit):
+        self.path, self.commit = path, commit
+        self.rows = {(row["id"], row["test"] if row["id"] == "nothing" else ""): row for row in read_results(path) if row["commit"] == commit}
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, **row):
+        with open(self.path, "a") as file:
+            file.write(json.dumps(dict(commit=self.commit, **row)) + "\n")
+
+    def seconds(self, program):
+        """The time that a program takes without a bug, if it is known."""
+        row = self.rows.get(("nothing", program))
+        return row and row["seconds"]
+
+    def left(self, site, programs):
+        """The programs that have not judged this bug, and what others have found."""
+        row = self.rows.get((site.id, ""), dict(outcome="no change", programs=[]))
+        if row["outcome"] not in ("survived", "no change"):
+            return [], row["outcome"]
+        return [program for program in programs if program not in row["programs"]], row["outcome"]
+
+
+def test_original(place, program, results, most):
+    """Nothing can be learned from a program that fails without a bug."""
+    if not place.build(program):
+        raise Error(f"the tree does not build\n{place.log_end()}")
+    place.originals[program], place.limits[program] = place.digest(program), most
+    seconds, begin = results.seconds(program), time.monotonic()
+    if seconds is None:
+        outcome, test = place.first_failure(program)
+        if outcome != "survived":
+            raise Error(f"the tree fails without any bug planted: {test}{' ran too long' if outcome != 'caught' else ''}")
+        seconds = round(time.monotonic() - begin, 1)
+        results.write(id="nothing", outcome="passed", test=program, seconds=seconds)
+    place.limits[program] = min(most, PATIENCE * seconds + SPARE_SECONDS)
+
+
+def run(root, in_place, sites, options):
+    results = Results(options.results, commit_of(root))
+    programs = {site.id: [program for program in programs_for(site.file) if not options.program or program in options.program] for site in sites}
+    left = [(site, *results.left(site, programs[site.id])) for site in sites]
+    left = [(site, to_run, outcome) for site, to_run, outcome in left if to_run]
+    if not left:
         return
-    results.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(row):
-        with open(results, "a") as file:
-            file.write(json.dumps(dict(commit=commit, **row)) + "\n")
-
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         if in_place:
-            place = Workplace(root, root / "build", scratch, limit)
+            place = Workplace(root, root / "build", scratch)
         else:
             os.environ.update(CCACHE_BASEDIR=str(scratch), CCACHE_NOHASHDIR="1")  # so that another run finds what this one compiled
-            place = Workplace(scratch / "tree", scratch / "build", scratch, limit)
+            place = Workplace(scratch / "tree", scratch / "build", scratch)
             copy_tree(root, place.tree)
             place.configure()
-        if not (place.folder / "tests/CMakeFiles/test_cuda.dir").is_dir() and any(site.file.startswith("kernels/cuda/") for site in sites):
+        if not (place.folder / "tests/CMakeFiles/test_cuda.dir").is_dir() and any(site.file.startswith("kernels/cuda/") for site, _, _ in left):
             print("mutate: the sites of kernels/cuda are skipped: no CUDA toolkit here", file=sys.stderr)
-            sites = [site for site in sites if not site.file.startswith("kernels/cuda/")]
-        originals = {}
-        for program in sorted({program for site in sites for program in programs_for(site.file)}):
-            begin = time.monotonic()
-            if not place.build(program):
-                raise Error(f"the tree does not build\n{place.log_end()}")
-            originals[program] = place.digest(program)
-            if program in passed:
-                continue
-            outcome, test = place.first_failure(program)
-            if outcome != "survived":
-                raise Error(f"the tree fails without any bug planted: {test}")
-            write(dict(id="nothing", outcome="passed", test=program, seconds=round(time.monotonic() - begin, 1)))
-        for site in sites:
+            left = [entry for entry in left if not entry[0].file.startswith("kernels/cuda/")]
+        for program in sorted({program for _, to_run, _ in left for program in to_run}):
+            test_original(place, program, results, options.limit)
+        for site, to_run, outcome in left:
             mutant, begin = Mutant(site), time.monotonic()
             diff = mutant.diff(place.tree)
-            outcome, test = place.try_mutant(mutant, originals)
+            outcome, test = place.try_mutant(mutant, to_run, outcome)
             seconds = round(time.monotonic() - begin, 1)
-            write(dict(id=site.id, module=site.module(), operator=site.operator, file=site.file, line=site.line, function=site.function, outcome=outcome,
-                       test=test, seconds=seconds, diff=diff))
+            results.write(id=site.id, module=site.module(), operator=site.operator, file=site.file, line=site.line, function=site.function, outcome=outcome,
+                          test=test, programs=programs[site.id], seconds=seconds, diff=diff)
             print(f"{site.id} {site.file}:{site.line} {outcome}{f' ({test})' if test else ''}, {seconds:.0f} s", flush=True)
 
 
@@ -318,7 +346,7 @@ def report(path):
         print()
     for row in rows:
         if row["outcome"] == "survived":
-            print(f"{row['id']} survived: {row['file']}:{row['line']}, {row['function']}\n\n{row['diff']}")
+            print(f"{row['id']} survived {', '.join(row['programs'])}: {row['file']}:{row['line']}, {row['function']}\n\n{row['diff']}")
 
 
 def change_of(root, site):
@@ -345,7 +373,8 @@ def parse(arguments):
     parser.add_argument("--operator", choices=mutation_operators.OPERATORS, default="")
     parser.add_argument("--results", metavar="FILE", type=pathlib.Path)
     parser.add_argument("--tree", metavar="DIR", type=pathlib.Path)
-    parser.add_argument("--limit", metavar="SECONDS", type=float, default=1200, help="for one test program; a bug that makes ranks wait without end is caught too")
+    parser.add_argument("--program", metavar="NAME", action="append")
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=7200)
     parser.add_argument("ids", nargs="*", metavar="ID")
     options = parser.parse_args(arguments)
     actions = [name for name in ("list", "count", "show", "plant", "take_back", "run", "report") if getattr(options, name)]
@@ -376,7 +405,7 @@ def act(options):
         else:
             selected = chosen(sites, options.ids) if options.ids else list(sites.values())
         if options.run:
-            run(root, options.tree is not None, selected, options.results, options.limit)
+            run(root, options.tree is not None, selected, options)
             return
         for site in [] if options.count else selected:
             print(f"{site.id} {site.file}:{site.line} {site.function}: {change_of(root, site)}")

@@ -107,8 +107,10 @@ class OperatorTest(unittest.TestCase):
 
     def test_bound(self):
         self.expect("bound", "  x[i + 1] = y[n - 1];", "  x[i] = y[n - 1];", "  x[i + 1] = y[n];")
-        self.expect("bound", "  for (int i = begin; i < end; ++i) run(i);", "  for (int i = begin + 1; i < end; ++i) run(i);", "  for (int i = begin; i < end - 1; ++i) run(i);")
-        self.expect("bound", "  for (int i = n - 1; i >= 0 && j; --i) run(i);", "  for (int i = n; i >= 0 && j; --i) run(i);", "  for (int i = n - 1; i >= 0 + 1 && j; --i) run(i);")
+        self.expect("bound", "  for (int i = begin; i < end; ++i) run(i);", "  for (int i = begin + 1; i < end; ++i) run(i);",
+                    "  for (int i = begin; i < end - 1; ++i) run(i);")
+        self.expect("bound", "  for (int i = n - 1; i >= 0 && j; --i) run(i);", "  for (int i = n; i >= 0 && j; --i) run(i);",
+                    "  for (int i = n - 1; i >= 0 + 1 && j; --i) run(i);")
         self.expect("bound", "  for (const int i : all) run(i);\n  x = a + 1.0;\n  y = a + 1 * b;\n  for (;;) run(0);")
 
     def test_index(self):
@@ -121,11 +123,13 @@ class OperatorTest(unittest.TestCase):
         self.expect("condition", "  if (a) return;", "  if (!(a)) return;")
         self.expect("condition", "  if (a < b) {\n    run();\n  }", "  if (!(a < b)) {\n    run();\n  }")
         self.expect("condition", "  x = a && b;\n  y = c || d;", "  x = a || b;\n  y = c || d;", "  x = a && b;\n  y = c && d;")
-        self.expect("condition", "  if (a == b) return;\n  if (a) throw b;\n  if (auto c = d; c) return;\n  if (const auto* e = f()) return;\n  if (a) {\n    b();\n    c();\n  }")
+        self.expect("condition", "  if (a == b) return;\n  if (a) throw b;\n  if (auto c = d; c) return;\n"
+                    "  if (const auto* e = f()) return;\n  if (a) {\n    b();\n    c();\n  }")
         self.expect("condition", "  if (a)\n    b();\n  else\n    c();\n  f(T&& x);")
 
     def test_only_bodies_of_functions(self):
-        self.assertEqual(mutation_operators.find_sites("kernels/a.h", "int f(int n = 1 + 2);\nconstexpr bool kA = 1 < 2;\nstruct A {\n  int b = c + d;\n  virtual void wait(int rank) = 0;\n};\n"), [])
+        text = "int f(int n = 1 + 2);\nconstexpr bool kA = 1 < 2;\nstruct A {\n  int b = c + d;\n  virtual void wait(int rank) = 0;\n};\n"
+        self.assertEqual(mutation_operators.find_sites("kernels/a.h", text), [])
 
 
 SUM = "int sum(int a, int b) {\n  // adds\n  return a + b;\n}\nint more(int a) { return a < 3 ? a * a : a; }\nint more(long a) { return a < 3 ? a * a : a; }\n"
@@ -189,18 +193,28 @@ class ToolTest(unittest.TestCase):
         self.assertIn("mutate: no site has the id wait-0", self.tool("--show", "wait-0", status=1))
 
     def test_report(self):
-        rows = [("compare-1", "caught", "parallel: sums"), ("compare-2", "ran too long", "parallel: waits"), ("term-3", "survived", None), ("term-4", "not built", None), ("term-5", "no change", None)]
+        rows = [("compare-1", "caught", "parallel: sums"), ("compare-2", "ran too long", "parallel: waits"), ("term-3", "survived", None),
+                ("term-4", "not built", None), ("term-5", "no change", None)]
         lines = [json.dumps(dict(commit="c", id="nothing", outcome="passed", test="test_parallel", seconds=1))]
         lines += [json.dumps(dict(commit="c", id=id_, module="parallel/comm", operator=id_.split("-")[0], file="a.cpp", line=3, function="f", outcome=outcome, test=test,
-                                  seconds=2, diff="-a + b\n+a\n")) for id_, outcome, test in rows]
+                                  programs=["test_parallel"], seconds=2, diff="-a + b\n+a\n")) for id_, outcome, test in rows]
         self.write("results", "\n".join(lines) + "\n")
         text = self.tool("--report", self.tree / "results")
         self.assertIn("5 generated bugs, commit c, 2 s each\n", text)
         self.assertIn("| parallel/comm | 5 | 1 | 1 | 1 | 67% | 1 | 1 |\n", text)
         self.assertIn("| term | 3 | 0 | 0 | 1 | 0% | 1 | 1 |\n", text)
-        self.assertIn("term-3 survived: a.cpp:3, f\n\n-a + b\n+a\n", text)
+        self.assertIn("term-3 survived test_parallel: a.cpp:3, f\n\n-a + b\n+a\n", text)
         self.write("results", "no json\n")
         self.assertIn("is no results file", self.tool("--report", self.tree / "results", status=1))
+
+    def test_a_survivor_is_shown_to_the_programs_that_were_left_out(self):
+        site = next(iter(mutate.all_sites(self.tree).values()))
+        path, programs = self.tree / "results", ["test_parallel", "test_parity"]
+        for outcome, ran, left in (("survived", programs[:1], programs[1:]), ("survived", programs, []), ("no change", programs[:1], programs[1:]),
+                                   ("caught", programs[:1], []), ("not built", programs[:1], [])):
+            path.write_text(json.dumps(dict(commit="c", id=site.id, outcome=outcome, programs=ran)) + "\n")
+            self.assertEqual(mutate.Results(path, "c").left(site, programs), (left, outcome))
+            self.assertEqual(mutate.Results(path, "d").left(site, programs), (programs, "no change"))
 
     def test_programs(self):
         self.assertEqual(mutate.programs_for("kernels/cuda/norm.cu"), ["test_kernels", "test_trace", "test_cuda"])
@@ -251,6 +265,8 @@ class RunTest(unittest.TestCase):
             (tree / file).chmod(0o755)
         arguments = ["--tree", str(tree), "--run", "--sample", "9", "--results", str(results), "--limit", "3"]
         with unittest.mock.patch.dict(os.environ, PATH=f"{tree}/bin:{os.environ['PATH']}"), contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(mutate.main(arguments + ["--program", "test_unit"]), 0)
+            self.assertFalse(results.exists())  # this program tests no file of the tree
             self.assertEqual(mutate.main(arguments), 0)
             first = results.read_text()
             self.assertEqual(mutate.main(arguments), 0)
