@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Everything that is too long for the default suite: slow tests with clang-tidy, sanitizers, planted bugs, fuzzing. It continues where it stopped: each finished item
-# is a row of nightly/COMMIT.md, and an item with a row is not run again. Exits 1 if a row is not "ok".
-#   ./scripts/nightly.sh [--minutes N] [ITEM...]     starts no item after N minutes; items: slow files asan tsan mutations verify-mutations fuzz, default all
-# Planted bugs run in slices: the item keeps its own results in nightly/COMMIT-mutations.md and continues there.
+# Everything that is too long for the default suite: slow tests with clang-tidy, sanitizers, planted and generated bugs, fuzzing. It continues where it stopped: each
+# finished item is a row of nightly/COMMIT.md, and an item with a row is not run again. Exits 1 if a row is not "ok".
+#   ./scripts/nightly.sh [--minutes N] [ITEM...]     starts no item after N minutes; items: slow files asan tsan mutations verify-mutations generated fuzz, default all
+# Planted bugs run in slices: the item keeps its own results in nightly/COMMIT-mutations.md and continues there. Of the generated bugs a sample is drawn by the commit;
+# nightly/COMMIT-generated.log lists the survivors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 minutes=100000
 if [ "${1:-}" = --minutes ]; then minutes=${2:?nightly: --minutes needs a number}; shift 2; fi
 items=("$@")
-[ ${#items[@]} -gt 0 ] || items=(slow files asan tsan mutations verify-mutations fuzz)
+[ ${#items[@]} -gt 0 ] || items=(slow files asan tsan mutations verify-mutations generated fuzz)
 commit=$(git rev-parse --short=9 HEAD)
 [ -z "$(git status --porcelain --untracked-files=no)" ] || { echo "nightly: commit the changes first, as results are filed under the commit" >&2; exit 64; }
 mkdir -p nightly
@@ -43,6 +44,7 @@ for item in "${items[@]}"; do
     tsan) run tsan bash -c "$(declare -f sanitized); set -e; sanitized cpu-tsan" ;;
     mutations) run mutations ./scripts/mutations.sh --results "nightly/$commit-mutations.md" ;;
     verify-mutations) run verify-mutations ./scripts/mutations.sh --verify ;;
+    generated) run generated bash -c 'scripts/mutate.py --run --sample 72 --seed "$0" --results "$1" && scripts/mutate.py --report "$1"' "$commit" "nightly/$commit-generated.jsonl" ;;
     fuzz) run fuzz ./scripts/fuzz.sh 600 ;;
     *) echo "nightly: unknown item $item" >&2; exit 64 ;;
   esac
