@@ -6,17 +6,19 @@
 #include <optional>
 
 #include "kernels/core/check.h"
-#include "parallel/mesh.h"
 
 namespace trireme {
 namespace {
 
 /// The communicator on which an action issues operations; none if it issues none.
-std::optional<MeshAxis> communicator_of(const Action& action, bool tensor_communicates) {
+std::optional<MeshAxis> communicator_of(const Action& action, const MeshShape& mesh) {
   if (is_transfer(action.type)) return MeshAxis::kPipeline;
-  if (is_compute(action.type) && !tensor_communicates) return std::nullopt;
-  const std::span<const MeshAxis> axes = axes_of(action);
-  return axes.empty() ? std::nullopt : std::optional(axes.front());
+  for (const MeshAxis axis : axes_of(action)) {
+    const bool has_size = axis != MeshAxis::kEmbedding && axis != MeshAxis::kKv;
+    const int ranks = has_size ? degree_of(mesh, axis) : axis == MeshAxis::kEmbedding ? mesh.pipeline : mesh.tensor;
+    if (ranks > 1) return axis;
+  }
+  return std::nullopt;
 }
 
 bool stays_in_flight(ActionType type) { return type == ActionType::kUnshard || is_reduction(type) || is_receive(type); }
@@ -46,13 +48,13 @@ struct InFlight {
 
 }  // namespace
 
-std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const StageUnits> stages, bool tensor_communicates, int outer_sums) {
+std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const StageUnits> stages, const MeshShape& mesh, int outer_sums) {
   std::vector<LaunchEdge> edges;
   std::vector<InFlight> in_flight;
   for (size_t i = 0; i < list.size(); ++i) {
     const Action& action = list[i];
     std::erase_if(in_flight, [&](const InFlight& operation) { return waits_for(action, list[operation.at], stages); });
-    const std::optional<MeshAxis> communicator = communicator_of(action, tensor_communicates);
+    const std::optional<MeshAxis> communicator = communicator_of(action, mesh);
     if (!communicator) continue;
     for (InFlight& operation : in_flight) {
       const bool same = operation.communicator == *communicator;
@@ -64,7 +66,7 @@ std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const Sta
   }
   const auto outer = std::ranges::find(list, ActionType::kOuter, &Action::type);
   if (outer == list.end() || outer_sums < 2) return edges;
-  const auto held = std::ranges::find_if(list, [&](const Action& action) { return communicator_of(action, tensor_communicates).has_value(); });
+  const auto held = std::ranges::find_if(list, [&](const Action& action) { return communicator_of(action, mesh).has_value(); });
   const auto place = [&](auto at) { return static_cast<size_t>(at - list.begin()); };
   if (held < outer) edges.push_back({place(outer), place(outer), place(held)});
   return edges;

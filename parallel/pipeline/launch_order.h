@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/mesh.h"
 #include "parallel/pipeline/lower.h"
 
 namespace trireme {
@@ -19,10 +20,10 @@ struct LaunchEdge {
 
 /// All such edges of a rank's list, in the order of `held`; only the first action that each pair holds back. Operations that stall the rank anyway end
 /// before anything is issued behind them, so they are only held. Sends count as ended with the action that issues them, because their receivers have
-/// posted the receive ahead. `tensor_communicates`: several tensor ranks, so that compute issues collectives. `outer_sums`: number of sums over the islands
+/// posted the receive ahead. Groups of one rank of `mesh` issue nothing. `outer_sums`: number of sums over the islands
 /// that OUTER leaves in flight. Several of them hold back the next step's first operation on another communicator. First and behind of that edge are both
 /// OUTER.
-std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const StageUnits> stages, bool tensor_communicates, int outer_sums = 0);
+std::vector<LaunchEdge> launch_edges(const ActionList& list, std::span<const StageUnits> stages, const MeshShape& mesh, int outer_sums = 0);
 
 /// The edges of a list by their types: "B waits behind UNSHARD, queued behind REDUCE_GRADS: 62 times", most frequent first.
 std::vector<std::string> describe_launch_edges(const ActionList& list, const std::vector<LaunchEdge>& edges);

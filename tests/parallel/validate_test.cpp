@@ -328,7 +328,7 @@ TEST_CASE("what follows the sums of a step is in the list, in its order, and not
   // One rank that skips AGGREGATE leaves the others waiting.
   World alone = all;
   alone.lists[5].erase(alone.find(5, "AGGREGATE"));
-  check_found(alone.validated(), "rank 0 waits at AGGREGATE for the step group of rank 0, which rank 5 has not joined");
+  check_found(alone.validated(), "rank 4 waits at AGGREGATE for the step group of rank 0, which rank 5 has not joined");
 
   World forward;  // a list that does not train has none of them
   const ActionLists plan = lower(forward_only({0, 1}, 4), forward.units, {});

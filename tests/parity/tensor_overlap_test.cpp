@@ -95,7 +95,7 @@ class Subject {
     } else {
       dx = block_.backward_input(ctx_, pass, normal(2), saved);
       notes_.push_back("W");
-      block_.backward_weight(ctx_, saved);
+      block_.weight_gradients(saved, [&](const WeightGradients& layer) { add_weight_gradients(ctx_, layer); });
     }
     Result result{{}, notes_};
     for (const Tensor& tensor : {dx, grads_})

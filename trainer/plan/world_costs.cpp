@@ -96,7 +96,7 @@ std::vector<std::string> launch_edges_of(const std::vector<const ActionList*>& l
   std::vector<LaunchEdge> most;
   for (int pipeline = 0; pipeline < mesh.pipeline; ++pipeline) {
     const ActionList* const list = lists[static_cast<size_t>(rank_of(mesh, {.pipeline = pipeline}))];
-    std::vector<LaunchEdge> edges = launch_edges(*list, schedule.units, mesh.tensor > 1, outer_sums_of(config, schedule, pipeline));
+    std::vector<LaunchEdge> edges = launch_edges(*list, schedule.units, mesh, outer_sums_of(config, schedule, pipeline));
     if (edges.size() <= most.size()) continue;
     most = std::move(edges);
     worst = list;
