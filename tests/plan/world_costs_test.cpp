@@ -251,8 +251,8 @@ TEST_CASE("the outer steps of a round sum all weights once, in however many frag
 }
 
 TEST_CASE("NCCL's order of operations exposes the outer sums that a delay would hide, but for the last one") {
-  const ClusterConfig cluster = machines("H100", 2);
-  Config config = model("data: 1");
+  const ClusterConfig cluster = machines("H100", 4);
+  Config config = model("data: 2, zero_stage: 1");
   config.parallel.islands = 2;
   config.training.local.steps = 4;
   const auto reduce = [&] { return step_costs(config, cluster, model_seconds(config, cluster), {0}).reduce.front(); };
