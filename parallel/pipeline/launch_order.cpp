@@ -13,11 +13,8 @@ namespace {
 /// The communicator on which an action issues operations; none if it issues none.
 std::optional<MeshAxis> communicator_of(const Action& action, const MeshShape& mesh) {
   if (is_transfer(action.type)) return MeshAxis::kPipeline;
-  for (const MeshAxis axis : axes_of(action)) {
-    const bool has_size = axis != MeshAxis::kEmbedding && axis != MeshAxis::kKv;
-    const int ranks = has_size ? degree_of(mesh, axis) : axis == MeshAxis::kEmbedding ? mesh.pipeline : mesh.tensor;
-    if (ranks > 1) return axis;
-  }
+  for (const MeshAxis axis : axes_of(action))
+    if (group_of(mesh, axis, 0, mesh.tensor).size > 1) return axis;
   return std::nullopt;
 }
 

@@ -27,7 +27,7 @@ struct StageUnits {
 
 /// What a list that trains does after the sums of its gradients.
 struct StepEnd {
-  std::vector<ActionType> actions = {ActionType::kNorm};  ///< of ActionScope::kStep, ascending
+  std::vector<ActionType> actions = {ActionType::kNorm};  ///< those of ActionScope::kStep, ascending
   bool updates = true;                                    ///< UPDATE of each unit; false: EXCHANGE takes its place
 };
 

@@ -78,7 +78,7 @@ class ListCheck {
   const Expected& expected_;
   std::string where_;
   std::map<int, StageState> stages_;
-  std::set<ActionType> done_;        ///< of ActionScope::kStep
+  std::set<ActionType> done_;        ///< actions of the whole step so far
   bool clips_ = false;               ///< the list has CLIP
   std::set<int> clipped_, awaited_;  ///< micro-batches after CLIP, and after WAIT_CLIP
   std::vector<std::string> violations_;

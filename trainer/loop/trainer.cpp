@@ -198,12 +198,12 @@ void Trainer::rehearse(const Dataset& data, int64_t step) {
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits) {
   if (has_parameter_servers() && ctx_.device != Device::kMeta) return start_asynchronous(data, step, learning_rate);
-  const auto [valid, factor] = write_inputs(data, step);
+  const double factor = write_inputs(data, step);
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   write_scalar(ctx_, limits.grad_norm, scalars_.flat(kNormLimit, 1));
   write_scalar(ctx_, limits.rank_loss * static_cast<double>(std::max<int64_t>(local_targets_, 1)), scalars_.flat(kRankLossLimit, 1));
   write_scalar(ctx_, limits.reject_outliers ? 0 : std::numeric_limits<double>::infinity(), scalars_.flat(kOutlierLimit, 1));
-  const double loss_limit = limits.loss * static_cast<double>(std::max<int64_t>(valid, 1));
+  const double loss_limit = limits.loss * static_cast<double>(std::max<int64_t>(targets_, 1));
   write_scalar(ctx_, limits.finite_loss ? std::min(loss_limit, std::numeric_limits<double>::max()) : loss_limit, scalars_.flat(kLossLimit, 1));
   // A warm-up sums gradients by other operations.
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda && step >= config_.training.compression.warmup_steps;
@@ -226,7 +226,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     results[Readback::kNextLossScale] = scalars_.flat(kLossScale, 1);
     results[Readback::kNextCleanSteps] = scalars_.flat(kCleanSteps, 1);
   }
-  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, valid, local_targets_, padding_, cost_imbalance_, distances_};
+  StepInFlight started{ScalarReadback(ctx_, results), step, factor, learning_rate, targets_, local_targets_, padding_, cost_imbalance_, distances_};
   started.exchanged = std::exchange(exchanged_, {});
   started.outer = std::exchange(outer_, {});
   if (started.outer) started.outer_bytes = local_->sent_bytes();

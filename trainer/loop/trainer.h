@@ -323,7 +323,7 @@ class Trainer {
   bool computes(size_t number) const;
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
-  std::pair<int64_t, double> write_inputs(const Dataset& data, int64_t step);
+  double write_inputs(const Dataset& data, int64_t step);
   void handle_actions();
   void queue_step(std::span<const Action> list, int64_t step);
   void queue_list(std::span<const Action> list, int64_t step);

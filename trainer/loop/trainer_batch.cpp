@@ -123,8 +123,8 @@ bool Trainer::computes(size_t number) const {
          !rerouting_->relieves(mesh_.data->rank(), mesh_.at.pipeline);
 }
 
-/// Reads the batch of a step and writes the factor of its loss. Returns the number of valid targets of the global batch, and the factor.
-std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t step) {
+/// Reads the batch of a step, of whose valid targets `targets_` is the number, and writes the factor of its gradient. Returns the factor of its loss.
+double Trainer::write_inputs(const Dataset& data, int64_t step) {
   const Sampler order = sampler(data);
   step_ = step;
   note("reading the batch of step ", step + 1);
@@ -146,7 +146,7 @@ std::pair<int64_t, double> Trainer::write_inputs(const Dataset& data, int64_t st
   // The weight of a sample may not depend on others either, if its clipped gradient is to be private.
   if (is_private(config_.security)) of_gradient = sample_weight() / static_cast<double>(config_.training.sequence_length);
   for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
-  return {targets_, factor};
+  return factor;
 }
 
 }  // namespace trireme

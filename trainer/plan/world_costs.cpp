@@ -81,6 +81,7 @@ int outer_sums_of(const Config& config, const LoweredSchedule& schedule, int pip
 
 /// Seconds by which NCCL's order exposes outer steps that a delay would hide, divided among the steps of a round: those of all sums but the last.
 double exposed_outer_seconds(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule) {
+  if (!config.training.local.steps || config.training.local.delay == 0) return 0;
   const StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), schedule.stage_rank);
   double exposed = 0;
   for (size_t rank = 0; rank < costs.hidden_outer.size(); ++rank)

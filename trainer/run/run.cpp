@@ -131,10 +131,8 @@ bool Run::end_round(int64_t step) {
 
 /// Waits for the last checkpoint. Collective. Errors, on all ranks: AgreedError if it was lost.
 void Run::end_saves() {
-  run_.progress.act("waiting for the last checkpoint");
-  run_.progress.set_timeout(2 * state_timeout(run_.config));
   const auto begin = std::chrono::steady_clock::now();
-  run_.checkpoints->finish();
+  saves_.finish();
   jobs_.record("save_wait", {{"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()}});
   // The reduction is also a barrier: rank 0 may still be publishing what the others have written.
   const double lost = all_reduce_scalar(run_.world, run_.checkpoints->not_finite() ? 2 : run_.checkpoints->failed() ? 1 : 0, ReduceOp::kMax);
