@@ -52,6 +52,8 @@ struct Deadlines {
   Clock::time_point permission = Clock::now() + std::chrono::milliseconds(500);
   /// In uninterruptible sleep, as in a failed file system, a thread never stops.
   Clock::time_point stop = Clock::now() + std::chrono::seconds(10);
+  /// A thread in generated code, which has no tables to unwind by, is looked at again: it soon returns to a function that has them.
+  Clock::time_point whole = Clock::now() + std::chrono::seconds(1);
 };
 
 /// A thread that ptrace holds. Unlike SIGSTOP it needs no signal, and the thread continues when the object or this process ends.
@@ -114,7 +116,10 @@ Session open_session(pid_t process) {
   return session;
 }
 
-Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
+/// The module that a frame's instruction is in; null for generated code.
+Dwfl_Module* module_of(Dwfl* session, const Frame& frame) { return dwfl_addrmodule(session, frame.address - (frame.is_call ? 1 : 0)); }
+
+Stack sample_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
   const StoppedThread held(thread, deadlines);
   if (!held.stopped()) return {{}, held.problem()};
   Stack stack;
@@ -122,9 +127,18 @@ Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
   return stack;
 }
 
+Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
+  for (;;) {
+    Stack stack = sample_stack(session, thread, deadlines);
+    const bool is_cut = !stack.problem.empty() && !stack.frames.empty() && module_of(session, stack.frames.back()) == nullptr;
+    if (!is_cut || Clock::now() >= deadlines.whole) return stack;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 std::string text_of(Dwfl* session, const Frame& frame) {
   const Dwarf_Addr inside = frame.address - (frame.is_call ? 1 : 0);
-  Dwfl_Module* const module = dwfl_addrmodule(session, inside);
+  Dwfl_Module* const module = module_of(session, frame);
   if (module == nullptr) return concat("0x", std::hex, frame.address, " in generated code");
   const char* file = dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
   const std::string path = file == nullptr ? "?" : file;
