@@ -1,5 +1,5 @@
 // Local updates: islands that take steps alone equal trainers on one rank that are averaged by hand, in any layout of an island, saved and resumed.
-#include "trainer/loop/local_updates.h"
+#include "trainer/islands/local_updates.h"
 
 #include <algorithm>
 #include <cmath>

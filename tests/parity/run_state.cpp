@@ -7,7 +7,7 @@
 #include "tests/support/catch.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/write.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme::test {
 

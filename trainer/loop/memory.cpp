@@ -6,10 +6,10 @@
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {

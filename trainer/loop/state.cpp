@@ -8,8 +8,8 @@
 
 #include "kernels/ops/transfer.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/reducer_state.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/model/declare.h"
 
 namespace trireme {

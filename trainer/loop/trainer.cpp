@@ -13,9 +13,9 @@
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/blocking.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/exposed.h"
 #include "trainer/loop/recompute.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/model/declare.h"
 
 namespace trireme {

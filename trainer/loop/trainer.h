@@ -20,12 +20,12 @@
 #include "trainer/config/config.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
+#include "trainer/islands/hogwild.h"
+#include "trainer/islands/local_updates.h"
+#include "trainer/islands/parameter_server.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/micro_batch_split.h"
-#include "trainer/loop/hogwild.h"
 #include "trainer/loop/layer_gradients.h"
-#include "trainer/loop/local_updates.h"
-#include "trainer/loop/parameter_server.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {

@@ -9,9 +9,9 @@
 #include "kernels/ops/transfer.h"
 #include "trainer/data/balance.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/exposed.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/run/rank_results.h"
 
 namespace trireme {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "trainer/config/write.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

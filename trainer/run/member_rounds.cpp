@@ -8,7 +8,7 @@
 #include "trainer/config/check_federation.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {

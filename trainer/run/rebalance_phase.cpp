@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

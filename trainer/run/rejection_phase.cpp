@@ -1,8 +1,8 @@
 #include "trainer/run/rejection_phase.h"
 
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

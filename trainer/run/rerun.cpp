@@ -9,7 +9,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/median.h"

@@ -9,8 +9,8 @@
 #include "trainer/config/load.h"
 #include "trainer/data/dataset.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/tokenizer/tokenizer.h"
 

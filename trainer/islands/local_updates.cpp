@@ -1,4 +1,4 @@
-#include "trainer/loop/local_updates.h"
+#include "trainer/islands/local_updates.h"
 
 #include <algorithm>
 #include <cmath>

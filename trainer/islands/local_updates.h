@@ -12,8 +12,8 @@
 #include "parallel/mesh.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/config/config.h"
+#include "trainer/islands/shared_shards.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/shared_shards.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-#include "trainer/loop/parameter_server.h"
+#include "trainer/islands/parameter_server.h"
 
 #include <algorithm>
 #include <cmath>

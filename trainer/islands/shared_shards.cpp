@@ -1,4 +1,4 @@
-#include "trainer/loop/shared_shards.h"
+#include "trainer/islands/shared_shards.h"
 
 #include "kernels/ops/elementwise.h"
 

@@ -1,10 +1,10 @@
-#include "trainer/loop/hogwild.h"
+#include "trainer/islands/hogwild.h"
 
 #include <sstream>
 
 #include "kernels/ops/hogwild.h"
 #include "parallel/comm/shared_memory.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {

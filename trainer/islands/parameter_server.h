@@ -22,7 +22,7 @@
 #include "kernels/ops/optimizer.h"
 #include "parallel/asynchronous/update_order.h"
 #include "parallel/comm/rank_links.h"
-#include "trainer/loop/shared_shards.h"
+#include "trainer/islands/shared_shards.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
