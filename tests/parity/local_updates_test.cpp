@@ -173,7 +173,7 @@ Islands train_islands(const Config& config, int steps) {
               Islands mine;
               for (int step = 0; step < steps; ++step) {
                 const StepResult one = trainer.step(kIslandData, step, kIslandRate);
-                TRIREME_CHECK(one.outer.has_value() == trainer.rounds().has_outer_step(step + 1), "outer step after step ", step + 1);
+                TRIREME_CHECK(one.outer.has_value() == trainer.updates().rounds().has_outer_step(step + 1), "outer step after step ", step + 1);
                 mine.loss.push_back(one.loss);
                 if (one.outer) mine.last = *one.outer;
               }
@@ -329,7 +329,7 @@ TEST_CASE("local updates: an evaluation is of the weights that islands share, an
     const double evaluated = trainer.evaluate(kIslandData, 1).loss;
     TRIREME_CHECK(states() == before, "an evaluation has changed the weights");
     {
-      const Trainer::SharedWeights held(trainer);
+      const SharedWeights held(trainer.updates());
       TRIREME_CHECK(trainer.evaluate(kIslandData, 1).loss == evaluated, "the evaluation was of other weights where the shared ones are held");
     }
     TRIREME_CHECK(states() == before, "holding the shared weights has changed the weights");
@@ -549,7 +549,7 @@ TEST_CASE("local updates: an island that rejects a step keeps its weights and it
     TRIREME_CHECK(result.accepted != second, "accepted ", result.accepted);
     const StepResult next = trainer.step(kIslandData, 1, kIslandRate);
     TRIREME_CHECK(next.accepted && next.outer && next.outer->drift > 0, "no outer step");
-    TRIREME_CHECK(island_numbers(trainer, trainer.accepted_steps()) == (std::vector<int64_t>{2, 1}), "counts");
+    TRIREME_CHECK(island_numbers(trainer, trainer.scalars().accepted_steps()) == (std::vector<int64_t>{2, 1}), "counts");
     TRIREME_CHECK(replica_differences(trainer).empty(), "differences");
   });
 }

@@ -37,7 +37,7 @@ int64_t fragment_of(const std::string& parameter, int64_t fragments) {
   return parameter.starts_with(prefix) ? std::stoll(parameter.substr(prefix.size())) % fragments : 0;
 }
 
-LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const SharedShards& shared,
+LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared,
                            const LocalConfig& config, DType master)
     : mesh_(mesh),
       stages_(stages),

@@ -64,7 +64,7 @@ struct OuterResult {
 class LocalUpdates {
  public:
   /// `shared`: the weights after the last outer step.
-  LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const SharedShards& shared,
+  LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared,
                const LocalConfig& config, DType master);
 
   /// The momentum becomes zero.
@@ -103,7 +103,7 @@ class LocalUpdates {
   void add_squares(Context& ctx, const Piece& piece, const Tensor& values, const Tensor& sum) const;
 
   Mesh& mesh_;
-  const std::vector<std::unique_ptr<TransformerStage>>& stages_;
+  const Stages& stages_;
   OuterStep step_;
   int64_t fragments_;
   const SharedShards& shared_;

@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const std::vector<std::unique_ptr<TransformerStage>>& stages,
+ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const Stages& stages,
                                  const ServerOptions& options)
     : server_(ctx), islands_(islands), stages_(stages), options_(options), own_(islands.rank()), workers_(islands.size()) {
   server_.log = nullptr;

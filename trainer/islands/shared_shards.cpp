@@ -4,7 +4,7 @@
 
 namespace trireme {
 
-SharedShards::SharedShards(Context& ctx, const std::vector<std::unique_ptr<TransformerStage>>& stages, DType master) : stages_(stages) {
+SharedShards::SharedShards(Context& ctx, const Stages& stages, DType master) : stages_(stages) {
   for (size_t s = 0; s < stages.size(); ++s) {
     std::vector<Tensor>& units = shards_.emplace_back();
     for (size_t u = 0; u < stages[s]->params().units().size(); ++u)
