@@ -681,8 +681,8 @@ TEST_CASE("anomalies: a rank that stands out is found in its step, is told from 
           TRIREME_CHECK(of_data->cause == RerunVerdict::Cause::kData, of_data->text);
           TRIREME_CHECK(of_data->samples == std::vector<int64_t>{sample}, of_data->text, ", spoiled was ", sample);
           TRIREME_CHECK(of_data->result.accepted, "unusual samples were dropped");
-          TRIREME_CHECK(rig.trainer().scalars().accepted_steps() == accepted + 1, "one step was accepted ", rig.trainer().scalars().accepted_steps() - accepted,
-                        " times");
+          TRIREME_CHECK(rig.trainer().scalars().accepted_steps() == accepted + 1, "one step was accepted ",
+                        rig.trainer().scalars().accepted_steps() - accepted, " times");
         }
       },
       8);

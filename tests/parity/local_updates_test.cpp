@@ -110,7 +110,7 @@ Emulated emulate(ParityModel model, const Outer& outer, int steps, int last = 10
       for (int i = 0; i < outer.islands; ++i) {
         IslandView view;
         const int64_t part = config.training.global_batch_size / outer.islands;
-        for (int64_t place = i * part; place < (i + 1) * part; ++place) view.own.insert(trainers.front()->sample(kIslandData, step, place));
+        for (int64_t place = i * part; place < (i + 1) * part; ++place) view.own.insert(trainers.front()->batches().sample(kIslandData, step, place));
         const StepResult one = trainers[static_cast<size_t>(i)]->step(view, step, kIslandRate);
         TRIREME_CHECK(one.grad_norm > config.training.gradient_clip, "not clipped");
         if (i == 0) result.loss.push_back(one.loss);

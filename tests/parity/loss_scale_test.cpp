@@ -107,17 +107,17 @@ TEST_CASE("an overflow on one rank halves the loss scale on all ranks and has no
       TRIREME_CHECK(result.overflow && result.offender == "embedding.weight", result.offender);
       TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step changed the state");
       scale /= 2;
-      TRIREME_CHECK(disturbed.loss_scale() == (LossScale{scale, 0}), "the scale is ", disturbed.loss_scale().scale);
+      TRIREME_CHECK(disturbed.scalars().loss_scale() == (LossScale{scale, 0}), "the scale is ", disturbed.scalars().loss_scale().scale);
     }
     TRIREME_CHECK(scale < 65536 && scale > 1, "accepted with a scale of ", scale);
-    TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " accepted steps");
+    TRIREME_CHECK(disturbed.scalars().accepted_steps() == 2, disturbed.scalars().accepted_steps(), " accepted steps");
 
     // Reference without the overflow: the same weights, and the scale that was found.
     set_row(undisturbed, zeroed_token(config), 0);
     undisturbed.set_loss_scale({scale, 0});
     undisturbed.step(kData, kStep, 1e-3);
     TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it differs");
-    TRIREME_CHECK(disturbed.loss_scale() == undisturbed.loss_scale(), "the count of clean steps differs");
+    TRIREME_CHECK(disturbed.scalars().loss_scale() == undisturbed.scalars().loss_scale(), "the count of clean steps differs");
   });
 }
 
@@ -296,7 +296,8 @@ TEST_CASE("a resume in fp16 continues bit for bit in the same layout, and restor
       CheckpointReader reader(checkpoint);
       load_state(trainer, reader);
       loaded.add(trainer);
-      TRIREME_CHECK(trainer.scalars().loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first, ": a different scale was loaded");
+      TRIREME_CHECK(trainer.scalars().loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first,
+                    ": a different scale was loaded");
       for (int step = first; step < first + kPart; ++step) {
         const Step again = take(trainer, step), &before = through[static_cast<size_t>(step)];
         TRIREME_CHECK(std::abs(again.result.loss - before.result.loss) < 1e-2 * before.result.loss, "step ", step, ": a different loss");

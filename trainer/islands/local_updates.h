@@ -64,8 +64,7 @@ struct OuterResult {
 class LocalUpdates {
  public:
   /// `shared`: the weights after the last outer step.
-  LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared,
-               const LocalConfig& config, DType master);
+  LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared, const LocalConfig& config, DType master);
 
   /// The momentum becomes zero.
   void start_run(Context& ctx);

@@ -13,8 +13,7 @@
 
 namespace trireme {
 
-ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const Stages& stages,
-                                 const ServerOptions& options)
+ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const Stages& stages, const ServerOptions& options)
     : server_(ctx), islands_(islands), stages_(stages), options_(options), own_(islands.rank()), workers_(islands.size()) {
   server_.log = nullptr;
   for (int server = 0; server < workers_; ++server) parts_.push_back(parts_of(server));

@@ -52,8 +52,7 @@ Sampler Batches::sampler(const Dataset& data) const {
 
 /// Whether this rank computes the micro-batch of batch_ with this number.
 bool Batches::computes(size_t number) const {
-  return !rerouting_ || number >= own_ || static_cast<int>(number) < rerouting_->from ||
-         !rerouting_->relieves(mesh_.data->rank(), mesh_.at.pipeline);
+  return !rerouting_ || number >= own_ || static_cast<int>(number) < rerouting_->from || !rerouting_->relieves(mesh_.data->rank(), mesh_.at.pipeline);
 }
 
 BatchFigures Batches::read_step(const Dataset& data, int64_t step) {

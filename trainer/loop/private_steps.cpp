@@ -75,8 +75,8 @@ void PrivateSteps::start_clip(int microbatch) {
   TransformerStage* const last = stages_.back()->range().last() ? stages_.back().get() : nullptr;
   if (config_.model.tied_embeddings && (first != nullptr || last != nullptr)) {
     clip.token_rows = last != nullptr ? last->take_token_rows(microbatch)
-                                       : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
-                                                       accumulator_of(precision_.compute), MemoryCategory::kActivations);
+                                      : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
+                                                      accumulator_of(precision_.compute), MemoryCategory::kActivations);
     // No deadlock: the last stage's I of a micro-batch comes before the first's, and it waits for nobody here.
     if (first == nullptr || last == nullptr) clip.send = mesh_.embedding->broadcast(ctx_, clip.token_rows, mesh_.embedding->size() - 1);
     if (first != nullptr) {

@@ -92,9 +92,8 @@ void Trainer::handle_actions() {
   program_.on(ActionType::kNoise, [this](Context&, const Action&) { privacy_->add_noise(owned_boxes(), program_.step()); });
   if (!adds_noise_on_each_rank(config_)) return;
   for (const auto& stage : stages_) {
-    stage->grads().before_reduce([this, of = stage.get()](Context&, int unit, const Tensor& full) {
-      privacy_->add_noise_of_rank(*of, unit, full, program_.step());
-    });
+    stage->grads().before_reduce(
+        [this, of = stage.get()](Context&, int unit, const Tensor& full) { privacy_->add_noise_of_rank(*of, unit, full, program_.step()); });
   }
 }
 
@@ -105,9 +104,9 @@ void Trainer::place(const MicroBatchSplit& split, int rotation) {
 
 void Trainer::set_micro_batches(const MicroBatchSplit& split) {
   const MicroBatchSplit& now = batches_.split();
-  TRIREME_CHECK(split.size() == now.size() && std::reduce(split.begin(), split.end()) == std::reduce(now.begin(), now.end()) &&
-                    std::ranges::min(split) >= 1,
-                "a split of ", std::reduce(split.begin(), split.end()), " micro-batches over ", split.size(), " data ranks");
+  TRIREME_CHECK(
+      split.size() == now.size() && std::reduce(split.begin(), split.end()) == std::reduce(now.begin(), now.end()) && std::ranges::min(split) >= 1,
+      "a split of ", std::reduce(split.begin(), split.end()), " micro-batches over ", split.size(), " data ranks");
   place(split, 0);
 }
 
@@ -225,11 +224,8 @@ void Trainer::aggregate_gradients() {
 
 /// OUTER and EXCHANGE.
 void Trainer::end_step() {
-  updates_->end_step({.step = program_.step(),
-                      .targets = batch_.targets,
-                      .sums = scalars_.sums(),
-                      .scalars = scalars_.scalars(),
-                      .counts_shard = counts_shard()});
+  updates_->end_step(
+      {.step = program_.step(), .targets = batch_.targets, .sums = scalars_.sums(), .scalars = scalars_.scalars(), .counts_shard = counts_shard()});
 }
 
 std::vector<LayerGradient> Trainer::layer_gradients() {

@@ -137,8 +137,10 @@ class Trainer {
   Context& context() { return ctx_; }
   Mesh& mesh() { return mesh_; }
   Batches& batches() { return batches_; }
+  const Batches& batches() const { return batches_; }
   const StepProgram& program() const { return program_; }
   StepScalars& scalars() { return scalars_; }
+  const StepScalars& scalars() const { return scalars_; }
   UpdateStrategy& updates() const { return *updates_; }
   const ActionList& training_list() const { return program_.training_list(); }
   const Stages& stages() const { return stages_; }
