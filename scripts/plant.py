@@ -3,7 +3,7 @@
 
   scripts/plant.py --list [--slice K/N] [WORD...]    names of all bugs, or of those whose name contains one of the words; of these every N-th from the K-th
   scripts/plant.py --table [--slice K/N] [WORD...]   the same with changed files, trap, verify and caught_by, separated by tabs
-  scripts/plant.py --check                           does each bug apply to this tree exactly once?
+  scripts/plant.py --check                           does each bug apply to this tree exactly once, and does its caught_by exist?
   scripts/plant.py --plant NAME DIR                  plants a bug in the tree DIR; DIR/.planted keeps the files as they were
   scripts/plant.py --take-back NAME DIR              puts those files back
   scripts/plant.py --learn RESULTS                   writes caught_by of every bug that a results file of scripts/mutations.sh holds into its table
@@ -14,7 +14,7 @@ A bug is an entry of a table, tests/mutations/MODULE.txt:
   trap: the loss is a mean of means     the mistake
   verify: data loss                     optional: axis and kind of layer that `trireme verify` must name, or "- REASON" where verify cannot see the bug
   note: Each rank divides by its own.   optional: how the bug makes this mistake
-  caught_by: parity: losses agree       optional: program and name of a test that is known to fail; mutations.sh runs it first
+  caught_by: parity/loss_test.cpp       optional: a file below tests/ with a test that is known to fail; mutations.sh runs its tests first
   file: trainer/loop/step.cpp
   find:
       whole lines of the file, indented by four more spaces; they must occur exactly once in the file
@@ -23,7 +23,7 @@ A bug is an entry of a table, tests/mutations/MODULE.txt:
 
 More pairs of find and replace may follow, and more files with their pairs. Each find is looked up in the original file. Keep it as short as is unique, so
 that other edits of the file do not touch it. An empty line within a block is an empty line; empty lines at its end do not count. Lines that begin with # are
-comments.
+comments. A caught_by names a file in place of a test because tests are renamed more often than files.
 
 What such pairs cannot express is a unified diff, tests/mutations/NAME.patch, headed by "# TRAP" and, if wanted, "# verify: ...", "# caught_by: ..." and
 "# NOTE".
@@ -40,6 +40,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUGS = ROOT / "tests" / "mutations"
 KEPT = ".planted"
+TEST_FILE = r"\w+/\w+\.cpp"
 
 
 class Error(Exception):
@@ -210,11 +211,23 @@ def select(bugs, words, part):
     return chosen[int(match[1]) - 1::int(match[2])]
 
 
+def check_caught_by(bug):
+    """The folder is that of a test program; its tests are found by the name of their file."""
+    file = bug.fields.get("caught_by")
+    if file is None:
+        return
+    if not re.fullmatch(TEST_FILE, file):
+        raise Error(f"{bug.name}: caught_by needs a file like unit/sum_test.cpp, not {file}")
+    if not (ROOT / "tests" / file).is_file():
+        raise Error(f"{bug.name}: caught_by: tests/{file}: no such file")
+
+
 def check(bugs):
     errors = []
     for bug in bugs.values():
         try:
             bug.check(ROOT)
+            check_caught_by(bug)
         except Error as error:
             errors.append(str(error))
     if errors:
@@ -222,11 +235,11 @@ def check(bugs):
 
 
 def learn(bugs, results):
-    """Rows without a test's name, "ran too long" and "before its first test", teach nothing."""
+    """Rows without a test's file, and those that ran too long, teach nothing."""
     learned = {}
     for line in results.read_text().splitlines():
-        row = re.fullmatch(r"\| (\d+-[\w-]+) \| .* \| (\w+: [^|]+) \| yes \|", line)
-        if row and row[1] in bugs and not row[2].endswith((" (ran too long)", ": before its first test")):
+        row = re.fullmatch(rf"\| (\d+-[\w-]+) \| .* \| ({TEST_FILE}): ([^|]+) \| yes \|", line)
+        if row and row[1] in bugs and not row[3].endswith(" (ran too long)"):
             learned[row[1]] = f"caught_by: {row[2]}"
     for path in sorted(BUGS.glob("*.txt")):
         lines, name = [], None

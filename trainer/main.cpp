@@ -33,7 +33,7 @@
 #include "trainer/job/launcher.h"
 #include "trainer/job/omp_spinning.h"
 #include "trainer/job/stop_signals.h"
-#include "trainer/loop/build_info.h"
+#include "trainer/machine/build_info.h"
 
 namespace {
 

@@ -32,6 +32,9 @@ class ParamStore {
   void wait(Context& ctx, int unit);     ///< completes the gather; the layers may then read the unit
   void reshard(Context& ctx, int unit);  ///< frees the full copy unless it is resident
   void mark_stale(int unit);             ///< call after changing the masters: marks the full copy stale
+  void mark_all_stale() {                ///< of all units
+    for (size_t unit = 0; unit < units_.size(); ++unit) mark_stale(static_cast<int>(unit));
+  }
 
   const std::vector<Unit*>& units() const { return units_; }
   Tensor master(int unit) const { return states_[static_cast<size_t>(unit)].master; }  ///< [shard_numel]

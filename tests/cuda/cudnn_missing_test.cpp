@@ -3,7 +3,7 @@
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
 #include "tests/support/gpu.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme::test {
 

@@ -30,9 +30,9 @@
 #include "trainer/bench/step.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/attention_kernels.h"
-#include "trainer/loop/machine.h"
 #include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/machine.h"
 #include "trainer/run/run.h"
 #include "trainer/verify/ragged_dataset.h"
 

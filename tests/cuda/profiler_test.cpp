@@ -15,8 +15,8 @@
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/machine.h"
 
 namespace {
 

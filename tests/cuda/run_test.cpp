@@ -20,9 +20,9 @@
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/machine.h"
 #include "trainer/run/run.h"
 #include "trainer/verify/ragged_dataset.h"
 

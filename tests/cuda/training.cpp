@@ -4,7 +4,7 @@
 
 #include "tests/cuda/gpu_ranks.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme::test {
 

@@ -4,7 +4,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme::test {
 namespace {

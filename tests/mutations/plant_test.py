@@ -23,7 +23,7 @@ TABLE = """\
 trap: a: sum of one number
 verify: tensor norm
 note: Only the first addend is left.
-caught_by: unit: sums
+caught_by: unit/sum_test.cpp
 file: code/sum.cpp
 find:
       c += b;
@@ -80,12 +80,14 @@ class PlantTest(unittest.TestCase):
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory()
         self.tree = pathlib.Path(self.scratch.name)
-        for folder in ("code", "scripts", "tests/mutations"):
+        for folder in ("code", "scripts", "tests/mutations", "tests/unit", "tests/parity"):
             (self.tree / folder).mkdir(parents=True)
         plant.ROOT, plant.BUGS = self.tree, self.tree / "tests/mutations"
         self.write("code/sum.cpp", SUM)
         self.write("code/main.cpp", MAIN)
         self.write("tests/mutations/code.txt", TABLE)
+        for file in ("unit/sum_test.cpp", "unit/twice_test.cpp", "parity/sum_test.cpp"):
+            self.write(f"tests/{file}", "")
 
     def tearDown(self):
         self.scratch.cleanup()
@@ -121,7 +123,7 @@ class PlantTest(unittest.TestCase):
         self.succeed("--check")
         self.assertEqual(self.succeed("--list"), "2-addend-forgotten\n10-in-two-files\n")
         self.assertEqual(self.succeed("--list", "two", "three"), "10-in-two-files\n")
-        self.assertEqual(self.succeed("--table"), "2-addend-forgotten\tcode/sum.cpp\ta: sum of one number\ttensor norm\tunit: sums\n"
+        self.assertEqual(self.succeed("--table"), "2-addend-forgotten\tcode/sum.cpp\ta: sum of one number\ttensor norm\tunit/sum_test.cpp\n"
                          "10-in-two-files\tcode/sum.cpp code/main.cpp\tsums of differences\t\t\n")
 
     def test_plant_and_take_back(self):
@@ -164,17 +166,24 @@ class PlantTest(unittest.TestCase):
     def test_learning_what_catches_a_bug(self):
         self.write("tests/mutations/3-patch.patch", PATCH)
         results = ("# tree 0\n| planted | trap | caught by | caught |\n|---|---|---|---|\n| nothing, test_unit | - | - | - |\n"
-                   "| 2-addend-forgotten | a: sum of one number | unit: sums of two | yes |\n| 3-patch | a sum of three | parity: sums agree | yes |\n"
-                   "| 10-in-two-files | sums of differences | unit: sums (ran too long) | yes |\n| 99-gone | a trap | unit: sums | yes |\n")
+                   "| 2-addend-forgotten | a: sum of one number | unit/twice_test.cpp: twice: sums of two | yes |\n"
+                   "| 3-patch | a sum of three | parity/sum_test.cpp: sums agree | yes |\n"
+                   "| 10-in-two-files | sums of differences | unit/sum_test.cpp: sums (ran too long) | yes |\n| 99-gone | a trap | unit/sum_test.cpp: sums | yes |\n")
         self.write("results", results)
         self.succeed("--learn", self.tree / "results")
         self.succeed("--check")
-        self.assertEqual(self.read("tests/mutations/code.txt"), TABLE.replace("unit: sums", "unit: sums of two"))
-        self.assertEqual(self.read("tests/mutations/3-patch.patch"), PATCH.replace("# verify", "# caught_by: parity: sums agree\n# verify"))
-        self.write("results", results.replace("unit: sums (ran too long)", "-").replace("| yes |\n| 99", "| NO |\n| 99"))
-        self.succeed("--learn", self.tree / "results")
-        self.assertIn("3-patch\tcode/main.cpp code/new.cpp\ta sum of three\t- arithmetic\tparity: sums agree\n", self.succeed("--table"))
-        self.assertEqual(self.read("tests/mutations/code.txt").count("caught_by"), 1)
+        self.assertEqual(self.read("tests/mutations/code.txt"), TABLE.replace("unit/sum_test.cpp", "unit/twice_test.cpp"))
+        self.assertEqual(self.read("tests/mutations/3-patch.patch"), PATCH.replace("# verify", "# caught_by: parity/sum_test.cpp\n# verify"))
+        for nothing in ("-", "unit: before its first test"):
+            self.write("results", results.replace("unit/sum_test.cpp: sums (ran too long)", nothing).replace("| yes |\n| 99", "| NO |\n| 99"))
+            self.succeed("--learn", self.tree / "results")
+            self.assertIn("3-patch\tcode/main.cpp code/new.cpp\ta sum of three\t- arithmetic\tparity/sum_test.cpp\n", self.succeed("--table"))
+            self.assertEqual(self.read("tests/mutations/code.txt").count("caught_by"), 1)
+
+    def test_a_file_of_tests_that_is_gone(self):
+        (self.tree / "tests/unit/sum_test.cpp").unlink()
+        self.refuse("2-addend-forgotten: caught_by: tests/unit/sum_test.cpp: no such file", "--check")
+        self.refuse_table("2-addend-forgotten: caught_by needs a file like unit/sum_test.cpp, not unit: sums", TABLE.replace("unit/sum_test.cpp", "unit: sums"))
 
     def test_text_to_find_missing_or_found_twice(self):
         self.write("code/sum.cpp", SUM + SUM)

@@ -67,7 +67,7 @@ std::vector<int32_t> tokens_of(const Trainer& trainer, const Dataset& data, int6
   std::vector<int64_t> segments;
   for (int64_t place = begin; place < end; ++place) {
     all.resize(all.size() + length);
-    data.read(trainer.sample(data, 0, place), all.data() + all.size() - length, targets.data(), segments);
+    data.read(trainer.batches().sample(data, 0, place), all.data() + all.size() - length, targets.data(), segments);
   }
   return all;
 }

@@ -15,8 +15,8 @@
 #include "tests/support/run_files.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/rerun.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -140,7 +140,7 @@ class Rig {
 
   /// Takes the next step. Returns the verdict if it was anomalous.
   std::optional<RerunVerdict> take() {
-    const RepeatableStep step{data_, step_, kHardlyLearning, rank_window_.add_to(window_.limits()), trainer_.loss_scale()};
+    const RepeatableStep step{data_, step_, kHardlyLearning, rank_window_.add_to(window_.limits()), trainer_.scalars().loss_scale()};
     const Execution first = execute(trainer_, log_, step);
     std::optional<RerunVerdict> verdict;
     anomaly_ = anomaly_in(first.result, step.limits);
@@ -165,7 +165,7 @@ class Rig {
   int64_t struck() { return all_reduce_count(trainer_.mesh().world, struck_); }
   /// `fault`: strikes in the same step.
   std::optional<RerunVerdict> take_with_spoiled(int64_t place, const std::optional<Fault>& fault = {}) {
-    data_.spoil(trainer_.sample(data_, step_, place));
+    data_.spoil(trainer_.batches().sample(data_, step_, place));
     trainer_.mesh().world.barrier();
     std::optional<RerunVerdict> verdict = fault ? take_with(*fault) : take();
     trainer_.mesh().world.barrier();
@@ -260,7 +260,7 @@ void check_verdicts(const ParityLayout& layout, size_t trials) {
       TRIREME_CHECK(of_fault->result.accepted, place, "the repetition was not accepted");
       TRIREME_CHECK(!rig.take(), place, "an anomaly in the step after it");
       const auto spoiled = static_cast<int64_t>(i * 5 % 12);
-      const int64_t sample = rig.trainer().sample(rig.data(), rig.step(), spoiled);
+      const int64_t sample = rig.trainer().batches().sample(rig.data(), rig.step(), spoiled);
       const std::optional<RerunVerdict> of_data = rig.take_with_spoiled(spoiled);
       TRIREME_CHECK(of_data, place, "the spoiled sample was not found; loss ", rig.loss());
       TRIREME_CHECK(of_data->cause == RerunVerdict::Cause::kData, place, of_data->text);
@@ -372,7 +372,7 @@ TEST_CASE("anomalies: a step above a limit is rejected on every rank, and the ne
         const StepResult held = trainer.step(kData, 1, 1e-3, limits);
         TRIREME_CHECK(!held.accepted && held.over_limit && held.offender.empty(), "accepted above its limit");
       }
-      TRIREME_CHECK(trainer.accepted_steps() == 1, trainer.accepted_steps(), " accepted steps");
+      TRIREME_CHECK(trainer.scalars().accepted_steps() == 1, trainer.scalars().accepted_steps(), " accepted steps");
       const StepResult after = trainer.step(kData, 2, 1e-3, {.loss = 2 * first.loss, .grad_norm = 20 * first.grad_norm});
       const StepResult expected = other.step(kData, 2, 1e-3);
       TRIREME_CHECK(after.accepted && after.loss == expected.loss && after.grad_norm == expected.grad_norm, "the next step differs");
@@ -600,7 +600,7 @@ TEST_CASE("anomalies: a bad sample is named behind the 32 whose losses are compa
       dp4z3(),
       [](Rig& rig) {
         for (const int64_t place : {37, 39}) {  // alone in its group, and the second of two
-          const int64_t sample = rig.trainer().sample(rig.data(), rig.step(), place);
+          const int64_t sample = rig.trainer().batches().sample(rig.data(), rig.step(), place);
           const std::optional<RerunVerdict> verdict = rig.take_with_spoiled(place);
           TRIREME_CHECK(verdict, "not found; loss ", rig.loss());
           TRIREME_CHECK(verdict->samples == std::vector<int64_t>{sample}, verdict->text, ", spoiled was ", sample);
@@ -673,16 +673,16 @@ TEST_CASE("anomalies: a rank that stands out is found in its step, is told from 
           TRIREME_CHECK(of_fault->cause == RerunVerdict::Cause::kHardware, of_fault->text);
           TRIREME_CHECK(of_fault->ranks == std::vector<int>{rank}, of_fault->text);
           TRIREME_CHECK(of_fault->result.accepted, "the repetition was not accepted");
-          const int64_t accepted = rig.trainer().accepted_steps(), place = 3 * rank + 1;
-          const int64_t sample = rig.trainer().sample(rig.data(), rig.step(), place);
+          const int64_t accepted = rig.trainer().scalars().accepted_steps(), place = 3 * rank + 1;
+          const int64_t sample = rig.trainer().batches().sample(rig.data(), rig.step(), place);
           const std::optional<RerunVerdict> of_data = rig.take_with_spoiled(place);
           TRIREME_CHECK(of_data, "the sample of rank ", rank, " was not found; loss ", rig.loss());
           TRIREME_CHECK(rig.anomaly().only_ranks(), "the loss or the gradient norm of the step were above their limits");
           TRIREME_CHECK(of_data->cause == RerunVerdict::Cause::kData, of_data->text);
           TRIREME_CHECK(of_data->samples == std::vector<int64_t>{sample}, of_data->text, ", spoiled was ", sample);
           TRIREME_CHECK(of_data->result.accepted, "unusual samples were dropped");
-          TRIREME_CHECK(rig.trainer().accepted_steps() == accepted + 1, "one step was accepted ", rig.trainer().accepted_steps() - accepted,
-                        " times");
+          TRIREME_CHECK(rig.trainer().scalars().accepted_steps() == accepted + 1, "one step was accepted ",
+                        rig.trainer().scalars().accepted_steps() - accepted, " times");
         }
       },
       8);

@@ -131,7 +131,7 @@ Expected serve_by_hand(ParityModel model, const Served& how, int rounds, const s
           const int64_t data_step = round * how.steps + of.batch / how.apply_after;
           const int64_t size = config.training.global_batch_size / how.apply_after, begin = of.batch % how.apply_after * size;
           PartOfBatch part;
-          for (int64_t place = begin; place < begin + size; ++place) part.own.insert(trainer.sample(kServedData, data_step, place));
+          for (int64_t place = begin; place < begin + size; ++place) part.own.insert(trainer.batches().sample(kServedData, data_step, place));
           take_weights(trainer, then);
           const StepResult one = trainer.step(part, data_step, 0);  // a learning rate of 0 leaves the weights
           Numbers gradient = numbers_of(trainer, true);
@@ -192,11 +192,11 @@ ServedRun train_served(const Config& config, int steps, const std::map<int64_t, 
   std::map<int, std::vector<StepResult>> of_ranks;
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
-    trainer.set_order(order);
+    trainer.updates().set_order(order);
     std::vector<StepResult> mine;
     for (int step = 0; step < steps; ++step) {
       mine.push_back(trainer.step(kServedData, step, kServedRate));
-      if (!trainer.rounds().ends_after(step + 1)) continue;
+      if (!trainer.updates().rounds().ends_after(step + 1)) continue;
       const std::string differences = replica_differences(trainer);
       TRIREME_CHECK(differences.empty(), differences);
     }
@@ -384,7 +384,7 @@ TEST_CASE("asynchronous: a run that is resumed after a round has the bits of one
     GatheredState through, resumed;
     on_ranks(config, [&](Trainer& trainer) {
       trainer.initialise();
-      trainer.set_order(order.of_steps);
+      trainer.updates().set_order(order.of_steps);
       std::vector<double> all, parts;
       for (int step = 0; step < 6; ++step) all.push_back(trainer.step(kServedData, step, kServedRate).loss);
       through.add(trainer);
@@ -392,7 +392,7 @@ TEST_CASE("asynchronous: a run that is resumed after a round has the bits of one
         Arena arena(Device::kReference, true);
         Context ctx{Device::kReference, &arena, 1};
         Trainer part(ctx, trainer.mesh().world, config, true);
-        part.set_order(order.of_steps);
+        part.updates().set_order(order.of_steps);
         if (first == 0) {
           part.initialise();
         } else {

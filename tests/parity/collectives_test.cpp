@@ -4,7 +4,7 @@
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme::test {
 namespace {

@@ -91,7 +91,7 @@ Averaged average_by_hand(ParityModel model, const Elastic& how, const std::vecto
         const int64_t step = std::ssize(result.losses[island]), share = 24 / how.islands;
         SamplesOfIsland data;
         for (int64_t place = 0; place < share; ++place)
-          data.own.insert(trainer.sample(kElasticData, step, static_cast<int64_t>(island) * share + place));
+          data.own.insert(trainer.batches().sample(kElasticData, step, static_cast<int64_t>(island) * share + place));
         result.losses[island].push_back(trainer.step(data, step, kElasticRate).loss);
       }
     };
@@ -133,16 +133,16 @@ ElasticRun train_elastic(const Config& config, int steps, const std::map<int64_t
   result.losses.resize(static_cast<size_t>(config.parallel.islands));
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
-    trainer.set_order(order);
+    trainer.updates().set_order(order);
     std::vector<StepResult> mine;
     for (int step = 0; step < steps; ++step) {
       mine.push_back(trainer.step(kElasticData, step, kElasticRate));
-      if (!trainer.rounds().ends_after(step + 1)) continue;
+      if (!trainer.updates().rounds().ends_after(step + 1)) continue;
       const std::string differences = replica_differences(trainer);
       TRIREME_CHECK(differences.empty(), differences);
     }
     const double evaluation = trainer.evaluate(kElasticData, 1).loss;
-    const Trainer::SharedWeights shared(trainer);
+    const SharedWeights shared(trainer.updates());
     Weights centre;
     RunRecord record;
     if (config.training.precision == "fp64")
@@ -250,7 +250,7 @@ TEST_CASE("elastic averaging: a run in the order of its exchanges is repeated to
     std::mutex mutex;
     on_ranks(config, [&](Trainer& trainer) {
       trainer.initialise();
-      trainer.set_order(order);
+      trainer.updates().set_order(order);
       for (int step = 0; step < 12; ++step) {
         const StepResult result = trainer.step(kElasticData, step, kElasticRate);
         const std::lock_guard lock(mutex);
@@ -285,7 +285,7 @@ TEST_CASE("elastic averaging: a run that is resumed after a round has the bits o
     const Config config = elastic(ParityModel::kGpt2Dropout, layout, how);
     on_ranks(config, [&](Trainer& trainer) {
       trainer.initialise();
-      trainer.set_order(order.of_steps);
+      trainer.updates().set_order(order.of_steps);
       std::vector<double> all, parts;
       for (int step = 0; step < 6; ++step) all.push_back(trainer.step(kElasticData, step, kElasticRate).loss);
       save(trainer, directory.path, 100);
@@ -293,7 +293,7 @@ TEST_CASE("elastic averaging: a run that is resumed after a round has the bits o
         Arena arena(Device::kReference, true);
         Context ctx{Device::kReference, &arena, 1};
         Trainer part(ctx, trainer.mesh().world, config, true);
-        part.set_order(order.of_steps);
+        part.updates().set_order(order.of_steps);
         if (first == 0) {
           part.initialise();
         } else {

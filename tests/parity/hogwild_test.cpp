@@ -39,7 +39,7 @@ SharedRun train_shared(const Config& config, int steps, double rate) {
     for (int step = 0; step < steps; ++step) {
       const StepResult result = trainer.step(kSharedData, step, rate);
       TRIREME_CHECK(result.accepted, "rejected");
-      if (trainer.rounds().ends_after(step + 1)) {
+      if (trainer.updates().rounds().ends_after(step + 1)) {
         const std::string differences = replica_differences(trainer);
         TRIREME_CHECK(differences.empty(), differences);
       }

@@ -130,7 +130,7 @@ TEST_CASE("layer gradients: steps without a gradient are counted by layer, alike
       int64_t step = 0;
       const auto train = [&](int64_t steps) {
         while (steps-- > 0)
-          if (trainer.step(data, step++, 1e-3).targets > 0) trainer.count_layer_gradients();
+          if (trainer.step(data, step++, 1e-3).targets > 0) trainer.scalars().count_layer_gradients();
       };
       const auto expect = [&](const char* when, const std::map<std::string, int64_t>& expected) {
         TRIREME_CHECK(zero_steps_of(trainer) == expected, when, ", after step ", step);
@@ -176,7 +176,7 @@ TEST_CASE("layer gradients: a layer without a gradient is one event and one warn
       if (step == kWindow + 1 || step == 3 * kWindow + 1) set_block(trainer, 0);
       if (step == 3 * kWindow) set_block(trainer, 0.1F);
       trainer.step(data, step - 1, 1e-3);
-      trainer.count_layer_gradients();
+      trainer.scalars().count_layer_gradients();
       figures.add_step(0.01);
       if (step % 4 == 3) figures.report(step, reporter);
     }

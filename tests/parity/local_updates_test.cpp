@@ -1,5 +1,5 @@
 // Local updates: islands that take steps alone equal trainers on one rank that are averaged by hand, in any layout of an island, saved and resumed.
-#include "trainer/loop/local_updates.h"
+#include "trainer/islands/local_updates.h"
 
 #include <algorithm>
 #include <cmath>
@@ -110,7 +110,7 @@ Emulated emulate(ParityModel model, const Outer& outer, int steps, int last = 10
       for (int i = 0; i < outer.islands; ++i) {
         IslandView view;
         const int64_t part = config.training.global_batch_size / outer.islands;
-        for (int64_t place = i * part; place < (i + 1) * part; ++place) view.own.insert(trainers.front()->sample(kIslandData, step, place));
+        for (int64_t place = i * part; place < (i + 1) * part; ++place) view.own.insert(trainers.front()->batches().sample(kIslandData, step, place));
         const StepResult one = trainers[static_cast<size_t>(i)]->step(view, step, kIslandRate);
         TRIREME_CHECK(one.grad_norm > config.training.gradient_clip, "not clipped");
         if (i == 0) result.loss.push_back(one.loss);
@@ -173,7 +173,7 @@ Islands train_islands(const Config& config, int steps) {
               Islands mine;
               for (int step = 0; step < steps; ++step) {
                 const StepResult one = trainer.step(kIslandData, step, kIslandRate);
-                TRIREME_CHECK(one.outer.has_value() == trainer.rounds().has_outer_step(step + 1), "outer step after step ", step + 1);
+                TRIREME_CHECK(one.outer.has_value() == trainer.updates().rounds().has_outer_step(step + 1), "outer step after step ", step + 1);
                 mine.loss.push_back(one.loss);
                 if (one.outer) mine.last = *one.outer;
               }
@@ -329,7 +329,7 @@ TEST_CASE("local updates: an evaluation is of the weights that islands share, an
     const double evaluated = trainer.evaluate(kIslandData, 1).loss;
     TRIREME_CHECK(states() == before, "an evaluation has changed the weights");
     {
-      const Trainer::SharedWeights held(trainer);
+      const SharedWeights held(trainer.updates());
       TRIREME_CHECK(trainer.evaluate(kIslandData, 1).loss == evaluated, "the evaluation was of other weights where the shared ones are held");
     }
     TRIREME_CHECK(states() == before, "holding the shared weights has changed the weights");
@@ -549,7 +549,7 @@ TEST_CASE("local updates: an island that rejects a step keeps its weights and it
     TRIREME_CHECK(result.accepted != second, "accepted ", result.accepted);
     const StepResult next = trainer.step(kIslandData, 1, kIslandRate);
     TRIREME_CHECK(next.accepted && next.outer && next.outer->drift > 0, "no outer step");
-    TRIREME_CHECK(island_numbers(trainer, trainer.accepted_steps()) == (std::vector<int64_t>{2, 1}), "counts");
+    TRIREME_CHECK(island_numbers(trainer, trainer.scalars().accepted_steps()) == (std::vector<int64_t>{2, 1}), "counts");
     TRIREME_CHECK(replica_differences(trainer).empty(), "differences");
   });
 }

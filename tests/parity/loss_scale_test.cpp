@@ -94,7 +94,7 @@ TEST_CASE("an overflow on one rank halves the loss scale on all ranks and has no
     for (Trainer* trainer : {&disturbed, &undisturbed}) {
       trainer->initialise();
       TRIREME_CHECK(trainer->step(kData, 0, 1e-3).accepted, "rejected");
-      TRIREME_CHECK(trainer->loss_scale() == (LossScale{65536, 1}), "the first step was not clean");
+      TRIREME_CHECK(trainer->scalars().loss_scale() == (LossScale{65536, 1}), "the first step was not clean");
     }
     set_row(disturbed, zeroed_token(config), 0);
     const std::vector<float> spoiled = state_of(disturbed);
@@ -107,17 +107,17 @@ TEST_CASE("an overflow on one rank halves the loss scale on all ranks and has no
       TRIREME_CHECK(result.overflow && result.offender == "embedding.weight", result.offender);
       TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step changed the state");
       scale /= 2;
-      TRIREME_CHECK(disturbed.loss_scale() == (LossScale{scale, 0}), "the scale is ", disturbed.loss_scale().scale);
+      TRIREME_CHECK(disturbed.scalars().loss_scale() == (LossScale{scale, 0}), "the scale is ", disturbed.scalars().loss_scale().scale);
     }
     TRIREME_CHECK(scale < 65536 && scale > 1, "accepted with a scale of ", scale);
-    TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " accepted steps");
+    TRIREME_CHECK(disturbed.scalars().accepted_steps() == 2, disturbed.scalars().accepted_steps(), " accepted steps");
 
     // Reference without the overflow: the same weights, and the scale that was found.
     set_row(undisturbed, zeroed_token(config), 0);
     undisturbed.set_loss_scale({scale, 0});
     undisturbed.step(kData, kStep, 1e-3);
     TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it differs");
-    TRIREME_CHECK(disturbed.loss_scale() == undisturbed.loss_scale(), "the count of clean steps differs");
+    TRIREME_CHECK(disturbed.scalars().loss_scale() == undisturbed.scalars().loss_scale(), "the count of clean steps differs");
   });
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("a non-finite loss does not count as a loss-scale overflow") {
     set_row(trainer, zeroed_token(config), std::numeric_limits<float>::quiet_NaN());
     const StepResult result = trainer.step(kData, kStep, 1e-3);
     TRIREME_CHECK(!result.accepted && !result.overflow, "treated as an overflow");
-    TRIREME_CHECK(trainer.loss_scale() == (LossScale{32768, 0}), "scale ", trainer.loss_scale().scale);
+    TRIREME_CHECK(trainer.scalars().loss_scale() == (LossScale{32768, 0}), "scale ", trainer.scalars().loss_scale().scale);
   });
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("a resume in fp16 continues bit for bit in the same layout, and restor
   };
   const auto take = [](Trainer& trainer, int step) {
     const StepResult result = trainer.step(kData, step, 3e-3);
-    return Step{result, trainer.loss_scale()};
+    return Step{result, trainer.scalars().loss_scale()};
   };
   const TemporaryDirectory directory;
   std::vector<Step> through;
@@ -296,7 +296,8 @@ TEST_CASE("a resume in fp16 continues bit for bit in the same layout, and restor
       CheckpointReader reader(checkpoint);
       load_state(trainer, reader);
       loaded.add(trainer);
-      TRIREME_CHECK(trainer.loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first, ": a different scale was loaded");
+      TRIREME_CHECK(trainer.scalars().loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first,
+                    ": a different scale was loaded");
       for (int step = first; step < first + kPart; ++step) {
         const Step again = take(trainer, step), &before = through[static_cast<size_t>(step)];
         TRIREME_CHECK(std::abs(again.result.loss - before.result.loss) < 1e-2 * before.result.loss, "step ", step, ": a different loss");
@@ -318,7 +319,7 @@ TEST_CASE("the loss scale grows after the same number of clean steps with and wi
     trainer.initialise();
     for (int step = 0; step < kSteps; ++step) {
       TRIREME_CHECK(trainer.step(kData, step, 1e-3).accepted, "step ", step);
-      through.push_back(trainer.loss_scale());
+      through.push_back(trainer.scalars().loss_scale());
       save(trainer, directory.path, step + 1);
     }
   });
@@ -328,10 +329,10 @@ TEST_CASE("the loss scale grows after the same number of clean steps with and wi
       on_ranks(fp16_config(ParityModel::kLlama, layout, loss_scale), [&](Trainer& trainer) {
         CheckpointReader reader(directory.path / checkpoint_name(first));
         load_state(trainer, reader);
-        TRIREME_CHECK(trainer.loss_scale() == through[static_cast<size_t>(first - 1)], "loaded after step ", first);
+        TRIREME_CHECK(trainer.scalars().loss_scale() == through[static_cast<size_t>(first - 1)], "loaded after step ", first);
         for (int step = first; step < kSteps; ++step) {
           trainer.step(kData, step, 1e-3);
-          const LossScale found = trainer.loss_scale(), expected = through[static_cast<size_t>(step)];
+          const LossScale found = trainer.scalars().loss_scale(), expected = through[static_cast<size_t>(step)];
           TRIREME_CHECK(found == expected, "resumed after step ", first, ": after step ", step + 1, " the scale is ", found.scale, " with ",
                         found.clean_steps, " clean steps, not ", expected.scale, " with ", expected.clean_steps);
         }
@@ -357,8 +358,8 @@ TEST_CASE("fp16 state is fp32 state plus a loss scale: other precisions load it,
     on_ranks(config_of(precision), [&](Trainer& trainer) {
       CheckpointReader reader(directory.path / checkpoint_name(1));
       load_state(trainer, reader);
-      TRIREME_CHECK(same_bits(state_of(trainer), state) && trainer.loss_scale() == LossScale{}, precision);
-      TRIREME_CHECK(trainer.step(kData, 1, 1e-3).accepted && trainer.loss_scale() == LossScale{}, precision);
+      TRIREME_CHECK(same_bits(state_of(trainer), state) && trainer.scalars().loss_scale() == LossScale{}, precision);
+      TRIREME_CHECK(trainer.step(kData, 1, 1e-3).accepted && trainer.scalars().loss_scale() == LossScale{}, precision);
     });
   }
   saved("bf16", 2);

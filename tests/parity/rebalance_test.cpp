@@ -117,7 +117,7 @@ TEST_CASE("rebalance: data ranks read their own numbers of micro-batches, all sa
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
     trainer.set_micro_batches(split);
-    const auto rank = static_cast<size_t>(trainer.data_rank());
+    const auto rank = static_cast<size_t>(trainer.batches().data_rank());
     const RecordedSamples data;
     const StepResult result = trainer.step(data, 0, 0);
     TRIREME_CHECK(std::ssize(data.read_here) == 2 * split[rank], data.read_here.size(), " samples on data rank ", rank);

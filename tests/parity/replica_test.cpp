@@ -12,7 +12,7 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/files/list_ranks.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme::test {
 namespace {

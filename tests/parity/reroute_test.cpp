@@ -102,7 +102,7 @@ TEST_CASE("reroute: every sample's loss is added once, by helpers for the reliev
         return std::ranges::count_if(trainer.training_list(), [&](const Action& a) { return a.type == type && a.part == 0; });
       };
       const MeshCoordinate at = trainer.mesh().at;
-      const int data_rank = trainer.data_rank(), computed = data_rank == 1 ? from : 4 + (4 - from + (data_rank == 0 ? 1 : 0)) / 2;
+      const int data_rank = trainer.batches().data_rank(), computed = data_rank == 1 ? from : 4 + (4 - from + (data_rank == 0 ? 1 : 0)) / 2;
       TRIREME_CHECK(of_micro_batches(ActionType::kForward) == (at.pipeline == 1 ? computed : 4), "micro-batches of data rank ", data_rank);
       const std::lock_guard lock(mutex);
       all_tokens.push_back(result.targets);

@@ -159,7 +159,7 @@ class Checkpoints {
           if (world.rank() == 0) at = &sources[i];
           CheckpointReader reader(saved.directory / checkpoint_name(kSaved));
           load_state(trainer, reader);
-          TRIREME_CHECK(trainer.accepted_steps() == kSaved, trainer.accepted_steps(), " accepted steps");
+          TRIREME_CHECK(trainer.scalars().accepted_steps() == kSaved, trainer.scalars().accepted_steps(), " accepted steps");
           loaded[i].add(trainer);
           save(trainer, again, kSaved);
           if (world.rank() == 0) {

@@ -7,7 +7,7 @@
 #include "tests/support/catch.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/write.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme::test {
 
@@ -67,9 +67,9 @@ std::vector<double> gathered_gradient(Trainer& trainer) {
 CheckpointDescription description_of_step(Trainer& trainer, int64_t step) {
   CheckpointDescription about;
   about.step = step;
-  about.optimizer_steps = trainer.accepted_steps();
-  about.island_steps = island_numbers(trainer, trainer.accepted_steps());
-  if (scales_loss(trainer.config().training)) about.loss_scale = trainer.loss_scale();
+  about.optimizer_steps = trainer.scalars().accepted_steps();
+  about.island_steps = island_numbers(trainer, trainer.scalars().accepted_steps());
+  if (scales_loss(trainer.config().training)) about.loss_scale = trainer.scalars().loss_scale();
   Config config = with_derived_sizes(trainer.config());  // with the required keys that these tests do not use
   config.data.tokenizer = "none";
   config.data.train = {"none"};

@@ -179,7 +179,7 @@ TEST_CASE("a non-finite gradient on one rank rejects the step on all ranks and c
         for (const auto& [kind, tensor] : box.kept()) std::ranges::copy(good[at++], tensor.data<double>());
       disturbed.weights_changed();
       for (Trainer* trainer : {&disturbed, &undisturbed}) TRIREME_CHECK(trainer->step(kData, 1, 1e-3).accepted, "rejected");
-      TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " accepted steps");
+      TRIREME_CHECK(disturbed.scalars().accepted_steps() == 2, disturbed.scalars().accepted_steps(), " accepted steps");
       TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it differs");
     });
   }

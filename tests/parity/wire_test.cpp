@@ -32,7 +32,7 @@ RankFacts facts_of(Trainer& trainer) {
     facts.unit_tied.push_back(unit->name() == "embedding" && trainer.config().model.tied_embeddings && trainer.mesh().shape.pipeline > 1);
     for (const Unit::Segment& segment : unit->owned_segments()) facts.partial_numel[segment.spec->partial_over] += segment.count;
   }
-  facts.microbatches = trainer.micro_batches()[static_cast<size_t>(trainer.data_rank())];
+  facts.microbatches = trainer.batches().split()[static_cast<size_t>(trainer.batches().data_rank())];
   return facts;
 }
 

@@ -9,7 +9,7 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme::test {
 

@@ -7,9 +7,9 @@
 
 #include "tests/support/private_random.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/loop/collectives.h"
 #include "trainer/loop/product_tuning.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectives.h"
 
 namespace trireme::test {
 

@@ -14,7 +14,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/black_box_file.h"
 
 using namespace trireme;

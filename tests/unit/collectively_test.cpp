@@ -1,5 +1,5 @@
 // What all ranks say when some of them fail or differ, and how they describe their layout.
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 #include <array>
 #include <functional>
@@ -8,7 +8,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme::test {
 

@@ -20,7 +20,7 @@
 #include "trainer/doctor/reach.h"
 #include "trainer/doctor/report.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/cgroup.h"
+#include "trainer/machine/cgroup.h"
 
 namespace trireme::doctor {
 

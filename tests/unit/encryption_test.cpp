@@ -1,5 +1,5 @@
 // security.encryption as a user meets it: keys, refusals, the channel of the job monitor, and the world of a run.
-#include "trainer/loop/encryption.h"
+#include "trainer/machine/encryption.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include "tests/support/check_throws.h"
 #include "tests/support/scratch.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/resilience/hub.h"
 #include "trainer/resilience/monitor.h"
 #include "trainer/resilience/wire.h"

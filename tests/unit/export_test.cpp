@@ -19,7 +19,7 @@
 #include "trainer/huggingface/config.h"
 #include "trainer/huggingface/writer.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/model/declare.h"
 #include "trainer/tokenizer/tokenizer.h"
 

@@ -15,7 +15,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
 #include "tests/support/scratch.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/waits.h"
 
 using namespace trireme;

@@ -32,7 +32,7 @@
 #include "trainer/job/output_relay.h"
 #include "trainer/job/process_state.h"
 #include "trainer/job/stop_signals.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/watch.h"
 
 namespace fs = std::filesystem;

@@ -11,11 +11,11 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/attention_kernels.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/plain_products.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/loop/trace.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/replica_check.h"
 
 namespace trireme::test {

@@ -5,8 +5,8 @@
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/environment.h"
 #include "trainer/model/flops.h"
 #include "trainer/model/rope_frequencies.h"
 #include "trainer/model/sampling.h"
@@ -295,7 +295,7 @@ TEST_CASE("a non-finite gradient rejects the step and names a parameter, and doe
     const StepResult rejected = trainer.step(data, 0, 1e-3);
     CHECK_FALSE(rejected.accepted);
     CHECK_FALSE(rejected.offender.empty());
-    CHECK(trainer.accepted_steps() == 0);
+    CHECK(trainer.scalars().accepted_steps() == 0);
     poke(good);
   }
   Trainer fresh(ctx, world, config, true);

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme::bench {
 namespace {

@@ -12,7 +12,7 @@
 #include "trainer/bench/products.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/plan/kernel_time.h"
 
 namespace trireme::bench {

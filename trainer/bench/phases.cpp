@@ -44,8 +44,8 @@ using PhaseSeconds = std::array<double, kPhases>;
 std::vector<Microbatch> random_microbatches(Context& ctx, Trainer& trainer, const Config& config) {
   const TrainingConfig& training = config.training;
   const int64_t rows = training.micro_batch_size * training.sequence_length;
-  const MicroBatchSplit& split = trainer.micro_batches();
-  const auto mine = split.begin() + trainer.data_rank();
+  const MicroBatchSplit& split = trainer.batches().split();
+  const auto mine = split.begin() + trainer.batches().data_rank();
   std::vector<Microbatch> microbatches;
   for (int64_t k = std::reduce(split.begin(), mine), end = k + *mine; k < end; ++k) {
     const int64_t first = k * training.micro_batch_size;

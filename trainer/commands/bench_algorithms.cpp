@@ -11,9 +11,9 @@
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/launcher.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 namespace {

@@ -28,9 +28,9 @@
 #include "trainer/job/launcher.h"
 #include "trainer/job/world.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 #include "trainer/plan/link_fit.h"
 #include "trainer/plan/shape_rates.h"
 

@@ -23,8 +23,8 @@
 #include "trainer/files/strict_json.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/world.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/environment.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 namespace {

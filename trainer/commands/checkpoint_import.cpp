@@ -11,7 +11,7 @@
 #include "trainer/files/progress_line.h"
 #include "trainer/files/table.h"
 #include "trainer/huggingface/weight_source.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/model/declare.h"
 
 namespace fs = std::filesystem;

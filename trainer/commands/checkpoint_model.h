@@ -5,8 +5,8 @@
 #include <string>
 
 #include "trainer/huggingface/weight_source.h"
-#include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 

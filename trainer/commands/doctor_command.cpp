@@ -24,8 +24,8 @@
 #include "trainer/job/world.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kernels/core/dtype.h"
 #include "trainer/huggingface/weight_source.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 

@@ -17,8 +17,8 @@
 #include "trainer/files/mapped_file.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/stop_signals.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/decoder.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/model/sampling.h"
 #include "trainer/tokenizer/tokenizer.h"
 

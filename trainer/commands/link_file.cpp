@@ -6,7 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/config/write.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/plan/run_forecast.h"
 
 namespace trireme {

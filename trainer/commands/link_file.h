@@ -3,7 +3,7 @@
 
 #include "trainer/config/cluster.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 

@@ -12,7 +12,7 @@
 #include "kernels/core/writable_file.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/loop/build_info.h"
+#include "trainer/machine/build_info.h"
 
 namespace trireme {
 namespace {

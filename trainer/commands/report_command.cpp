@@ -11,7 +11,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/output_files.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/build_info.h"
+#include "trainer/machine/build_info.h"
 #include "trainer/report/csv.h"
 #include "trainer/report/heat_map.h"
 #include "trainer/report/page.h"

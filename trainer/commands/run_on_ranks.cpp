@@ -4,7 +4,7 @@
 
 #include "trainer/files/printable.h"
 #include "trainer/job/world.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {

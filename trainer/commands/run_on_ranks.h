@@ -6,7 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/job/launch_environment.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 

@@ -21,8 +21,8 @@
 #include "trainer/bench/foreign_load.h"
 #include "trainer/files/printable.h"
 #include "trainer/job/mpirun_command.h"
-#include "trainer/loop/cgroup.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/cgroup.h"
+#include "trainer/machine/environment.h"
 
 namespace fs = std::filesystem;
 

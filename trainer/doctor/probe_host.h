@@ -6,7 +6,7 @@
 #include "trainer/config/config.h"
 #include "trainer/doctor/facts.h"
 #include "trainer/job/launch_environment.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme::doctor {
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "kernels/ops/transfer.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme::federation {
 namespace {

@@ -20,7 +20,7 @@
 #include "trainer/job/mpirun_command.h"
 #include "trainer/job/mpirun_job.h"
 #include "trainer/job/stop_signals.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/inspect.h"
 #include "trainer/resilience/job_record.h"
 #include "trainer/resilience/restart_policy.h"

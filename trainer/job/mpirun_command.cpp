@@ -16,7 +16,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/job/host_pool.h"
 #include "trainer/job/omp_spinning.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace fs = std::filesystem;
 

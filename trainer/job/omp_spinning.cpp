@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 

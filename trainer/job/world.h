@@ -6,7 +6,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mpi.h"
 #include "trainer/job/launch_environment.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 

@@ -42,6 +42,15 @@ Precision precision_of(const TrainingConfig& training) {
   throw InternalError("unknown precision: " + training.precision);
 }
 
+OptimizerOptions optimizer_options(const TrainingConfig& training) {
+  const OptimizerConfig& optimizer = training.optimizer;
+  const Optimizer kind = optimizer.name.value();
+  AdamW hyper{optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
+  if (training.compression.method == CompressionMethod::kOneBitAdam)
+    hyper.second_moment_steps = static_cast<double>(training.compression.warmup_steps);
+  return {.kind = kind, .hyper = hyper, .momentum = optimizer.momentum, .scale = optimizer.update_scale.value(), .average_decay = training.ema.decay};
+}
+
 bool needs_full_gradients(const CompressionConfig& compression) {
   return compression.method != CompressionMethod::kNone && compression.scope == CompressionScope::kData;
 }

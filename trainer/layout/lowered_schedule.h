@@ -25,6 +25,8 @@ CompressionOptions compression_of(const Config& config);
 /// How shards send their parameters (ParamStore).
 EncodingOptions parameter_encoding_of(const Config& config);
 AggregationOptions aggregation_of(const Config& config);
+/// Rule, hyper-parameters and moving average of a resolved configuration.
+OptimizerOptions optimizer_options(const TrainingConfig& training);
 /// True if training.compression encodes a step's gradient once, from a full one.
 bool needs_full_gradients(const CompressionConfig& compression);
 /// Names of the state that weights have in the dtype of the master weights: the optimizer's state, then the moving average if training.ema is set. Not

@@ -6,10 +6,10 @@
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {
@@ -60,7 +60,7 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   ctx.cudnn_attention = config.kernels.attention == "cudnn";
   NullCommunicator world(rank, world_size, "world");
   Trainer trainer(ctx, world, config, true, recompute, schedule);
-  if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(largest_split(config, trainer.data_rank()));
+  if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(largest_split(config, trainer.batches().data_rank()));
   trainer.initialise();
   const UnreadDataset data(config.training.global_batch_size);
   // The second step runs beside buffers that the first has left, and the evaluation beside those of both.
@@ -71,8 +71,8 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   trainer.step(data, 2, config.training.optimizer.learning_rate);
   RankMemory forecast = measured_memory(arena);
   forecast.reduced_bytes = reduced_bytes(trainer, config);
-  forecast.outer_bytes = trainer.outer_bytes();
-  forecast.server_bytes = trainer.server_bytes();
+  forecast.outer_bytes = trainer.updates().outer_bytes();
+  forecast.server_bytes = trainer.updates().server_bytes();
   return forecast;
 }
 

@@ -13,7 +13,7 @@ PlainProducts plain_products(Trainer& trainer) {
   if (trainer.context().device != Device::kCuda) return {};
   Communicator& world = trainer.mesh().world;
   PlainProducts products;
-  products.per_step = all_reduce_count(world, trainer.plain_products());
+  products.per_step = all_reduce_count(world, trainer.program().plain_products());
   std::string mine;
   for (const std::string& shape : cuda::plain_shapes(*trainer.context().gpu)) mine += shape + "\n";
   for (const std::string& shapes : all_gather_strings(world, mine)) {

@@ -13,9 +13,9 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 

@@ -7,7 +7,7 @@
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/model/declare.h"
 #include "trainer/model/flops.h"
 

@@ -8,8 +8,8 @@
 
 #include "kernels/ops/transfer.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/reducer_state.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/model/declare.h"
 
 namespace trireme {
@@ -92,7 +92,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
   std::vector<StateTensor> tensors = reducer_tensors(trainer);
   if (!trainer.counts_shard()) return tensors;
   const int64_t island = trainer.mesh().at.island;
-  if (island > 0 && trainer.has_parameter_servers()) return tensors;  // all islands have the same state after a round
+  if (island > 0 && has_parameter_servers(trainer.config().training)) return tensors;  // all islands have the same state after a round
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     const ParamSpec& spec = *owned.spec;
     if (!spec.is_primary_copy) continue;
@@ -146,7 +146,7 @@ std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss
   const auto is_stored = [&](const std::string& kind) {
     return (has_average || kind != kAverageName) && (has_momentum || kind != kOuterMomentumName) && (has_island_weights || kind != kIslandWeightName);
   };
-  const int64_t island = trainer.has_parameter_servers() ? 0 : trainer.mesh().at.island;
+  const int64_t island = has_parameter_servers(trainer.config().training) ? 0 : trainer.mesh().at.island;
   const std::set<std::string> known = parameter_names(trainer);
   collectively(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: contains no loss scale, which training.precision fp16 needs");
@@ -156,21 +156,21 @@ std::string load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss
         if (is_stored(kind)) read_state(trainer.context(), reader, saved_kind(kind, island), owned, tensor);
     }
   });
-  if (!has_island_weights) trainer.take_shared_weights();
+  if (!has_island_weights) trainer.updates().take_shared_weights();
   trainer.weights_changed();
   if (!has_average) trainer.start_average();
   if (has_momentum)
-    trainer.start_round();
+    trainer.updates().start_round();
   else
-    trainer.start_local_updates();
-  trainer.set_accepted_steps(reader.description().steps_of_island(island));
-  if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
+    trainer.updates().start_run();
+  trainer.scalars().set_accepted_steps(reader.description().steps_of_island(island));
+  if (scales) trainer.scalars().set_loss_scale(*reader.description().loss_scale);
   std::string notes = load_reducer_state(trainer, reader);
   const auto add = [&](const char* note) { notes += concat(notes.empty() ? "" : "; ", note); };
   if (has_momentum != trainer.config().training.local.steps.has_value())
     add(has_momentum ? "the momentum of the outer step in the checkpoint is dropped: this run has no training.local"
                      : "the checkpoint has no momentum of the outer step, which starts at zero");
-  if (has_island_weights && !trainer.keeps_island_weights())
+  if (has_island_weights && !trainer.updates().keeps_island_weights())
     add("the weights of each island in the checkpoint are dropped: training starts from the weights that the islands share");
   return notes;
 }

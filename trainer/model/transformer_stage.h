@@ -176,4 +176,7 @@ class TransformerStage : public Stage {
   bool records_activations_ = false;
 };
 
+/// The stages of a rank, ascending: one, or several with virtual stages.
+using Stages = std::vector<std::unique_ptr<TransformerStage>>;
+
 }  // namespace trireme

@@ -8,8 +8,8 @@
 #include "trainer/config/check.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/environment.h"
+#include "trainer/machine/machine.h"
 #include "trainer/plan/stack.h"
 
 namespace trireme {

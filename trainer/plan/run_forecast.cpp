@@ -8,8 +8,8 @@
 #include "kernels/core/counted.h"
 #include "trainer/files/table.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 #include "trainer/plan/place.h"
 #include "trainer/plan/reroute_cost.h"
 

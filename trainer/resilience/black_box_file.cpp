@@ -17,7 +17,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/writable_file.h"
 #include "trainer/files/mapped_file.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace fs = std::filesystem;
 

@@ -22,7 +22,7 @@
 #include "parallel/comm/addresses.h"
 #include "parallel/comm/refused_connections.h"
 #include "trainer/files/open_file_limit.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 

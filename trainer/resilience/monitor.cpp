@@ -20,7 +20,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/joined.h"
 #include "parallel/comm/addresses.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 

@@ -16,8 +16,8 @@
 #include "kernels/core/writable_file.h"
 #include "trainer/files/clock_text.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/build_info.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/build_info.h"
+#include "trainer/machine/environment.h"
 
 namespace fs = std::filesystem;
 

@@ -43,7 +43,7 @@ std::string tied_parameter(Trainer& trainer) {
 
 /// Whether all islands have a tensor of this name after a round: the moments of an optimizer are each island's own, and its weights may be.
 bool is_common_to_islands(const Trainer& trainer, const std::string& name) {
-  return name.starts_with("weight/") || (name.starts_with("full copy of weight/") && !trainer.keeps_island_weights()) ||
+  return name.starts_with("weight/") || (name.starts_with("full copy of weight/") && !trainer.updates().keeps_island_weights()) ||
          name.starts_with(concat(kOuterMomentumName, "/"));
 }
 
@@ -73,7 +73,7 @@ class Holdings {
     } else if (spec.box.extent == spec.shape) {
       groups.push_back(mesh_.tensor.get());
     }
-    if (is_common_to_islands(trainer_, name) && trainer_.islands_agree()) groups.push_back(mesh_.islands.get());
+    if (is_common_to_islands(trainer_, name) && trainer_.updates().islands_agree()) groups.push_back(mesh_.islands.get());
     if (spec.name == tied_) groups.push_back(mesh_.embedding.get());
     std::erase_if(groups, [](const Communicator* group) { return group->size() == 1; });
     if (!groups.empty()) replicas_.push_back({name, short_digest(trainer_.context(), tensor), groups});

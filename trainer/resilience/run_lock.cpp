@@ -17,7 +17,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/writable_file.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/run/rank_results.h"
 
 namespace trireme {
@@ -80,7 +80,7 @@ void AnomalyPhase::count(int64_t, const StepResult& result) {
 
 void AnomalyPhase::end_if_anomalous(int64_t step) {
   if (stop_reason_.empty()) return;
-  if (scales_loss(run_.config.training)) run_.trainer->set_loss_scale(finished_.loss_scale);
+  if (scales_loss(run_.config.training)) run_.trainer->scalars().set_loss_scale(finished_.loss_scale);
   if (run_.checkpoints->last_saved() < step - 1) saves_.save(step - 1);
   saves_.finish();
   run_.reporter.event("anomaly_stop", {}, {{"before_step", step}});

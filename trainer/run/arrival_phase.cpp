@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 
@@ -83,7 +83,7 @@ void ArrivalPhase::resume(const Resumed& resumed) {
   keep(order, "what training.asynchronous.replay has after the steps of this run");
   std::map<int64_t, std::vector<int>> by_index;
   for (const auto& [step, workers] : order) by_index[step - 1] = workers;
-  run_.trainer->set_order(by_index);
+  run_.trainer->updates().set_order(by_index);
 }
 
 void ArrivalPhase::announce() {

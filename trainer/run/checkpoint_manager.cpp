@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "trainer/config/write.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {
@@ -72,7 +72,7 @@ CheckpointDescription CheckpointManager::describe(int64_t step, const SavedState
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
   return {step,
           history_.tokens + samples * config_.training.sequence_length - state.padding,
-          trainer_.accepted_steps(),
+          trainer_.scalars().accepted_steps(),
           to_yaml(config_),
           describe_model(config_.model),
           tokenizer_,
@@ -80,14 +80,14 @@ CheckpointDescription CheckpointManager::describe(int64_t step, const SavedState
           config_.run.seed,
           history_.samples + samples,
           describe_layout(trainer_.mesh().shape),
-          scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
+          scales_loss(config_.training) ? std::optional(trainer_.scalars().loss_scale()) : std::nullopt,
           most_rejected,
           history_.branch,
           state.early_stopping,
           state.anomaly_window,
           history_.product_algorithms,
-          config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.micro_batches(),
-          island_numbers(trainer_, trainer_.accepted_steps()),
+          config_.resilience.rebalance == Rebalance::kNone ? MicroBatchSplit() : trainer_.batches().split(),
+          island_numbers(trainer_, trainer_.scalars().accepted_steps()),
           rejections,
           state.privacy};
 }

@@ -50,7 +50,7 @@ void restore(Trainer& trainer, const Released& released) {
     copy(trainer.context(), released.momentum[i++], momentum_of(owned));
   }
   trainer.weights_changed();
-  trainer.start_round();
+  trainer.updates().start_round();
 }
 
 double norm_of(std::span<const double> values) {
@@ -75,7 +75,7 @@ void take_outer_step(RunContext& run, const federation::FlatModel& model, std::s
     outer_step(run.ctx, {local.outer_learning_rate, local.outer_momentum, 1, 1}, sum, owned.weight, theta, momentum_of(owned), drift);
   });
   run.trainer->weights_changed();
-  run.trainer->start_round();
+  run.trainer->updates().start_round();
 }
 
 constexpr const char* kRoundsName = "federation.json";
@@ -178,7 +178,7 @@ class FederatedRounds {
                           ", update norm ", figures_["update_norm"].get<double>()));
       is_new_ = false;
       keep(*run_.trainer, released_);
-      run_.trainer->set_accepted_steps(step_);
+      run_.trainer->scalars().set_accepted_steps(step_);
     }
     is_verified_ = true;
     run_.done = step_;

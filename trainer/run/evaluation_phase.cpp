@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/core/counted.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

@@ -2,8 +2,8 @@
 
 #include "trainer/config/write.h"
 #include "trainer/files/sha256_file.h"
-#include "trainer/loop/build_info.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/build_info.h"
+#include "trainer/machine/environment.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 

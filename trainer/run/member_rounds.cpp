@@ -8,7 +8,7 @@
 #include "trainer/config/check_federation.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {
@@ -93,7 +93,8 @@ std::optional<int64_t> MemberRounds::next_round() {
       case federation::Task::kTrain:
         if (order.round > run_.total / steps)
           throw AgreedError(ExitCode::kInternal, concat("the coordinator asks for round ", order.round, " of ", run_.total / steps), run_.reports());
-        run_.trainer->set_accepted_steps(std::min(run_.trainer->accepted_steps(), (order.round - 1) * steps));  // of a repeated round they count once
+        run_.trainer->scalars().set_accepted_steps(
+            std::min(run_.trainer->scalars().accepted_steps(), (order.round - 1) * steps));  // of a repeated round they count once
         round_ = order.round;
         round_weight_ = order.weight;
         run_.set_timeout();

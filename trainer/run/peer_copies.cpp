@@ -14,8 +14,8 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
 #include "trainer/files/random_access_file.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/plan/text.h"
 
 namespace fs = std::filesystem;

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

@@ -15,7 +15,7 @@
 #include "trainer/files/printable.h"
 #include "trainer/files/random_access_file.h"
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace fs = std::filesystem;
 

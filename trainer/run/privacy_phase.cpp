@@ -7,7 +7,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/sha256_file.h"
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 

@@ -32,7 +32,7 @@ RankFigures::RankFigures(Trainer& trainer, Progress& progress) : trainer_(traine
 
 void RankFigures::interrupt() {
   waited_before_ = progress_.waited();
-  input_before_ = trainer_.input_seconds();
+  input_before_ = trainer_.batches().input_seconds();
 }
 
 void RankFigures::add_step(double seconds) {
@@ -46,7 +46,7 @@ void RankFigures::add_step(double seconds) {
     busy_seconds_ -= waited;
   }
   waited_before_ = now;
-  input_seconds_ += trainer_.input_seconds() - std::exchange(input_before_, trainer_.input_seconds());
+  input_seconds_ += trainer_.batches().input_seconds() - std::exchange(input_before_, trainer_.batches().input_seconds());
   seconds_ += seconds;
   ++steps_;
 }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "parallel/comm/progress.h"
-#include "trainer/loop/gpu_sensors.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/machine/gpu_sensors.h"
 #include "trainer/run/reporter.h"
 
 namespace trireme {

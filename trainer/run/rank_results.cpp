@@ -6,8 +6,8 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 

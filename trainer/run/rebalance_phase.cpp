@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "trainer/files/strict_json.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 
@@ -54,8 +54,8 @@ void RebalancePhase::announce() {
 
 /// A data rank is as slow as the slowest of its ranks. Collective.
 std::vector<double> RebalancePhase::seconds_of_data_ranks() {
-  std::vector<double> seconds(run_.trainer->micro_batches().size(), 0.0);
-  seconds[static_cast<size_t>(run_.trainer->data_rank())] = run_.clock.figures->busy_seconds();
+  std::vector<double> seconds(run_.trainer->batches().split().size(), 0.0);
+  seconds[static_cast<size_t>(run_.trainer->batches().data_rank())] = run_.clock.figures->busy_seconds();
   return all_reduce_scalars(run_.world, seconds, ReduceOp::kMax);
 }
 
@@ -69,7 +69,7 @@ void RebalancePhase::add_figures(int64_t, nlohmann::ordered_json& fields) const 
 
 void RebalancePhase::after_step(int64_t step) {
   if (!rebalancer_) return;
-  const MicroBatchSplit before = run_.trainer->micro_batches();
+  const MicroBatchSplit before = run_.trainer->batches().split();
   std::optional<Rebalancer::Decision> decision = rebalancer_->add(before, data_rank_seconds_);
   nlohmann::ordered_json measured = nlohmann::ordered_json::object();
   std::string reason = "an earlier job decided";  // by seconds that this job has not measured

@@ -1,8 +1,8 @@
 #include "trainer/run/rejection_phase.h"
 
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 
@@ -21,7 +21,7 @@ void RejectionPhase::add_state(int64_t, SavedState& state) const { state.rejecte
 std::string RejectionPhase::checkpoint_before_rejections() const {
   try {
     for (const std::filesystem::path& checkpoint : checkpoints_of(run_.directory()))
-      if (CheckpointReader(checkpoint).description().optimizer_steps < run_.trainer->accepted_steps()) return checkpoint.string();
+      if (CheckpointReader(checkpoint).description().optimizer_steps < run_.trainer->scalars().accepted_steps()) return checkpoint.string();
   } catch (const Error&) {  // the path is only advice
   }
   return "";
@@ -59,7 +59,7 @@ void RejectionPhase::end_if_diverged() {
 
 void RejectionPhase::end_if_untrained() {
   if (run_.is_member() || run_.coordinates()) return;
-  if (all_reduce_scalar(run_.world, static_cast<double>(run_.trainer->accepted_steps()), ReduceOp::kMax) > 0) return;
+  if (all_reduce_scalar(run_.world, static_cast<double>(run_.trainer->scalars().accepted_steps()), ReduceOp::kMax) > 0) return;
   if (run_.done < run_.total && most_rejected().count() == 0) return;
   saves_.finish();
   throw AgreedError(

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/anomaly_window.h"
 #include "trainer/run/median.h"
@@ -213,7 +213,7 @@ const char* name_of(RerunVerdict::Cause cause) {
 }
 
 Execution execute(Trainer& trainer, ExchangeLog& log, const RepeatableStep& step) {
-  if (scales_loss(trainer.config().training)) trainer.set_loss_scale(step.loss_scale);
+  if (scales_loss(trainer.config().training)) trainer.scalars().set_loss_scale(step.loss_scale);
   // An evaluation may have gathered parameters. Each execution gathers them itself, so that its exchanges are the same.
   trainer.weights_changed();
   log.start();
@@ -258,9 +258,9 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, RepeatableStep step, cons
     return verdict;
   }
   if (trainer.mesh().shape.data() > 1) {
-    const LossScale after = trainer.loss_scale();
+    const LossScale after = trainer.scalars().loss_scale();
     const CrossCheck check = cross_check(trainer, log, step, verdict.result);
-    if (scales_loss(trainer.config().training)) trainer.set_loss_scale(after);
+    if (scales_loss(trainer.config().training)) trainer.scalars().set_loss_scale(after);
     verdict.ranks = suspects_of(check);
   }
   if (!verdict.ranks.empty()) {
@@ -271,7 +271,7 @@ RerunVerdict rerun(Trainer& trainer, ExchangeLog& log, RepeatableStep step, cons
   }
   const int64_t batch = trainer.config().training.global_batch_size;
   std::vector<int64_t> samples;
-  for (int64_t place = 0; place < batch; ++place) samples.push_back(trainer.sample(step.data, step.step, place));
+  for (int64_t place = 0; place < batch; ++place) samples.push_back(trainer.batches().sample(step.data, step.step, place));
   PartOfBatch parts(step.data, samples, trainer.config().training.sequence_length);
   const std::optional<int64_t> place = outlier(trainer, parts, z);
   verdict.cause = place ? RerunVerdict::Cause::kData : RerunVerdict::Cause::kModel;

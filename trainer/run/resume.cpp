@@ -9,8 +9,8 @@
 #include "trainer/config/load.h"
 #include "trainer/data/dataset.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -235,7 +235,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       Resumed resumed = resumed_from(name, reader->description(), change, trainer.mesh().at.island);
       if (candidate.peers != nullptr) resumed.peers = candidate.peers->generation();
       resumed.history.from_peers = candidate.peers != nullptr;
-      trainer.set_data_start(data_start(resumed.history.branch));
+      trainer.batches().set_start(data_start(resumed.history.branch));
       return resumed;
     }
     if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", name, ": ", printable(damage->what()), "\n");

@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/run/job_audit.h"
 #include "trainer/run/rank_run.h"
 

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
+#include "trainer/machine/collectively.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/run_phase.h"
 

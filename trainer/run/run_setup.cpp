@@ -16,9 +16,9 @@
 #include "trainer/files/printable.h"
 #include "trainer/job/launcher.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
 #include "trainer/loop/product_tuning.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 #include "trainer/plan/shape_rates.h"
 #include "trainer/run/audit_sink.h"
 #include "trainer/run/job_audit.h"
@@ -101,8 +101,8 @@ void Run::make_trainer() {
   collectively(run_.world, [&] { run_.trainer = std::make_unique<Trainer>(run_.ctx, run_.world, run_.config, true, plan.recompute, plan.schedule); });
   if (run_.ctx.device == Device::kCuda) register_memory(run_.world);
   run_.trainer->watch(run_.progress);
-  run_.trainer->set_last_step(run_.total);
-  run_.trainer->set_learning_rates([this](int64_t step) { return run_.learning_rate_of(step + 1); });
+  run_.trainer->updates().set_last_step(run_.total);
+  run_.trainer->updates().set_learning_rates([this](int64_t step) { return run_.learning_rate_of(step + 1); });
 }
 
 /// A run that was stopped before its last evaluation still rehearses a step, because the evaluation uses the step's algorithms.

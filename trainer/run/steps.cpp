@@ -28,7 +28,7 @@ void Steps::start(int64_t step) {
     tracer_->begin(step);
   }
   run_.trainer->record_activations(records_activations(step));
-  const LossScale before = run_.trainer->loss_scale();
+  const LossScale before = run_.trainer->scalars().loss_scale();
   run_.clock.timeout.start(step, run_.config.parallel.islands > 1 && (is_asynchronous(run_.config.training) || run_.rounds().may_wait_after(step)));
   run_.set_timeout();
   if (anomalies_.may_repeat()) {
@@ -57,7 +57,7 @@ void Steps::finish() {
   const auto more = [&](const StepResult& last) { return more_figures(step, last); };
   if (const std::optional<StepResult> counted = anomalies_.report(std::move(finished), result, seconds, more)) {
     for (RunPhase* const phase : run_.phases) phase->count(step, *counted);
-    if (counted->targets > 0) run_.trainer->count_layer_gradients();
+    if (counted->targets > 0) run_.trainer->scalars().count_layer_gradients();
   }
   if (makes_histograms(step)) {
     const std::vector<Histogram> histograms = parameter_histograms(*run_.trainer, static_cast<double>(result.loss_scale.value_or(1)));

@@ -81,7 +81,7 @@ std::vector<int32_t> TextSamples::continue_text(std::vector<int32_t> text) {
 void TextSamples::write(int64_t step) {
   run_.progress.act(concat("writing samples of text after step ", step));
   run_.progress.set_timeout(state_timeout(run_.config));
-  const Trainer::SharedWeights shared(*run_.trainer);  // for all tokens
+  const SharedWeights shared(run_.trainer->updates());  // for all tokens
   for (size_t i = 0; i < prompts_.size(); ++i) {
     std::vector<int32_t> tokens = prompts_[i];
     const std::vector<int32_t> added = continue_text(tokens);

@@ -9,7 +9,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

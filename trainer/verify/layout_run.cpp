@@ -10,7 +10,7 @@
 #include "parallel/comm/watched.h"
 #include "trainer/files/printable.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/collectives.h"
+#include "trainer/machine/collectives.h"
 
 namespace trireme {
 namespace {

@@ -284,7 +284,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   bytes.optimizer += static_cast<double>(state_count(training, true) - state_count(training, false)) * wide * matrices / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
-  // The parts of servers (trainer/loop/parameter_server.h).
+  // The parts of servers (trainer/islands/parameter_server.h).
   const double owned = elements / policy_.shard, narrow = static_cast<double>(size_of(precision_.gradient));
   const auto islands = static_cast<double>(config_.parallel.islands);
   if (averages) bytes.other += wide * owned * (islands - 1) / islands;

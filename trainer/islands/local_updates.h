@@ -12,8 +12,8 @@
 #include "parallel/mesh.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/config/config.h"
+#include "trainer/islands/shared_shards.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/loop/shared_shards.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -64,8 +64,7 @@ struct OuterResult {
 class LocalUpdates {
  public:
   /// `shared`: the weights after the last outer step.
-  LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const SharedShards& shared,
-               const LocalConfig& config, DType master);
+  LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared, const LocalConfig& config, DType master);
 
   /// The momentum becomes zero.
   void start_run(Context& ctx);
@@ -103,7 +102,7 @@ class LocalUpdates {
   void add_squares(Context& ctx, const Piece& piece, const Tensor& values, const Tensor& sum) const;
 
   Mesh& mesh_;
-  const std::vector<std::unique_ptr<TransformerStage>>& stages_;
+  const Stages& stages_;
   OuterStep step_;
   int64_t fragments_;
   const SharedShards& shared_;

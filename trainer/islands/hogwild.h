@@ -18,7 +18,7 @@ namespace trireme {
 class Hogwild {
  public:
   /// `islands`: all ranks. Collective. Errors: AgreedError (usage) if they are not on one host.
-  Hogwild(Communicator& islands, const std::vector<std::unique_ptr<TransformerStage>>& stages, DType master, const AdamW& hyper);
+  Hogwild(Communicator& islands, const Stages& stages, DType master, const AdamW& hyper);
 
   /// The current weights, which all islands have, become the shared ones. Collective.
   void start_round(Context& ctx);
@@ -32,7 +32,7 @@ class Hogwild {
   void read(Context& ctx);
 
   Communicator& islands_;
-  const std::vector<std::unique_ptr<TransformerStage>>& stages_;
+  const Stages& stages_;
   AdamW hyper_;
   Arena arena_{Device::kCpu};                ///< of the shared memory
   std::vector<std::vector<Tensor>> shared_;  ///< by stage and unit

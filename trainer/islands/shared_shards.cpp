@@ -1,10 +1,10 @@
-#include "trainer/loop/shared_shards.h"
+#include "trainer/islands/shared_shards.h"
 
 #include "kernels/ops/elementwise.h"
 
 namespace trireme {
 
-SharedShards::SharedShards(Context& ctx, const std::vector<std::unique_ptr<TransformerStage>>& stages, DType master) : stages_(stages) {
+SharedShards::SharedShards(Context& ctx, const Stages& stages, DType master) : stages_(stages) {
   for (size_t s = 0; s < stages.size(); ++s) {
     std::vector<Tensor>& units = shards_.emplace_back();
     for (size_t u = 0; u < stages[s]->params().units().size(); ++u)

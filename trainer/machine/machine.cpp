@@ -1,4 +1,4 @@
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 #include <unistd.h>
 
@@ -14,10 +14,10 @@
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
 #include "trainer/config/check.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/collectives.h"
-#include "trainer/loop/encryption.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/collectives.h"
+#include "trainer/machine/encryption.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/loop/parameter_server.h"
+#include "trainer/islands/parameter_server.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,7 @@
 
 namespace trireme {
 
-ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const std::vector<std::unique_ptr<TransformerStage>>& stages,
-                                 const ServerOptions& options)
+ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const Stages& stages, const ServerOptions& options)
     : server_(ctx), islands_(islands), stages_(stages), options_(options), own_(islands.rank()), workers_(islands.size()) {
   server_.log = nullptr;
   for (int server = 0; server < workers_; ++server) parts_.push_back(parts_of(server));

@@ -1,12 +1,12 @@
-#include "trainer/loop/collectives.h"
+#include "trainer/machine/collectives.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "trainer/config/write.h"
 #include "trainer/layout/message_costs.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 #include <sched.h>
 #include <sys/utsname.h>
@@ -13,8 +13,8 @@
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
 #include "trainer/config/visit_model.h"
-#include "trainer/loop/build_info.h"
-#include "trainer/loop/cgroup.h"
+#include "trainer/machine/build_info.h"
+#include "trainer/machine/cgroup.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/build_info.h"
+#include "trainer/machine/build_info.h"
 
 #include <string_view>
 

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "parallel/crypto/aead.h"
-#include "trainer/loop/machine.h"
+#include "trainer/machine/machine.h"
 
 namespace trireme {
 

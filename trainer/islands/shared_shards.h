@@ -14,7 +14,7 @@ constexpr const char* kIslandWeightName = "island_weight";
 /// One rank's owned shards of them, in the dtype of the master weights.
 class SharedShards {
  public:
-  SharedShards(Context& ctx, const std::vector<std::unique_ptr<TransformerStage>>& stages, DType master);
+  SharedShards(Context& ctx, const Stages& stages, DType master);
 
   Tensor of(size_t stage, size_t unit) const { return shards_[stage][unit]; }  ///< [shard_numel]
   /// The current weights become the shared ones.
@@ -27,7 +27,7 @@ class SharedShards {
  private:
   Tensor weights(size_t stage, size_t unit) const { return stages_[stage]->params().master(static_cast<int>(unit)); }
 
-  const std::vector<std::unique_ptr<TransformerStage>>& stages_;
+  const Stages& stages_;
   std::vector<std::vector<Tensor>> shards_;  ///< by stage and unit
 };
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/encryption.h"
+#include "trainer/machine/encryption.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,9 +7,9 @@
 
 #include "parallel/comm/sealed.h"
 #include "parallel/crypto/key_file.h"
-#include "trainer/loop/collectively.h"
-#include "trainer/loop/collectives.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/collectively.h"
+#include "trainer/machine/collectives.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 namespace {

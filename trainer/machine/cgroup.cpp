@@ -1,4 +1,4 @@
-#include "trainer/loop/cgroup.h"
+#include "trainer/machine/cgroup.h"
 
 #include <algorithm>
 #include <fstream>

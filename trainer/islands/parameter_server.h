@@ -22,7 +22,7 @@
 #include "kernels/ops/optimizer.h"
 #include "parallel/asynchronous/update_order.h"
 #include "parallel/comm/rank_links.h"
-#include "trainer/loop/shared_shards.h"
+#include "trainer/islands/shared_shards.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -79,7 +79,7 @@ class ParameterServer {
  public:
   /// `islands`: the ranks that own the same shards, one for each worker. Collective over `islands`, and connects them unless the device is kMeta.
   /// Errors: IoError.
-  ParameterServer(Context& ctx, Communicator& islands, const std::vector<std::unique_ptr<TransformerStage>>& stages, const ServerOptions& options);
+  ParameterServer(Context& ctx, Communicator& islands, const Stages& stages, const ServerOptions& options);
   ~ParameterServer();
   ParameterServer(const ParameterServer&) = delete;
   ParameterServer& operator=(const ParameterServer&) = delete;
@@ -149,7 +149,7 @@ class ParameterServer {
 
   Context server_;  ///< of the thread that applies gradients
   Communicator& islands_;
-  const std::vector<std::unique_ptr<TransformerStage>>& stages_;
+  const Stages& stages_;
   ServerOptions options_;
   int own_, workers_;
   std::vector<std::vector<Part>> parts_;            ///< by server

@@ -1,4 +1,4 @@
-#include "trainer/loop/local_updates.h"
+#include "trainer/islands/local_updates.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,8 +37,7 @@ int64_t fragment_of(const std::string& parameter, int64_t fragments) {
   return parameter.starts_with(prefix) ? std::stoll(parameter.substr(prefix.size())) % fragments : 0;
 }
 
-LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const std::vector<std::unique_ptr<TransformerStage>>& stages, const SharedShards& shared,
-                           const LocalConfig& config, DType master)
+LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared, const LocalConfig& config, DType master)
     : mesh_(mesh),
       stages_(stages),
       step_{config.outer_learning_rate, config.outer_momentum, mesh.shape.islands, config.blend},

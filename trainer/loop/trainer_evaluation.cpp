@@ -7,21 +7,30 @@
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
+namespace {
+
+Tensor to_device(Context& ctx, std::span<const int32_t> tokens) {
+  const Tensor host = host_tensor({std::ssize(tokens)}, DType::kI32);
+  std::ranges::copy(tokens, host.data<int32_t>());
+  const Tensor device = Tensor::empty(ctx, host.shape(), DType::kI32, MemoryCategory::kData);
+  from_host(ctx, host, device);
+  return device;
+}
+
+}  // namespace
 
 Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches, const std::function<bool()>& go_on) {
-  const int64_t global_batch = config_.training.global_batch_size;
-  const int64_t all = evaluation_batches(data.sequences(), global_batch, batches);
+  const int64_t all = evaluation_batches(data.sequences(), config_.training.global_batch_size, batches);
   double loss = 0;
   Evaluation result;
-  const SharedWeights shared(*this);
-  if (privacy_.random) split_samples(even_split(config_));
+  const SharedWeights shared(*updates_);
+  if (privacy_) place(even_split(config_), 0);
   for (int64_t b = 0; b < all; ++b) {
     if (!go_on()) return {.complete = false};
     note("evaluation of batch ", b + 1);
-    result.tokens += read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
-    begin(RunMode::kEvaluate, batch_, config_.training.sequence_length, 0);
-    executor_->run(ctx_, evaluation_list_);
-    if (last_ != nullptr && mesh_.at.tensor == 0) loss += read_scalar(ctx_, last_->loss_sum());
+    result.tokens += batches_.read_evaluation(data, b).targets;
+    program_.evaluate(batches_.microbatches());
+    if (counts_loss()) loss += read_scalar(ctx_, last_->loss_sum());
   }
   result.tokens = all_reduce_count(*mesh_.islands, result.tokens);
   result.nats = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum);
@@ -37,9 +46,9 @@ void Trainer::Evaluation::add(const Evaluation& other) {
 }
 
 std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
-  TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && batch_.size() == 1 && !config_.parallel.sequence_parallel,
+  TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && batches_.microbatches().size() == 1 && !config_.parallel.sequence_parallel,
                 "logits of a text need a layout of tensor ranks only, one micro-batch and no sequence parallelism");
-  queue_text(tokens, {.tokens = {}, .targets = {}, .position = position}, mode, evaluation_list_);
+  program_.run_text({.tokens = to_device(ctx_, tokens), .targets = {}, .position = position}, mode, false);
   return gather_logits(last_->logits(0));
 }
 
@@ -50,36 +59,24 @@ int64_t Trainer::text_room() const {
 
 std::vector<double> Trainer::continuation_logits(std::span<const int32_t> text) {
   const auto length = static_cast<int64_t>(text.size()), unit = config_.parallel.sequence_parallel ? config_.parallel.tensor : int64_t{1};
-  TRIREME_CHECK(!text_list_.empty() && length > 0 && length <= text_room(), length, " tokens of ", text_room());
+  TRIREME_CHECK(program_.has_text_list() && length > 0 && length <= text_room(), length, " tokens of ", text_room());
   // Attention is causal: what follows the text does not change it.
   std::vector<int32_t> padded(text.begin(), text.end());
   padded.resize(static_cast<size_t>((length + unit - 1) / unit * unit));
-  const SharedWeights shared(*this);
-  queue_text(padded, {.tokens = {}, .targets = {}, .last_row = length - 1}, RunMode::kDecode, text_list_);
+  const SharedWeights shared(*updates_);
+  program_.run_text({.tokens = to_device(ctx_, padded), .targets = {}, .last_row = length - 1}, RunMode::kDecode, true);
   if (last_ == nullptr) return {};
   const Tensor logits = last_->logits(0);
   const int64_t rows_of_rank = std::ssize(padded) / logits.dim(0);
   return gather_logits(logits.rows((length - 1) / rows_of_rank, 1));
 }
 
-/// Queues the forward of one text of one micro-batch. `place`: without tokens.
-void Trainer::queue_text(std::span<const int32_t> tokens, const Microbatch& place, RunMode mode, const ActionList& list) {
-  const auto length = static_cast<int64_t>(tokens.size());
-  Microbatch microbatch = place;
-  microbatch.tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData);
-  const Tensor host = host_tensor({length}, DType::kI32);
-  std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
-  from_host(ctx_, host, microbatch.tokens);
-  begin(mode, {microbatch}, length, 0);
-  executor_->run(ctx_, list);
-}
-
 /// Rows of logits [rows,V] from those of each tensor rank, [rows, >= V/t].
-std::vector<double> Trainer::gather_logits(const Tensor& mine) {
-  const int64_t rows = mine.dim(0), columns = mine.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
+std::vector<double> Trainer::gather_logits(const Tensor& own) {
+  const int64_t rows = own.dim(0), columns = own.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
   const int64_t tokens_of_part = (vocabulary + parts - 1) / parts;
-  const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, mine.dtype(), MemoryCategory::kWorkspace);
-  mesh_.tensor->all_gather(ctx_, mine, all).wait(ctx_);
+  const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, own.dtype(), MemoryCategory::kWorkspace);
+  mesh_.tensor->all_gather(ctx_, own, all).wait(ctx_);
   const Tensor wide = Tensor::empty(ctx_, all.shape(), DType::kF64, MemoryCategory::kWorkspace);
   copy(ctx_, all, wide);
   if (ctx_.device == Device::kMeta) return {};

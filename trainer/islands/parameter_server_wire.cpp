@@ -4,7 +4,7 @@
 
 #include "kernels/ops/elementwise.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/parameter_server.h"
+#include "trainer/islands/parameter_server.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/gpu_sensors.h"
+#include "trainer/machine/gpu_sensors.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
-#include "trainer/loop/hogwild.h"
+#include "trainer/islands/hogwild.h"
 
 #include <sstream>
 
 #include "kernels/ops/hogwild.h"
 #include "parallel/comm/shared_memory.h"
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 namespace trireme {
 namespace {
@@ -34,8 +34,7 @@ std::unique_ptr<SharedMemory> memory_of_host(Communicator& group, int64_t bytes)
 
 }  // namespace
 
-Hogwild::Hogwild(Communicator& islands, const std::vector<std::unique_ptr<TransformerStage>>& stages, DType master, const AdamW& hyper)
-    : islands_(islands), stages_(stages), hyper_(hyper) {
+Hogwild::Hogwild(Communicator& islands, const Stages& stages, DType master, const AdamW& hyper) : islands_(islands), stages_(stages), hyper_(hyper) {
   const auto place = [&](Context ctx) {
     std::vector<std::vector<Tensor>> units;
     for (size_t s = 0; s < stages.size(); ++s) {

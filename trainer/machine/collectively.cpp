@@ -1,4 +1,4 @@
-#include "trainer/loop/collectively.h"
+#include "trainer/machine/collectively.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "trainer/files/digest.h"
 #include "trainer/files/list_ranks.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/environment.h"
+#include "trainer/machine/environment.h"
 
 namespace trireme {
 
