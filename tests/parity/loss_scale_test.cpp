@@ -114,7 +114,7 @@ TEST_CASE("an overflow on one rank halves the loss scale on all ranks and has no
 
     // Reference without the overflow: the same weights, and the scale that was found.
     set_row(undisturbed, zeroed_token(config), 0);
-    undisturbed.set_loss_scale({scale, 0});
+    undisturbed.scalars().set_loss_scale({scale, 0});
     undisturbed.step(kData, kStep, 1e-3);
     TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it differs");
     TRIREME_CHECK(disturbed.scalars().loss_scale() == undisturbed.scalars().loss_scale(), "the count of clean steps differs");
@@ -163,7 +163,7 @@ TEST_CASE("with fp32 sums a loss scale, a power of two, leaves a step bit-identi
     on_ranks(config, [&](Trainer& plain) {
       Another another(plain, config);
       Trainer& scaled = another.trainer;
-      scaled.set_loss_scale({1 << 12, 0});
+      scaled.scalars().set_loss_scale({1 << 12, 0});
       std::vector<StepResult> results;
       for (Trainer* trainer : {&plain, &scaled}) {
         trainer->initialise();

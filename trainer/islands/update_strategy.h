@@ -62,7 +62,7 @@ class UpdateStrategy {
   virtual std::optional<AppliedUpdate> take_update(int64_t step, double learning_rate, int64_t accepted, const ComputeGradient& compute);
   /// OUTER or EXCHANGE, the action behind the updates of a step.
   virtual void end_step(const EndedStep& step);
-  /// Of the step that ended last.
+  /// What the step that ended last has left.
   virtual IslandFigures take_figures() { return {}; }
   /// `figures`: of IslandFigures::outer.
   virtual OuterResult outer_result(const std::vector<double>& figures, double bytes) const;
