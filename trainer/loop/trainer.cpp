@@ -74,7 +74,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
     updates_ = std::make_unique<UpdateStrategy>(ctx, config_.training, Rounds());
     return;
   }
-  if (is_private(config_.security)) privacy_ = std::make_unique<PrivateSteps>(ctx, config_, mesh_, stages_);
+  if (is_private(config_.security)) privacy_ = std::make_unique<PrivateGradients>(ctx, config_, mesh_, stages_);
   handle_actions();
   const OptimizerOptions optimizer = optimizer_options(config_.training);
   for (const auto& stage : stages_) stage->make_optimizer(ctx, optimizer, precision_of(config_.training), scalars_.scalars());
@@ -140,7 +140,7 @@ double Trainer::read_inputs(const Dataset& data, int64_t step) {
   {
     const TracedRegion reading(trace_, Cause::kDataWait);
     if (privacy_ && ctx_.device != Device::kMeta) {
-      const PrivateSteps::Drawn drawn = privacy_->draw(data, step);
+      const PrivateGradients::Drawn drawn = privacy_->draw(data, step);
       if (drawn.split != batches_.split()) place(drawn.split, 0);
       batch_ = batches_.read_samples(data, drawn.samples);
     } else {

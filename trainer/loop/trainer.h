@@ -18,7 +18,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/batches.h"
 #include "trainer/loop/owned_boxes.h"
-#include "trainer/loop/private_steps.h"
+#include "trainer/loop/private_gradients.h"
 #include "trainer/loop/step_program.h"
 #include "trainer/loop/step_result.h"
 #include "trainer/loop/step_scalars.h"
@@ -171,8 +171,8 @@ class Trainer {
   Batches batches_;
   BatchFigures batch_;  ///< read last
   std::unique_ptr<UpdateStrategy> updates_;
-  std::unique_ptr<PrivateSteps> privacy_;  ///< with security.privacy
-  std::vector<double> distances_;          ///< StepResult::distances of the last step
+  std::unique_ptr<PrivateGradients> privacy_;  ///< with security.privacy
+  std::vector<double> distances_;              ///< StepResult::distances of the last step
   Progress* progress_ = nullptr;
   StepTrace* trace_ = nullptr;
 };

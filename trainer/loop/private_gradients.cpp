@@ -1,4 +1,4 @@
-#include "trainer/loop/private_steps.h"
+#include "trainer/loop/private_gradients.h"
 
 #include <algorithm>
 #include <numeric>
@@ -27,7 +27,7 @@ std::vector<std::vector<int64_t>> even_parts(const std::vector<int64_t>& samples
 
 }  // namespace
 
-void PrivateSteps::set_source(const crypto::PrivateRandom& random, double noise) {
+void PrivateGradients::set_source(const crypto::PrivateRandom& random, double noise) {
   TRIREME_CHECK(noise >= 0, "a noise multiplier of ", noise);
   random_ = random;
   noise_ = noise;
@@ -35,7 +35,7 @@ void PrivateSteps::set_source(const crypto::PrivateRandom& random, double noise)
 
 /// Each sequence of the data is drawn with probability global_batch_size / sequences, by itself (Poisson sampling), and the step is split for their
 /// number.
-PrivateSteps::Drawn PrivateSteps::draw(const Dataset& data, int64_t step) const {
+PrivateGradients::Drawn PrivateGradients::draw(const Dataset& data, int64_t step) const {
   TRIREME_CHECK(random_.has_value(), "a private step without set_source");
   TRIREME_CHECK(data.groups().size() == 1, "private training on a blend of ", data.groups().size(), " groups");
   const int64_t sequences = data.groups().front().sequences;
@@ -55,7 +55,7 @@ PrivateSteps::Drawn PrivateSteps::draw(const Dataset& data, int64_t step) const 
 /// The samples of each data rank, where each adds its own noise. The data rank of a sample is drawn: one that followed from the number of other samples would
 /// carry their presence into the sums of several data ranks, and one that followed from the index alone would change for all samples after one that
 /// is removed.
-std::vector<std::vector<int64_t>> PrivateSteps::drawn_ranks(const std::vector<int64_t>& samples, int64_t step) const {
+std::vector<std::vector<int64_t>> PrivateGradients::drawn_ranks(const std::vector<int64_t>& samples, int64_t step) const {
   const std::vector<int> owners = random_->ranks_of(step, samples, mesh_.data->size());
   std::vector<std::vector<int64_t>> of_ranks(static_cast<size_t>(mesh_.data->size()));
   for (size_t i = 0; i < samples.size(); ++i) of_ranks[static_cast<size_t>(owners[i])].push_back(samples[i]);
@@ -66,7 +66,7 @@ double private_sample_weight(const Config& config, int data_ranks) {
   return (is_robust(config.security) ? data_ranks : 1) / static_cast<double>(config.training.global_batch_size);
 }
 
-void PrivateSteps::start_clip(int microbatch) {
+void PrivateGradients::start_clip(int microbatch) {
   const TrainingConfig& training = config_.training;
   SampleSquares squares(ctx_, stages_.front()->region(), training.micro_batch_size, training.sequence_length, precision_.compute);
   for (const auto& stage : stages_) stage->add_sample_squares(ctx_, microbatch, squares);
@@ -91,7 +91,7 @@ void PrivateSteps::start_clip(int microbatch) {
   clip.sum = mesh_.pipeline->all_reduce(ctx_, clip.squares, ReduceOp::kSum);
 }
 
-void PrivateSteps::wait_clip(int microbatch) {
+void PrivateGradients::wait_clip(int microbatch) {
   Clip clip = std::move(clips_.extract(microbatch).mapped());
   clip.send.wait(ctx_);
   clip.sum.wait(ctx_);
@@ -101,11 +101,11 @@ void PrivateSteps::wait_clip(int microbatch) {
   for (const auto& stage : stages_) stage->set_sample_factors(microbatch, factors);
 }
 
-void PrivateSteps::add_noise(const std::vector<OwnedBox>& owned, int64_t step) const {
+void PrivateGradients::add_noise(const std::vector<OwnedBox>& owned, int64_t step) const {
   for (const OwnedBox& one : owned) add_noise_to(one.gradient, one.box, *one.spec, one.spec->name, step);
 }
 
-void PrivateSteps::add_noise_of_rank(const TransformerStage& stage, int unit, const Tensor& gradient, int64_t step) const {
+void PrivateGradients::add_noise_of_rank(const TransformerStage& stage, int unit, const Tensor& gradient, int64_t step) const {
   const Unit& of = *stage.params().units()[static_cast<size_t>(unit)];
   for (const Unit::Segment& segment : of.segments(0, of.numel())) {
     const ParamSpec& spec = *segment.spec;
@@ -118,7 +118,7 @@ void PrivateSteps::add_noise_of_rank(const TransformerStage& stage, int unit, co
 }
 
 /// `gradient`: of the elements of a rectangle of a parameter.
-void PrivateSteps::add_noise_to(const Tensor& gradient, const Box& box, const ParamSpec& spec, const std::string& stream, int64_t step) const {
+void PrivateGradients::add_noise_to(const Tensor& gradient, const Box& box, const ParamSpec& spec, const std::string& stream, int64_t step) const {
   if (noise_ == 0 || ctx_.device == Device::kMeta) return;
   const double deviation = noise_ * *config_.security.privacy.clip * private_sample_weight(config_, mesh_.data->size());
   constexpr int64_t kBlock = 4096;

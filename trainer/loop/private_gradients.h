@@ -18,10 +18,10 @@
 namespace trireme {
 
 /// One rank's part of them.
-class PrivateSteps {
+class PrivateGradients {
  public:
   /// `config`, `mesh` and `stages` outlive it.
-  PrivateSteps(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
+  PrivateGradients(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
       : ctx_(ctx), config_(config), mesh_(mesh), stages_(stages), precision_(precision_of(config.training)) {}
   /// Before the first step: where samples and noise are drawn from, and the noise multiplier, 0 or more. Set the same values on all ranks. A forecast of
   /// memory draws nothing.
