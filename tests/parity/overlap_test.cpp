@@ -106,7 +106,7 @@ Measured measure(const Config& config, const Link& link, double padding) {
       stages[stage->range().stage] = padded[stage->range().stage].get();
       stage->grads().begin_step(ctx, 0);
       stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
-      write_scalar(ctx, 1.0, stage->loss_scale());
+      write_scalar(ctx, 1.0, stage->loss_factor());
     }
     Mesh& mesh = trainer.mesh();
     Executor executor(*mesh.pipeline, stages, trainer.stage_rank());

@@ -70,7 +70,7 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
   for (const auto& stage : trainer.stages()) {
     stage->grads().begin_step(ctx, 0);
     stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
-    write_scalar(ctx, 1.0 / tokens, stage->loss_scale());
+    write_scalar(ctx, 1.0 / tokens, stage->loss_factor());
   }
   ActionList list = trainer.training_list();
   std::erase_if(list, [](const Action& action) { return makes_step(action.type); });

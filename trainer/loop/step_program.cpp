@@ -61,7 +61,7 @@ void StepProgram::queue(std::span<const Action> list, const std::vector<Microbat
   const bool gpu = ctx_.device == Device::kCuda;
   const int64_t plain_before = gpu ? cuda::product_counts(*ctx_.gpu).plain : 0;
   for (const auto& stage : stages_) {
-    scale_loss(ctx_, scalars, stage->loss_scale());
+    scale_loss(ctx_, scalars, stage->loss_factor());
     stage->grads().begin_step(ctx_, step_);
   }
   begin(RunMode::kTrain, batch, config_.training.sequence_length, step_);

@@ -152,7 +152,7 @@ double Trainer::read_inputs(const Dataset& data, int64_t step) {
   // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
   if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(batch_.local_targets, 1));
   if (privacy_) of_gradient = private_sample_weight(config_, mesh_.data->size()) / static_cast<double>(config_.training.sequence_length);
-  for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_scale());
+  for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_factor());
   return factor;
 }
 

@@ -11,7 +11,6 @@
 #include "parallel/comm/progress.h"
 #include "parallel/crypto/private_random.h"
 #include "parallel/mesh.h"
-#include "parallel/sharding/replica_contract.h"
 #include "trainer/config/config.h"
 #include "trainer/data/dataset.h"
 #include "trainer/islands/update_strategy.h"
@@ -123,11 +122,8 @@ class Trainer {
   /// The moving average starts from the current weights.
   void start_average();
 
-  /// Whether replicas are equal or may diverge. All current configurations keep them equal. Set the same value on all ranks.
-  ReplicaContract replica_contract() const { return replica_contract_; }
-  void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
-  /// True if, by the contract, this rank's shard enters sums over the ranks of the step.
-  bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
+  /// True if this rank's shard enters sums over the ranks of the step: of the equal replicas of a shard, the first.
+  bool counts_shard() const { return mesh_.at.replicate == 0; }
   /// True if it also enters sums over the world, and checkpoints have its weights, which are those of all islands after an outer step.
   bool represents_shard() const { return counts_shard() && mesh_.at.island == 0; }
   /// True if this rank has a part of the loss in StepResult::local_loss.
@@ -162,7 +158,6 @@ class Trainer {
   Config config_;
   std::unique_ptr<Communicator> blocking_;  ///< wraps the world if parallel.overlap is false
   Mesh mesh_;
-  ReplicaContract replica_contract_ = ReplicaContract::kEqual;
   std::vector<int> stage_rank_;
   Stages stages_;
   TransformerStage* last_ = nullptr;  ///< the last stage of the model, if on this rank

@@ -86,7 +86,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
     robust_ = dynamic_cast<RobustReducer*>(reducer.get());
     grads_ = std::make_unique<GradStore>(ctx, all, options.policy, precision.gradient, std::move(reducer));
   }
-  loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  loss_factor_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   if (options.with_activation_maxima) activation_maxima_ = Tensor::zeros(ctx, {parts()}, DType::kF64, MemoryCategory::kWorkspace);
 }
@@ -211,14 +211,14 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     Head::Saved& saved = slot.head;
     const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
     const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
-    const Tensor dnormalised = head_.vocabulary.backward_input(ctx, normalised, batch.targets, loss_scale_, loss_sum_, samples_of(microbatch),
+    const Tensor dnormalised = head_.vocabulary.backward_input(ctx, normalised, batch.targets, loss_factor_, loss_sum_, samples_of(microbatch),
                                                                tied_ ? batch.tokens : Tensor(), saved.samples);
     slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
   } else if (is_head(part)) {
     acquire_gradients(ctx, part);
     Head::Saved& saved = slot.head;
     const Tensor& targets = microbatches_[static_cast<size_t>(microbatch)].targets;
-    const Tensor dnormalised = head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_scale_, loss_sum_);
+    const Tensor dnormalised = head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_factor_, loss_sum_);
     slot.dx = head_.norm.backward(ctx, dnormalised, saved.x, Tensor(), saved.norm);
     saved = {};
   } else if (is_embedding(part)) {
@@ -250,7 +250,7 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     slot.dembedded.reset();
     slot.dembedded_all.reset();
   } else if (is_head(part)) {
-    head_.vocabulary.backward_weight(ctx, batch.targets, loss_scale_, slot.factors, slot.head.samples);
+    head_.vocabulary.backward_weight(ctx, batch.targets, loss_factor_, slot.factors, slot.head.samples);
     head_.norm.backward_weight(ctx, slot.head.x, slot.head.norm);
     slot.head = {};
   } else {

@@ -101,7 +101,7 @@ class TransformerStage : public Stage {
   RobustReducer* robust_reducer() const { return robust_; }               ///< of grads(); null if gradients are summed
   const ShardedOptimizer* optimizer() const { return optimizer_.get(); }  ///< null before make_optimizer()
   /// [1] f64, read by every backward of the last stage: 1 / valid tokens of the global batch.
-  Tensor loss_scale() const { return loss_scale_; }
+  Tensor loss_factor() const { return loss_factor_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
   Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M or 1, >= V/t], kLogits or kDecode
 
@@ -171,7 +171,7 @@ class TransformerStage : public Stage {
   int64_t sequence_ = 0;
   RunMode mode_ = RunMode::kTrain;
   uint64_t step_ = 0;
-  Tensor loss_scale_, loss_sum_;  ///< [1] f64
+  Tensor loss_factor_, loss_sum_;  ///< [1] f64
   Tensor activation_maxima_;
   bool records_activations_ = false;
 };

@@ -50,12 +50,10 @@ bool is_common_to_islands(const Trainer& trainer, const std::string& name) {
 /// Lists the replicated tensors of this rank, in the same order on all ranks of each group.
 class Holdings {
  public:
-  explicit Holdings(Trainer& trainer)
-      : trainer_(trainer), mesh_(trainer.mesh()), replicas_agree_(must_agree(trainer.replica_contract())), tied_(tied_parameter(trainer)) {
+  explicit Holdings(Trainer& trainer) : trainer_(trainer), mesh_(trainer.mesh()), tied_(tied_parameter(trainer)) {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       const std::string name = entry_name(owned.spec->name, owned.box);
-      for (const auto& [kind, tensor] : owned.kept())
-        add(concat(kind, "/", name), *owned.spec, replicas_agree_ ? mesh_.replicate.get() : nullptr, tensor);
+      for (const auto& [kind, tensor] : owned.kept()) add(concat(kind, "/", name), *owned.spec, *mesh_.replicate, tensor);
     }
     for (const auto& stage : trainer.stages())
       for (size_t unit = 0; unit < stage->params().units().size(); ++unit) add_full_copies(stage->params(), static_cast<int>(unit));
@@ -64,10 +62,9 @@ class Holdings {
   const std::vector<Replica>& all() const { return replicas_; }
 
  private:
-  /// `data`: the group of data ranks with a copy; null if there is none.
-  void add(const std::string& name, const ParamSpec& spec, const Communicator* data, const Tensor& tensor) {
-    std::vector<const Communicator*> groups;
-    if (data != nullptr) groups.push_back(data);
+  /// `data`: the group of data ranks with a copy.
+  void add(const std::string& name, const ParamSpec& spec, const Communicator& data, const Tensor& tensor) {
+    std::vector<const Communicator*> groups{&data};
     if (spec.partial_over == Partial::kKv) {
       groups.push_back(mesh_.kv.get());
     } else if (spec.box.extent == spec.shape) {
@@ -90,8 +87,7 @@ class Holdings {
     for (const auto& param : unit.params()) {
       int64_t begin = 0;
       for (const ParamSpec& spec : param->specs) {
-        const Communicator& copies = replicas_agree_ ? *unit.group().data : *unit.group().shard;
-        add("full copy of " + entry_name("weight/" + spec.name, spec.box), spec, &copies, param->value.flat(begin, spec.numel()));
+        add("full copy of " + entry_name("weight/" + spec.name, spec.box), spec, *unit.group().data, param->value.flat(begin, spec.numel()));
         begin += spec.numel();
       }
     }
@@ -99,7 +95,6 @@ class Holdings {
 
   Trainer& trainer_;
   Mesh& mesh_;
-  bool replicas_agree_;
   std::string tied_;
   std::vector<Replica> replicas_;
 };
