@@ -29,7 +29,7 @@ TEST_CASE("package: an installed program trains, has a manual page for every com
   const Outcome installed = Process({"cmake", "--install", build, "--prefix", (directory / "usr").string()}, directory.path()).wait();
   INFO(installed.err);
   REQUIRE(installed.code == 0);
-  for (const char* file : {"share/doc/trireme/README.md", "share/doc/trireme/docs/slurm.md", "share/trireme/configs/quickstart.yaml"})
+  for (const char* file : {"share/doc/trireme/README.md", "share/doc/trireme/docs/hosts.md", "share/trireme/configs/quickstart.yaml"})
     CHECK(fs::exists(directory / "usr" / file));
   build_data(directory);
   write_file(directory / "run.yaml", kConfig);
