@@ -172,9 +172,10 @@ void visit(V& v, FederationConfig& c) {
           .or_null = true},
     c.delta);
   v(Field{.key = "max_loss_increase",
-          .doc = "Verification before release: every member evaluates the new weights on its data.validation, and a round whose mean loss is larger "
-                 "than before by more than this, in nats, is refused: the weights stay what they were. null: only a loss that is not finite is "
-                 "refused.",
+          .doc =
+              "Verification before release: every member evaluates the new weights on its data.validation. If the loss grows by more than this, in "
+              "nats, the round is refused: the weights stay what they were. The growth is the upper median over the members. null: only a loss that "
+              "is not finite is refused. Not with noise, because refusals would tell about held-out data.",
           .min = 0,
           .without_effect = off,
           .or_null = true},
