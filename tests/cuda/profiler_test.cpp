@@ -73,7 +73,7 @@ TEST_CASE("a profiler sees a range for each action of the list and each part in 
       trainer.initialise();
       ranges.clear();
       trainer.step(data, 0, 1e-3);
-      list = trainer.training_list();
+      list = trainer.program().training_list();
     });
     if (std::string(device) == "cpu") {
       CHECK(ranges.empty());

@@ -52,7 +52,7 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
     int unit = 0;
     for (const Unit* one : stage->params().units()) subject.unit_numel[{stage->range().stage, unit++}] = one->numel();
   }
-  subject.list = trainer.training_list();
+  subject.list = trainer.program().training_list();
   subject.units = stage_units(config, trainer.stage_rank());
   return subject;
 }

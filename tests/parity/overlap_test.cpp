@@ -116,7 +116,7 @@ Measured measure(const Config& config, const Link& link, double padding) {
     DeviceClock clock(ctx, trace.origin);
     TimelineRecorder recorder(clock);
     log.start(clock);
-    ActionList list = trainer.training_list();
+    ActionList list = trainer.program().training_list();
     std::erase_if(list, [](const Action& action) { return makes_step(action.type); });
     executor.run(ctx, list, &recorder);
     trace.seconds = trace.now();

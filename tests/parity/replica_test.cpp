@@ -282,7 +282,8 @@ TEST_CASE("a V schedule has one embedding for its first and last stage: no other
     expect_agreement(trainer);
     for (const auto& [name, ranks] : owners(trainer)) TRIREME_CHECK(ranks.size() == 1, name, " is owned by ", ranks.size(), " ranks");
     TRIREME_CHECK(owners(trainer)["embedding.weight@0,0"] == std::vector<int>{0}, "rank 0 does not own the embedding");
-    for (const Action& action : trainer.training_list()) TRIREME_CHECK(action.type != ActionType::kReduceTied, "a tied reduction of a single copy");
+    for (const Action& action : trainer.program().training_list())
+      TRIREME_CHECK(action.type != ActionType::kReduceTied, "a tied reduction of a single copy");
   });
 }
 

@@ -99,7 +99,7 @@ TEST_CASE("reroute: every sample's loss is added once, by helpers for the reliev
       const RaggedDataset data(29, 12, 61);
       const StepResult result = trainer.step(data, 0, 1e-3);
       const auto of_micro_batches = [&](ActionType type) {
-        return std::ranges::count_if(trainer.training_list(), [&](const Action& a) { return a.type == type && a.part == 0; });
+        return std::ranges::count_if(trainer.program().training_list(), [&](const Action& a) { return a.type == type && a.part == 0; });
       };
       const MeshCoordinate at = trainer.mesh().at;
       const int data_rank = trainer.batches().data_rank(), computed = data_rank == 1 ? from : 4 + (4 - from + (data_rank == 0 ? 1 : 0)) / 2;

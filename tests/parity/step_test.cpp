@@ -194,7 +194,7 @@ TEST_CASE("every layout option changes a rank's action list") {
     NullCommunicator world(0, layout.world(), "world");
     Arena arena(Device::kMeta);
     Context ctx{Device::kMeta, &arena, 1};
-    return to_string(Trainer(ctx, world, parity_config(ParityModel::kGpt2, layout, "fp64"), true).training_list());
+    return to_string(Trainer(ctx, world, parity_config(ParityModel::kGpt2, layout, "fp64"), true).program().training_list());
   };
   std::vector<std::string> lists = {
       list([](ParityLayout&) {}),

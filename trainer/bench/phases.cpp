@@ -72,7 +72,7 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
     stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
     write_scalar(ctx, 1.0 / tokens, stage->loss_factor());
   }
-  ActionList list = trainer.training_list();
+  ActionList list = trainer.program().training_list();
   std::erase_if(list, [](const Action& action) { return makes_step(action.type); });
   DeviceClock clock(ctx, DeviceClock::Host::now());
   TimelineRecorder recorder(clock);

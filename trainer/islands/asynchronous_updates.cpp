@@ -10,16 +10,6 @@
 
 namespace trireme {
 
-UpdateRules update_rules(const Config& config) {
-  const AsynchronousConfig& asynchronous = config.training.asynchronous;
-  const auto islands = static_cast<int>(config.parallel.islands);
-  if (averages_elastically(config.training)) return exchange_rules(islands);
-  return {.workers = islands,
-          .apply_after = static_cast<int>(asynchronous.apply_after),
-          .staleness = asynchronous.staleness,
-          .discards_late = config.resilience.backup_replicas > 0};
-}
-
 namespace {
 
 ServerOptions server_options(const Config& config, const SharedShards* centre) {
@@ -44,15 +34,24 @@ ServerOptions server_options(const Config& config, const SharedShards* centre) {
 /// A strategy with servers. A forecast of memory (Device::kMeta) has no other islands, so it exchanges nothing.
 class ServedUpdates : public UpdateStrategy {
  public:
-  ServedUpdates(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
-      : UpdateStrategy(ctx, config.training, rounds_of(config.training, config.training.steps.value_or(0))), mesh_(mesh) {
-    if (averages_elastically(training_)) shared_ = std::make_unique<SharedShards>(ctx, stages, precision_of(training_).master);
+  /// `centre`: with elastic averaging.
+  ServedUpdates(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages, std::unique_ptr<SharedShards> centre)
+      : UpdateStrategy(ctx, config.training), mesh_(mesh) {
+    shared_ = std::move(centre);
     server_ = std::make_unique<ParameterServer>(ctx, *mesh.islands, stages, server_options(config, shared_.get()));
   }
 
+  void set_order(std::map<int64_t, std::vector<int>> order) override { order_ = std::move(order); }
   double server_bytes() const override { return server_->bytes_per_push(); }
 
  protected:
+  /// What set_order() has of steps [begin, end).
+  std::vector<int> order_of_round(int64_t begin, int64_t end) const {
+    std::vector<int> order;
+    for (int64_t logged = begin; logged < end && order_.contains(logged); ++logged)
+      order.insert(order.end(), order_.at(logged).begin(), order_.at(logged).end());
+    return order;
+  }
   /// Sends the island's gradient or weights to the servers in the next place of the order of arrivals, and waits for their answer.
   void push_and_pull(const GradientFigures& figures) {
     double ticket = 0;
@@ -70,13 +69,17 @@ class ServedUpdates : public UpdateStrategy {
   std::unique_ptr<ParameterServer> server_;
   std::optional<Assignment> assigned_;  ///< the next gradient or exchange of this rank's island; none between rounds
   std::optional<int64_t> round_begin_;  ///< the first step, from 0, of the round that has begun
+
+ private:
+  std::map<int64_t, std::vector<int>> order_;  ///< set_order
 };
 
 class ServedGradients : public ServedUpdates {
  public:
   ServedGradients(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
-      : ServedUpdates(ctx, config, mesh, stages), gradients_per_step_(gradients_per_step(config)) {}
+      : ServedUpdates(ctx, config, mesh, stages, nullptr), gradients_per_step_(gradients_per_step(config)) {}
 
+  void set_learning_rates(std::function<double(int64_t)> rates) override { rates_ = std::move(rates); }
   /// All ranks of an island decide alike, by the version of the weights that they have.
   std::optional<AppliedUpdate> take_update(int64_t step, double learning_rate, int64_t accepted, const ComputeGradient& compute) override {
     if (ctx_.device == Device::kMeta) return {};
@@ -84,9 +87,9 @@ class ServedGradients : public ServedUpdates {
     while (assigned_ && *round_begin_ + assigned_->version <= step)
       compute(*round_begin_ + assigned_->batch / gradients_per_step_, assigned_->batch % gradients_per_step_);
     const AppliedUpdate update = server_->take(step);
-    begin_step(step);
-    // All islands have the weights after the round. A server has had the optimizer state of its part alone.
+    note_step(step);
     if (islands_agree_) {
+      // All islands have the weights already. Now they get the optimizer state, of which each server had a part.
       server_->finish_round(ctx_);
       round_begin_.reset();
     }
@@ -113,11 +116,13 @@ class ServedGradients : public ServedUpdates {
   }
 
   int64_t gradients_per_step_;
+  std::function<double(int64_t)> rates_;  ///< set_learning_rates
 };
 
 class ElasticAveraging : public ServedUpdates {
  public:
-  using ServedUpdates::ServedUpdates;
+  ElasticAveraging(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
+      : ServedUpdates(ctx, config, mesh, stages, std::make_unique<SharedShards>(ctx, stages, precision_of(config.training).master)) {}
 
   void end_step(const EndedStep& ended) override {
     if (ctx_.device == Device::kMeta) return;
@@ -146,8 +151,7 @@ class ElasticAveraging : public ServedUpdates {
 
 class LockFreeUpdates : public UpdateStrategy {
  public:
-  LockFreeUpdates(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
-      : UpdateStrategy(ctx, config.training, rounds_of(config.training, config.training.steps.value_or(0))) {
+  LockFreeUpdates(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages) : UpdateStrategy(ctx, config.training) {
     if (ctx.device != Device::kMeta)
       hogwild_ = std::make_unique<Hogwild>(*mesh.islands, stages, precision_of(training_).master, optimizer_options(training_).hyper);
   }

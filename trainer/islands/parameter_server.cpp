@@ -13,6 +13,16 @@
 
 namespace trireme {
 
+UpdateRules update_rules(const Config& config) {
+  const AsynchronousConfig& asynchronous = config.training.asynchronous;
+  const auto islands = static_cast<int>(config.parallel.islands);
+  if (averages_elastically(config.training)) return exchange_rules(islands);
+  return {.workers = islands,
+          .apply_after = static_cast<int>(asynchronous.apply_after),
+          .staleness = asynchronous.staleness,
+          .discards_late = config.resilience.backup_replicas > 0};
+}
+
 ParameterServer::ParameterServer(Context& ctx, Communicator& islands, const Stages& stages, const ServerOptions& options)
     : server_(ctx), islands_(islands), stages_(stages), options_(options), own_(islands.rank()), workers_(islands.size()) {
   server_.log = nullptr;

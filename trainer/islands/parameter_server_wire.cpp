@@ -111,8 +111,7 @@ std::optional<Assignment> ParameterServer::pull() {
     TRIREME_CHECK(!next || *next == of_server, "the servers of islands 0 and ", server, " disagree on the next gradient");
     next = of_server;
   }
-  for (const auto& stage : stages_)
-    for (size_t unit = 0; unit < stage->params().units().size(); ++unit) stage->params().mark_stale(static_cast<int>(unit));
+  for (const auto& stage : stages_) stage->params().mark_all_stale();
   return *next;
 }
 

@@ -1,5 +1,6 @@
 #include "trainer/islands/update_strategy.h"
 
+#include <string>
 #include <utility>
 
 namespace trireme {
@@ -8,8 +9,7 @@ namespace {
 /// training.local. A forecast of memory (Device::kMeta) runs few steps, so each of them has the outer steps of a round.
 class OuterSteps : public UpdateStrategy {
  public:
-  OuterSteps(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
-      : UpdateStrategy(ctx, config.training, rounds_of(config.training, config.training.steps.value_or(0))) {
+  OuterSteps(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages) : UpdateStrategy(ctx, config.training) {
     const DType master = precision_of(config.training).master;
     shared_ = std::make_unique<SharedShards>(ctx, stages, master);
     local_ = std::make_unique<LocalUpdates>(ctx, mesh, stages, *shared_, config.training.local, master);
@@ -41,7 +41,7 @@ class OuterSteps : public UpdateStrategy {
 
 std::optional<AppliedUpdate> UpdateStrategy::take_update(int64_t, double, int64_t, const ComputeGradient&) { return {}; }
 
-void UpdateStrategy::end_step(const EndedStep&) { throw InternalError("OUTER or EXCHANGE in a step that ends with its updates"); }
+void UpdateStrategy::end_step(const EndedStep&) { throw InternalError("OUTER or EXCHANGE in a run without islands of their own"); }
 
 OuterResult UpdateStrategy::outer_result(const std::vector<double>&, double) const { throw InternalError("figures of an outer step without one"); }
 
@@ -67,13 +67,6 @@ std::unique_ptr<ScopedWait> UpdateStrategy::waiting_for(const char* what) {
   return progress_ == nullptr ? nullptr : std::make_unique<ScopedWait>(*progress_, Progress::Wait{what, {}, 0, {}});
 }
 
-std::vector<int> UpdateStrategy::order_of_round(int64_t begin, int64_t end) const {
-  std::vector<int> order;
-  for (int64_t logged = begin; logged < end && order_.contains(logged); ++logged)
-    order.insert(order.end(), order_.at(logged).begin(), order_.at(logged).end());
-  return order;
-}
-
 void SharedWeights::exchange() {
   if (!exchanges_) return;
   updates_.shared_->exchange(updates_.ctx_);
@@ -83,7 +76,7 @@ void SharedWeights::exchange() {
 std::unique_ptr<UpdateStrategy> make_update_strategy(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages) {
   if (config.training.local.steps) return std::make_unique<OuterSteps>(ctx, config, mesh, stages);
   if (is_asynchronous(config.training)) return make_asynchronous_strategy(ctx, config, mesh, stages);
-  return std::make_unique<UpdateStrategy>(ctx, config.training, rounds_of(config.training, config.training.steps.value_or(0)));
+  return std::make_unique<UpdateStrategy>(ctx, config.training);
 }
 
 }  // namespace trireme

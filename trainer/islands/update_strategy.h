@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "kernels/ops/transfer.h"
@@ -36,7 +35,8 @@ struct IslandFigures {
 /// One rank's part. This class itself is the strategy without rounds: all ranks share the updates of each step, which is a round of its own.
 class UpdateStrategy {
  public:
-  UpdateStrategy(Context& ctx, const TrainingConfig& training, Rounds rounds) : ctx_(ctx), training_(training), rounds_(rounds) {}
+  UpdateStrategy(Context& ctx, const TrainingConfig& training)
+      : ctx_(ctx), training_(training), rounds_(rounds_of(training, training.steps.value_or(0))) {}
   virtual ~UpdateStrategy() = default;
   UpdateStrategy(const UpdateStrategy&) = delete;
   UpdateStrategy& operator=(const UpdateStrategy&) = delete;
@@ -50,17 +50,17 @@ class UpdateStrategy {
   bool islands_agree() const { return islands_agree_; }
   /// With parameter servers `rates` gives the learning rate of a step (from 0), as servers may apply it before this rank starts it; else all steps of a
   /// round have that of its first.
-  void set_learning_rates(std::function<double(int64_t)> rates) { rates_ = std::move(rates); }
+  virtual void set_learning_rates(std::function<double(int64_t)>) {}
   /// With servers: by step, the workers of the gradients or exchanges of each update, in the order of a log that the steps repeat.
-  void set_order(std::map<int64_t, std::vector<int>> order) { order_ = std::move(order); }
+  virtual void set_order(std::map<int64_t, std::vector<int>>) {}
 
-  /// Begins a step of this island: whether islands agree after it is the matter of the round.
-  void begin_step(int64_t step) { islands_agree_ = rounds_.ends_after(step + 1); }
+  /// A step (from 0) has begun; islands agree after it if a round ends with it.
+  void note_step(int64_t step) { islands_agree_ = rounds_.ends_after(step + 1); }
   /// Where steps are updates of parameter servers: computes gradients of this island by `compute` until the update of `step` (from 0) has been applied,
-  /// and returns it. `accepted`: steps accepted so far. `compute` gets the step of a gradient and its number among those of the step. Without servers nullopt.
+  /// and returns it. `accepted`: steps accepted so far. `compute` gets the step of a gradient and its number among those of the step. Else, and in a forecast of memory, nullopt.
   using ComputeGradient = std::function<void(int64_t step, int64_t part)>;
   virtual std::optional<AppliedUpdate> take_update(int64_t step, double learning_rate, int64_t accepted, const ComputeGradient& compute);
-  /// OUTER or EXCHANGE, the action behind the updates of a step.
+  /// OUTER or EXCHANGE, the action behind the updates of a step, or in their place.
   virtual void end_step(const EndedStep& step);
   /// What the step that ended last has left.
   virtual IslandFigures take_figures() { return {}; }
@@ -87,21 +87,17 @@ class UpdateStrategy {
   virtual double server_bytes() const { return 0; }
 
  protected:
-  friend class SharedWeights;
   void note(const char* what, int64_t number);
   std::unique_ptr<ScopedWait> waiting_for(const char* what);
-  /// What set_order() has of steps [begin, end).
-  std::vector<int> order_of_round(int64_t begin, int64_t end) const;
 
   Context& ctx_;
   const TrainingConfig& training_;
   Rounds rounds_;
-  std::unique_ptr<SharedShards> shared_;       ///< with training.local and elastic averaging
-  std::function<double(int64_t)> rates_;       ///< set_learning_rates
-  std::map<int64_t, std::vector<int>> order_;  ///< set_order
+  std::unique_ptr<SharedShards> shared_;  ///< with training.local and elastic averaging
   bool islands_agree_ = true;
 
  private:
+  friend class SharedWeights;
   Progress* progress_ = nullptr;
   bool has_shared_weights_ = false;  ///< a SharedWeights lives
 };

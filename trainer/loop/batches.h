@@ -11,21 +11,30 @@
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
 #include "trainer/layout/micro_batch_split.h"
-#include "trainer/loop/step_result.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
+
+/// What was read for a step or an evaluation.
+struct BatchFigures {
+  int64_t targets = 0;        ///< valid tokens of the global batch
+  int64_t local_targets = 0;  ///< those of what this rank computes: of its data rank's samples, with resilience.reroute of other ones' too
+  int64_t padding = 0;        ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
+  double cost_imbalance = 0;  ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
+};
 
 /// One rank's. Device memory: tokens and targets of its micro-batches, i32, and with data.document_mask the bounds of their documents.
 class Batches {
  public:
   /// An even split without rotation. `rerouting`: whose micro-batches this rank computes beside its own. `config` and `mesh` outlive it.
   Batches(Context& ctx, const Config& config, Mesh& mesh, std::optional<Rerouting> rerouting);
+  Batches(const Batches&) = delete;
+  Batches& operator=(const Batches&) = delete;
 
   /// The number of micro-batches of each data rank from now on; `rotation`: each data rank computes the samples of the one that many places after it.
   /// What is trained does not depend on either, except for the order of sums. Set the same values on all ranks, between steps.
   void place(const MicroBatchSplit& split, int rotation);
-  /// The samples of this island's gradient number `part` of the gradients_per_step().
+  /// From now until place(): the samples of gradient `part` of the gradients_per_step() of a step.
   void place_gradient(int64_t part);
   const MicroBatchSplit& split() const { return split_; }
   /// Index of this rank's data rank in a split.

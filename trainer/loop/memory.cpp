@@ -28,7 +28,7 @@ struct UnreadDataset final : Dataset {
 double reduced_bytes(const Trainer& trainer, const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   double bytes = 0;
-  for (const Action& action : trainer.training_list()) {
+  for (const Action& action : trainer.program().training_list()) {
     const bool scatter = action.type == ActionType::kReduceGrads, replicas = action.type == ActionType::kReduceReplicas;
     if (!scatter && !replicas) continue;
     const TransformerStage& stage = **std::ranges::find(trainer.stages(), action.stage, [](const auto& one) { return one->range().stage; });

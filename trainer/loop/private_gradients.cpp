@@ -62,8 +62,8 @@ std::vector<std::vector<int64_t>> PrivateGradients::drawn_ranks(const std::vecto
   return of_ranks;
 }
 
-double private_sample_weight(const Config& config, int data_ranks) {
-  return (is_robust(config.security) ? data_ranks : 1) / static_cast<double>(config.training.global_batch_size);
+double PrivateGradients::sample_weight() const {
+  return (is_robust(config_.security) ? mesh_.data->size() : 1) / static_cast<double>(config_.training.global_batch_size);
 }
 
 void PrivateGradients::start_clip(int microbatch) {
@@ -96,7 +96,7 @@ void PrivateGradients::wait_clip(int microbatch) {
   clip.send.wait(ctx_);
   clip.sum.wait(ctx_);
   const Tensor factors = Tensor::empty(ctx_, clip.squares.shape(), DType::kF64, MemoryCategory::kWorkspace);
-  const double limit = *config_.security.privacy.clip * private_sample_weight(config_, mesh_.data->size());
+  const double limit = *config_.security.privacy.clip * sample_weight();
   clip_factors(ctx_, clip.squares, limit, size_of(precision_.compute) == 2, factors);
   for (const auto& stage : stages_) stage->set_sample_factors(microbatch, factors);
 }
@@ -120,7 +120,7 @@ void PrivateGradients::add_noise_of_rank(const TransformerStage& stage, int unit
 /// `gradient`: of the elements of a rectangle of a parameter.
 void PrivateGradients::add_noise_to(const Tensor& gradient, const Box& box, const ParamSpec& spec, const std::string& stream, int64_t step) const {
   if (noise_ == 0 || ctx_.device == Device::kMeta) return;
-  const double deviation = noise_ * *config_.security.privacy.clip * private_sample_weight(config_, mesh_.data->size());
+  const double deviation = noise_ * *config_.security.privacy.clip * sample_weight();
   constexpr int64_t kBlock = 4096;
   const int64_t columns = spec.shape[1];
   // Whole rows are one range of the parameter, in blocks; parts of rows are a range each.

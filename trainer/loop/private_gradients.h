@@ -23,10 +23,15 @@ class PrivateGradients {
   /// `config`, `mesh` and `stages` outlive it.
   PrivateGradients(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages)
       : ctx_(ctx), config_(config), mesh_(mesh), stages_(stages), precision_(precision_of(config.training)) {}
+  PrivateGradients(const PrivateGradients&) = delete;
+  PrivateGradients& operator=(const PrivateGradients&) = delete;
   /// Before the first step: where samples and noise are drawn from, and the noise multiplier, 0 or more. Set the same values on all ranks. A forecast of
   /// memory draws nothing.
   void set_source(const crypto::PrivateRandom& random, double noise);
 
+  /// Factor of the clipped gradient of a sample in what its data rank contributes. It may not depend on other samples, if the gradient is to be
+  /// private. A robust rule takes the place of a mean over the data ranks, and not of a sum.
+  double sample_weight() const;
   /// The samples of a step. Steps draw different numbers of them, so their numbers of micro-batches differ, too.
   struct Drawn {
     MicroBatchSplit split;
@@ -65,9 +70,5 @@ class PrivateGradients {
   double noise_ = 0;
   std::map<int, Clip> clips_;  ///< by micro-batch
 };
-
-/// Factor of the clipped gradient of a sample in what its data rank contributes. It may not depend on other samples, if the gradient is to be private.
-/// A robust rule takes the place of a mean over the data ranks, and not of a sum.
-double private_sample_weight(const Config& config, int data_ranks);
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/ops/optimizer.h"
 #include "parallel/pipeline/lower.h"
+#include "trainer/layout/micro_batch_split.h"
 
 namespace trireme {
 namespace {
@@ -33,7 +34,7 @@ StepProgram::StepProgram(Context& ctx, const Config& config, Mesh& mesh, const S
     });
   }
   const int data = mesh.data->rank(), pipeline = mesh.at.pipeline;
-  longest_[std::ranges::max(even_split(config))] = {schedule.training_of(data, pipeline), schedule.evaluation_of(data, pipeline)};
+  uncut_[std::ranges::max(even_split(config))] = {schedule.training_of(data, pipeline), schedule.evaluation_of(data, pipeline)};
   if (!schedule.text.empty()) text_ = schedule.text[static_cast<size_t>(pipeline)];
 }
 
@@ -43,7 +44,7 @@ void StepProgram::watch(Progress& progress) {
 }
 
 void StepProgram::cut(int longest, int missing) {
-  const auto [lists, added] = longest_.try_emplace(longest);
+  const auto [lists, added] = uncut_.try_emplace(longest);
   if (added) {
     const LoweredSchedule schedule = lowered_schedule(config_, longest);
     const int data = mesh_.data->rank(), pipeline = mesh_.at.pipeline;
@@ -58,14 +59,18 @@ void StepProgram::begin(RunMode mode, const std::vector<Microbatch>& microbatche
 }
 
 void StepProgram::queue(std::span<const Action> list, const std::vector<Microbatch>& batch, const Tensor& scalars) {
-  const bool gpu = ctx_.device == Device::kCuda;
-  const int64_t plain_before = gpu ? cuda::product_counts(*ctx_.gpu).plain : 0;
   for (const auto& stage : stages_) {
     scale_loss(ctx_, scalars, stage->loss_factor());
     stage->grads().begin_step(ctx_, step_);
   }
   begin(RunMode::kTrain, batch, config_.training.sequence_length, step_);
   executor_.run(ctx_, list, actions_);
+}
+
+void StepProgram::queue_step(std::span<const Action> list, const std::vector<Microbatch>& batch, const Tensor& scalars) {
+  const bool gpu = ctx_.device == Device::kCuda;
+  const int64_t plain_before = gpu ? cuda::product_counts(*ctx_.gpu).plain : 0;
+  queue(list, batch, scalars);
   plain_products_ = gpu ? cuda::product_counts(*ctx_.gpu).plain - plain_before : 0;
 }
 
@@ -74,7 +79,7 @@ void StepProgram::train(const std::vector<Microbatch>& batch, const Tensor& scal
   // A warm-up of compression sums gradients by other operations.
   const bool captures = config_.kernels.cuda_graph && ctx_.device == Device::kCuda && step >= config_.training.compression.warmup_steps;
   if (captures && actions_ == nullptr && !is_eager_) return launch(batch, scalars);
-  queue(lists_.training, batch, scalars);  // parameters are gathered: a launch leaves them marked as stale
+  queue_step(lists_.training, batch, scalars);  // parameters are gathered: a launch leaves them marked as stale
 }
 
 /// The first two steps after a warm-up of compression run eagerly: they grow the arena and create the state of the libraries and NCCL's connections, which
@@ -84,12 +89,12 @@ void StepProgram::launch(const std::vector<Microbatch>& batch, const Tensor& sca
   constexpr int kWarmUp = 2;
   if (eager_steps_ < kWarmUp) {
     ++eager_steps_;
-    return queue(lists_.training, batch, scalars);
+    return queue_step(lists_.training, batch, scalars);
   }
   const auto end = std::ranges::find_if(lists_.training, follows_updates, &Action::type);
   // An evaluation since the last step may have gathered full parameters: the host does not see a launch update them, and a capture must gather.
   for (const auto& stage : stages_) stage->params().mark_all_stale();
-  if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue({lists_.training.begin(), end}, batch, scalars); });
+  if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step({lists_.training.begin(), end}, batch, scalars); });
   if (progress_ != nullptr) progress_->act("launching the graph of step " + std::to_string(step_ + 1));
   ctx_.gpu->launch(graph_);
   executor_.run(ctx_, {end, lists_.training.end()});
@@ -106,9 +111,9 @@ void StepProgram::evaluate(const std::vector<Microbatch>& batch) {
   executor_.run(ctx_, lists_.evaluation);
 }
 
-void StepProgram::run_text(const Microbatch& text, RunMode mode, bool in_any_layout) {
+void StepProgram::run_text(const Microbatch& text, RunMode mode, const ActionList& list) {
   begin(mode, {text}, text.tokens.numel(), 0);
-  executor_.run(ctx_, in_any_layout ? text_ : lists_.evaluation);
+  executor_.run(ctx_, list);
 }
 
 }  // namespace trireme

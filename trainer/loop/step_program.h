@@ -2,15 +2,14 @@
 // What a rank does in a step: its action lists, the executor that runs them, and on a GPU the CUDA graph that replays them.
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/lowered_schedule.h"
-#include "trainer/layout/micro_batch_split.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -20,6 +19,8 @@ class StepProgram {
  public:
   /// `config`, `mesh` and `stages` outlive it; `schedule` is that of the configuration.
   StepProgram(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages, const LoweredSchedule& schedule);
+  StepProgram(const StepProgram&) = delete;
+  StepProgram& operator=(const StepProgram&) = delete;
 
   /// Sets what an action of ActionScope::kStep or kMicrobatch does.
   void on(ActionType type, Executor::Handler handler) { executor_.on(type, std::move(handler)); }
@@ -36,14 +37,15 @@ class StepProgram {
 
   /// Queues a training step (from 0), update included; all of it runs on the device. `scalars`: [kStepScalars] f64.
   void train(const std::vector<Microbatch>& batch, const Tensor& scalars, int64_t step);
-  /// Queues its forward and backward alone. Only the gradients change, which every step clears.
+  /// Queues its forward and backward without partial sums, norm and update. Only the gradients change, which every step clears.
   void rehearse(const std::vector<Microbatch>& batch, const Tensor& scalars, int64_t step);
   /// Queues the forward of a batch.
   void evaluate(const std::vector<Microbatch>& batch);
-  /// Queues the forward of one text of one micro-batch, by the list of an evaluation of a pipeline of one rank, or by the list of observe.samples, which
-  /// any layout has.
-  void run_text(const Microbatch& text, RunMode mode, bool in_any_layout);
-  bool has_text_list() const { return !text_.empty(); }
+  /// Queues the forward of one text of one micro-batch, where a pipeline rank has the whole model and one micro-batch.
+  void run_text(const Microbatch& text, RunMode mode) { run_text(text, mode, lists_.evaluation); }
+  /// Likewise in any layout, by the list that runs with observe.samples have.
+  void run_sample(const Microbatch& text, RunMode mode) { run_text(text, mode, text_); }
+  bool has_samples() const { return !text_.empty(); }
 
   int64_t step() const { return step_; }  ///< the training step queued last, from 0
   const ActionList& training_list() const { return lists_.training; }
@@ -56,6 +58,8 @@ class StepProgram {
   };
   void begin(RunMode mode, const std::vector<Microbatch>& microbatches, int64_t sequence, int64_t step);
   void queue(std::span<const Action> list, const std::vector<Microbatch>& batch, const Tensor& scalars);
+  void queue_step(std::span<const Action> list, const std::vector<Microbatch>& batch, const Tensor& scalars);
+  void run_text(const Microbatch& text, RunMode mode, const ActionList& list);
   void launch(const std::vector<Microbatch>& batch, const Tensor& scalars);
 
   Context& ctx_;
@@ -66,8 +70,8 @@ class StepProgram {
   Progress* progress_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool is_eager_ = false;
-  std::map<int, Lists> longest_;  ///< of this rank, by the largest number of micro-batches of a data rank
-  Lists lists_;                   ///< cut to this data rank's number
+  std::map<int, Lists> uncut_;  ///< of this rank, by the largest number of micro-batches of a data rank
+  Lists lists_;                 ///< cut to this data rank's number
   ActionList text_;
   int64_t step_ = 0;
   cuda::Gpu::Graph graph_;      ///< captured step

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/islands/update_strategy.h"
+#include "trainer/islands/local_updates.h"
+#include "trainer/islands/parameter_server.h"
 
 namespace trireme {
 
@@ -19,14 +20,6 @@ struct StepLimits {
   double rank_loss = std::numeric_limits<double>::infinity();
   bool reject_outliers = false;  ///< true: a step in which a rank stands out is rejected, too
   bool operator==(const StepLimits&) const = default;
-};
-
-/// What was read for a step or an evaluation.
-struct BatchFigures {
-  int64_t targets = 0;        ///< valid tokens of the global batch
-  int64_t local_targets = 0;  ///< valid tokens of what this rank computes
-  int64_t padding = 0;        ///< positions of the global batch without a token (Dataset::padding), which data.packing leaves
-  double cost_imbalance = 0;  ///< with data.balance: (max - mean) / mean of the cost of the data ranks' sequences
 };
 
 /// With several islands, of the step of this rank's island.
@@ -44,8 +37,7 @@ struct StepResult {
   /// This rank's, before the sum over the ranks: summed loss of its samples if it has the last stage, else 0, and squared norm of the gradients that
   /// it owns and counts, with the loss scale.
   double local_loss = 0, local_squares = 0;
-  /// Valid tokens of the samples of this rank's data coordinate; with resilience.reroute of the samples that this rank computes.
-  int64_t local_targets = 0;
+  int64_t local_targets = 0;  ///< BatchFigures::local_targets
   bool stands_out = false;    ///< this rank, by StepLimits
   int64_t outliers = 0;       ///< number of ranks that stand out
   int64_t padding = 0;        ///< BatchFigures::padding

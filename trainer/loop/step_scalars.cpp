@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/ops/elementwise.h"
@@ -100,7 +101,7 @@ ScalarReadback StepScalars::read_back() const {
   return ScalarReadback(ctx_, results);
 }
 
-void StepScalars::read(const ScalarReadback& outcome, int64_t step, double loss_factor, StepResult& result) {
+StepResult StepScalars::read(const ScalarReadback& outcome, int64_t step, double loss_factor) {
   const std::vector<double> values = outcome.wait();
   const bool computes = ctx_.device != Device::kMeta;
   if (computes) {
@@ -114,6 +115,7 @@ void StepScalars::read(const ScalarReadback& outcome, int64_t step, double loss_
       throw InternalError(concat("island ", mesh_.at.island, ": ", error.what()));  // the other islands do not know of it, so the job is aborted
     }
   }
+  StepResult result;
   result.loss = values[Readback::kLossSum] * loss_factor;
   result.grad_norm = values[Readback::kGradNorm];
   result.local_loss = values[Readback::kLocalLoss];
@@ -127,12 +129,13 @@ void StepScalars::read(const ScalarReadback& outcome, int64_t step, double loss_
     result.offender = offender_name(static_cast<int64_t>(values[Readback::kOffender]));
     result.over_limit = std::isfinite(result.grad_norm);
   }
-  if (!scales_loss(training_) || !computes) return;
+  if (!scales_loss(training_) || !computes) return result;
   used_scale_ = static_cast<double>(loss_scale_.scale);
   const LossScale next{static_cast<int64_t>(values[Readback::kNextLossScale]), static_cast<int64_t>(values[Readback::kNextCleanSteps])};
   result.loss_scale = std::exchange(loss_scale_, next).scale;
   // The loss is not scaled: if it is not finite itself, a smaller scale does not help.
   result.overflow = !result.accepted && std::isfinite(result.loss) && loss_scale_.scale < *result.loss_scale;
+  return result;
 }
 
 void StepScalars::set_accepted_steps(int64_t steps) {

@@ -8,6 +8,7 @@
 #include "kernels/ops/transfer.h"
 #include "parallel/mesh.h"
 #include "trainer/config/config.h"
+#include "trainer/loop/batches.h"
 #include "trainer/loop/layer_gradients.h"
 #include "trainer/loop/step_result.h"
 #include "trainer/model/transformer_stage.h"
@@ -17,11 +18,13 @@ namespace trireme {
 /// True for fp16, which has dynamic loss scaling; in other precisions the scale stays 1.
 bool scales_loss(const TrainingConfig& training);
 
-/// One rank's. Device memory: [kStepScalars], twice [kStepSums] and two [1] f64.
+/// One rank's. Device memory: [kStepScalars], twice [kStepSums], [1] and for training another [1] f64.
 class StepScalars {
  public:
   /// `config`, `mesh` and `stages` outlive it. `for_training` false: the stages have no gradients, and no step is judged.
   StepScalars(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages, bool for_training);
+  StepScalars(const StepScalars&) = delete;
+  StepScalars& operator=(const StepScalars&) = delete;
 
   /// Sets what the next step is judged by.
   void set_limits(const StepLimits& limits, double learning_rate, const BatchFigures& batch);
@@ -31,9 +34,11 @@ class StepScalars {
 
   /// Queues the transfer of what the step has left.
   ScalarReadback read_back() const;
-  /// Waits for a step's `outcome` and writes what it says into `result`. `loss_factor`: mean loss = summed loss * loss_factor. Collective.
-  /// Errors: InternalError, agreed on by the ranks of the step, if their copies differ, which is a fault of a memory, link or processor.
-  void read(const ScalarReadback& outcome, int64_t step, double loss_factor, StepResult& result);
+  /// What a step's `outcome` says. `loss_factor`: mean loss = summed loss * loss_factor. The ranks compare it, because each acts on its own copy.
+  /// Waits for the device. Collective.
+  /// Errors: AgreedError (internal) on all ranks if their copies differ, which is a fault of a memory, link or processor; with several islands
+  /// InternalError on those of one. The weights may then differ as well.
+  StepResult read(const ScalarReadback& outcome, int64_t step, double loss_factor);
   /// An update that others have applied.
   void count_accepted() { ++accepted_steps_; }
 

@@ -15,7 +15,6 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/exposed.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/declare.h"
 
 namespace trireme {
 
@@ -47,6 +46,17 @@ Stages make_stages(Context& ctx, const Config& config, Mesh& mesh, const std::ve
   return stages;
 }
 
+StepResult result_of(const AppliedUpdate& update) {
+  StepResult result;
+  result.applied = update;
+  result.loss = update.loss;
+  result.grad_norm = update.grad_norm;
+  result.learning_rate = update.learning_rate;
+  result.targets = update.targets;
+  result.accepted = update.accepted;
+  return result;
+}
+
 }  // namespace
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training)
@@ -69,9 +79,9 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
       program_(ctx, config_, mesh_, stages_, schedule),
       scalars_(ctx, config_, mesh_, stages_, for_training),
       batches_(ctx, config_, mesh_, schedule.rerouting) {
-  place(batches_.split(), 0);
+  program_.cut(std::ranges::max(batches_.split()), batches_.missing());
   if (!for_training) {
-    updates_ = std::make_unique<UpdateStrategy>(ctx, config_.training, Rounds());
+    updates_ = std::make_unique<UpdateStrategy>(ctx, config_.training);
     return;
   }
   if (is_private(config_.security)) privacy_ = std::make_unique<PrivateGradients>(ctx, config_, mesh_, stages_);
@@ -85,7 +95,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
 void Trainer::handle_actions() {
   program_.on(ActionType::kAggregate, [this](Context&, const Action&) { aggregate_gradients(); });
   program_.on(ActionType::kNorm, [this](Context&, const Action&) { scalars_.norm(counts_shard(), counts_loss() ? last_->loss_sum() : Tensor()); });
-  for (const ActionType last : {ActionType::kOuter, ActionType::kExchange}) program_.on(last, [this](Context&, const Action&) { end_step(); });
+  for (const ActionType end : {ActionType::kOuter, ActionType::kExchange}) program_.on(end, [this](Context&, const Action&) { end_step(); });
   if (!privacy_) return;
   program_.on(ActionType::kClipSamples, [this](Context&, const Action& action) { privacy_->start_clip(action.microbatch); });
   program_.on(ActionType::kWaitClip, [this](Context&, const Action& action) { privacy_->wait_clip(action.microbatch); });
@@ -111,7 +121,7 @@ void Trainer::set_micro_batches(const MicroBatchSplit& split) {
 }
 
 void Trainer::set_privacy(const crypto::PrivateRandom& random, double noise) {
-  TRIREME_CHECK(privacy_ != nullptr, "samples and noise are drawn for a run that is not private");
+  TRIREME_CHECK(privacy_ != nullptr, "samples and noise are drawn where no step is private");
   privacy_->set_source(random, noise);
 }
 
@@ -142,16 +152,16 @@ double Trainer::read_inputs(const Dataset& data, int64_t step) {
     if (privacy_ && ctx_.device != Device::kMeta) {
       const PrivateGradients::Drawn drawn = privacy_->draw(data, step);
       if (drawn.split != batches_.split()) place(drawn.split, 0);
-      batch_ = batches_.read_samples(data, drawn.samples);
+      figures_ = batches_.read_samples(data, drawn.samples);
     } else {
-      batch_ = batches_.read_step(data, step);
+      figures_ = batches_.read_step(data, step);
     }
   }
-  const double factor = 1.0 / static_cast<double>(std::max<int64_t>(batch_.targets, 1));
+  const double factor = 1.0 / static_cast<double>(std::max<int64_t>(figures_.targets, 1));
   double of_gradient = factor;
   // A robust rule compares means over the tokens of each data rank; they do not depend on what others say about theirs.
-  if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(batch_.local_targets, 1));
-  if (privacy_) of_gradient = private_sample_weight(config_, mesh_.data->size()) / static_cast<double>(config_.training.sequence_length);
+  if (is_robust(config_.security)) of_gradient = 1.0 / static_cast<double>(std::max<int64_t>(figures_.local_targets, 1));
+  if (privacy_) of_gradient = privacy_->sample_weight() / static_cast<double>(config_.training.sequence_length);
   for (const auto& stage : stages_) write_scalar(ctx_, of_gradient, stage->loss_factor());
   return factor;
 }
@@ -168,42 +178,37 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
     return started;
   }
   started.loss_factor = read_inputs(data, step);
-  scalars_.set_limits(limits, learning_rate, batch_);
-  updates_->begin_step(step);
+  scalars_.set_limits(limits, learning_rate, figures_);
+  updates_->note_step(step);
   program_.train(batches_.microbatches(), scalars_.scalars(), step);
   started.outcome = scalars_.read_back();
-  started.batch = batch_;
+  started.batch = figures_;
   started.distances = distances_;
   started.islands = updates_->take_figures();
   return started;
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
-  StepResult result;
-  result.learning_rate = step.learning_rate;
   if (step.applied) {
-    result.applied = step.applied;
-    result.loss = step.applied->loss;
-    result.grad_norm = step.applied->grad_norm;
-    result.learning_rate = step.applied->learning_rate;
-    result.targets = step.applied->targets;
-    result.accepted = step.applied->accepted;
-    if (result.accepted) scalars_.count_accepted();
-    return result;
+    if (step.applied->accepted) scalars_.count_accepted();
+    return result_of(*step.applied);
   }
+  std::optional<OuterResult> outer;
   {
     // The host waits for the GPU here, indefinitely if another rank's link is down: NCCL detects that, CUDA does not.
     std::optional<ScopedWait> waiting;
     if (progress_ != nullptr) waiting.emplace(*progress_, Progress::Wait{"the device", {}, 0, {}});
     for (; !step.outcome.ready(); std::this_thread::sleep_for(std::chrono::microseconds(100))) mesh_.world.raise_errors();
-    if (step.islands.outer) result.outer = updates_->outer_result(step.islands.outer->wait(), step.islands.outer_bytes);
+    if (step.islands.outer) outer = updates_->outer_result(step.islands.outer->wait(), step.islands.outer_bytes);
   }
-  scalars_.read(step.outcome, step.step, step.loss_factor, result);
+  StepResult result = scalars_.read(step.outcome, step.step, step.loss_factor);
+  result.learning_rate = step.learning_rate;
   result.targets = step.batch.targets;
   result.local_targets = step.batch.local_targets;
   result.padding = step.batch.padding;
   result.cost_imbalance = step.batch.cost_imbalance;
   result.distances = step.distances;
+  result.outer = outer;
   result.exchanged = step.islands.exchanged;
   return result;
 }
@@ -218,14 +223,14 @@ void Trainer::aggregate_gradients() {
   std::vector<RobustReducer*> reducers;
   for (const auto& stage : stages_) reducers.push_back(stage->robust_reducer());
   // Whether a data rank has drawn a sample is as private as the sample; its gradient is noise then.
-  const bool absent = batch_.local_targets == 0 && !privacy_;
+  const bool absent = figures_.local_targets == 0 && !privacy_;
   distances_ = aggregate(ctx_, reducers, mesh_.step, mesh_.data->rank(), absent);
 }
 
 /// OUTER and EXCHANGE.
 void Trainer::end_step() {
   updates_->end_step(
-      {.step = program_.step(), .targets = batch_.targets, .sums = scalars_.sums(), .scalars = scalars_.scalars(), .counts_shard = counts_shard()});
+      {.step = program_.step(), .targets = figures_.targets, .sums = scalars_.sums(), .scalars = scalars_.scalars(), .counts_shard = counts_shard()});
 }
 
 std::vector<LayerGradient> Trainer::layer_gradients() {

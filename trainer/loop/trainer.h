@@ -39,14 +39,14 @@ class Trainer {
   /// Also with a precomputed lowered_schedule(config), for many trainers of one configuration.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
           const LoweredSchedule& schedule);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// Trains on the global batch of `step` (from 0), or with several islands on this island's part of it.
   StepResult step(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
-  /// most one further step may be started before a step is finished. The ranks compare the results that `finish` reads, because each acts on its own
-  /// copy of them.
-  /// Errors of `finish`: AgreedError (internal) on all ranks if the results differ between them, which is a fault of a memory, link or processor. The
-  /// weights may then differ as well.
+  /// most one further step may be started before a step is finished.
+  /// Errors of `finish`: those of StepScalars::read().
   struct StepInFlight {
     ScalarReadback outcome = {};  ///< StepScalars::read_back()
     int64_t step = 0;             ///< from 0
@@ -59,16 +59,15 @@ class Trainer {
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate, const StepLimits& limits = {});
   StepResult finish(const StepInFlight& step);
-  /// Queues forward and backward of `step` without partial sums, norm and update. Only the gradients change, which every step clears.
+  /// Reads the batch of `step` for StepProgram::rehearse().
   void rehearse(const Dataset& data, int64_t step);
 
-  /// Splits steps and evaluations like this from now on; evenly from the start. What is trained does not depend on it, except for the order of sums. Set
-  /// the same value on all ranks, between steps.
+  /// Batches::place() with another split of the same number of micro-batches, or with another rotation of the same split.
   void set_micro_batches(const MicroBatchSplit& split);
-  /// From now on each data rank computes the samples of the one `by` places after it; 0 from the start. What is trained does not depend on it, except
-  /// for the order of sums. Set the same value on all ranks.
-  void rotate_data(int by) { place(batches_.split(), by); }
-  /// With security.privacy, before the first step: where samples and noise are drawn from, and the noise multiplier. Set the same values on all ranks.
+  void rotate_data(int by) { place(MicroBatchSplit(batches_.split()), by); }
+  /// Batches::set_start().
+  void set_data_start(DataStart start) { batches_.set_start(start); }
+  /// PrivateGradients::set_source(), with security.privacy.
   void set_privacy(const crypto::PrivateRandom& random, double noise);
 
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
@@ -132,13 +131,11 @@ class Trainer {
   const Config& config() const { return config_; }
   Context& context() { return ctx_; }
   Mesh& mesh() { return mesh_; }
-  Batches& batches() { return batches_; }
   const Batches& batches() const { return batches_; }
   const StepProgram& program() const { return program_; }
   StepScalars& scalars() { return scalars_; }
   const StepScalars& scalars() const { return scalars_; }
   UpdateStrategy& updates() const { return *updates_; }
-  const ActionList& training_list() const { return program_.training_list(); }
   const Stages& stages() const { return stages_; }
   /// The only stage of this rank. Errors: InternalError if there are several.
   TransformerStage& stage() const;
@@ -164,7 +161,7 @@ class Trainer {
   StepProgram program_;
   StepScalars scalars_;
   Batches batches_;
-  BatchFigures batch_;  ///< read last
+  BatchFigures figures_;  ///< of what was read last
   std::unique_ptr<UpdateStrategy> updates_;
   std::unique_ptr<PrivateGradients> privacy_;  ///< with security.privacy
   std::vector<double> distances_;              ///< StepResult::distances of the last step

@@ -24,7 +24,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches, cons
   double loss = 0;
   Evaluation result;
   const SharedWeights shared(*updates_);
-  if (privacy_) place(even_split(config_), 0);
+  if (privacy_ && batches_.split() != even_split(config_)) place(even_split(config_), 0);
   for (int64_t b = 0; b < all; ++b) {
     if (!go_on()) return {.complete = false};
     note("evaluation of batch ", b + 1);
@@ -48,7 +48,7 @@ void Trainer::Evaluation::add(const Evaluation& other) {
 std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
   TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && batches_.microbatches().size() == 1 && !config_.parallel.sequence_parallel,
                 "logits of a text need a layout of tensor ranks only, one micro-batch and no sequence parallelism");
-  program_.run_text({.tokens = to_device(ctx_, tokens), .targets = {}, .position = position}, mode, false);
+  program_.run_text({.tokens = to_device(ctx_, tokens), .targets = {}, .position = position}, mode);
   return gather_logits(last_->logits(0));
 }
 
@@ -59,12 +59,12 @@ int64_t Trainer::text_room() const {
 
 std::vector<double> Trainer::continuation_logits(std::span<const int32_t> text) {
   const auto length = static_cast<int64_t>(text.size()), unit = config_.parallel.sequence_parallel ? config_.parallel.tensor : int64_t{1};
-  TRIREME_CHECK(program_.has_text_list() && length > 0 && length <= text_room(), length, " tokens of ", text_room());
+  TRIREME_CHECK(program_.has_samples() && length > 0 && length <= text_room(), length, " tokens of ", text_room());
   // Attention is causal: what follows the text does not change it.
   std::vector<int32_t> padded(text.begin(), text.end());
   padded.resize(static_cast<size_t>((length + unit - 1) / unit * unit));
   const SharedWeights shared(*updates_);
-  program_.run_text({.tokens = to_device(ctx_, padded), .targets = {}, .last_row = length - 1}, RunMode::kDecode, true);
+  program_.run_sample({.tokens = to_device(ctx_, padded), .targets = {}, .last_row = length - 1}, RunMode::kDecode);
   if (last_ == nullptr) return {};
   const Tensor logits = last_->logits(0);
   const int64_t rows_of_rank = std::ssize(padded) / logits.dim(0);

@@ -100,7 +100,7 @@ class TransformerStage : public Stage {
   GradStore& grads() const { return *grads_; }
   RobustReducer* robust_reducer() const { return robust_; }               ///< of grads(); null if gradients are summed
   const ShardedOptimizer* optimizer() const { return optimizer_.get(); }  ///< null before make_optimizer()
-  /// [1] f64, read by every backward of the last stage: 1 / valid tokens of the global batch.
+  /// [1] f64, read by every backward of the last stage: factor of the gradient of each token's loss, with the loss scale once a step is queued.
   Tensor loss_factor() const { return loss_factor_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
   Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M or 1, >= V/t], kLogits or kDecode

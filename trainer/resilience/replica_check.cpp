@@ -33,7 +33,7 @@ uint64_t short_digest(Context& ctx, const Tensor& tensor) {
 
 /// The name of the parameter that this stage shares with another one; empty if there is none.
 std::string tied_parameter(Trainer& trainer) {
-  for (const Action& action : trainer.training_list())
+  for (const Action& action : trainer.program().training_list())
     if (action.type == ActionType::kReduceTied)
       for (const auto& stage : trainer.stages())
         if (stage->range().stage == action.stage)

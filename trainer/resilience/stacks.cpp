@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/check.h"
@@ -25,6 +26,7 @@ constexpr size_t kMostFrames = 128;
 struct Frame {
   Dwarf_Addr address;
   bool is_call;  ///< the address is behind a call, which may be the last instruction of its function
+  Dwarf_Addr inside() const { return address - (is_call ? 1 : 0); }
 };
 
 struct Stack {
@@ -53,7 +55,7 @@ struct Deadlines {
   /// In uninterruptible sleep, as in a failed file system, a thread never stops.
   Clock::time_point stop = Clock::now() + std::chrono::seconds(10);
   /// A thread in generated code, which has no tables to unwind by, is looked at again: it soon returns to a function that has them.
-  Clock::time_point whole = Clock::now() + std::chrono::seconds(1);
+  Clock::time_point second_looks = Clock::now() + std::chrono::seconds(1);
 };
 
 /// A thread that ptrace holds. Unlike SIGSTOP it needs no signal, and the thread continues when the object or this process ends.
@@ -116,10 +118,7 @@ Session open_session(pid_t process) {
   return session;
 }
 
-/// The module that a frame's instruction is in; null for generated code.
-Dwfl_Module* module_of(Dwfl* session, const Frame& frame) { return dwfl_addrmodule(session, frame.address - (frame.is_call ? 1 : 0)); }
-
-Stack sample_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
+Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
   const StoppedThread held(thread, deadlines);
   if (!held.stopped()) return {{}, held.problem()};
   Stack stack;
@@ -127,24 +126,19 @@ Stack sample_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
   return stack;
 }
 
-Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
-  for (;;) {
-    Stack stack = sample_stack(session, thread, deadlines);
-    const bool is_cut = !stack.problem.empty() && !stack.frames.empty() && module_of(session, stack.frames.back()) == nullptr;
-    if (!is_cut || Clock::now() >= deadlines.whole) return stack;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+/// True if the stack ends at a frame in generated code.
+bool is_cut(Dwfl* session, const Stack& stack) {
+  return !stack.problem.empty() && !stack.frames.empty() && dwfl_addrmodule(session, stack.frames.back().inside()) == nullptr;
 }
 
 std::string text_of(Dwfl* session, const Frame& frame) {
-  const Dwarf_Addr inside = frame.address - (frame.is_call ? 1 : 0);
-  Dwfl_Module* const module = module_of(session, frame);
+  Dwfl_Module* const module = dwfl_addrmodule(session, frame.inside());
   if (module == nullptr) return concat("0x", std::hex, frame.address, " in generated code");
   const char* file = dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
   const std::string path = file == nullptr ? "?" : file;
   GElf_Off offset = 0;
   GElf_Sym symbol{};
-  const char* const name = dwfl_module_addrinfo(module, inside, &offset, &symbol, nullptr, nullptr, nullptr);
+  const char* const name = dwfl_module_addrinfo(module, frame.inside(), &offset, &symbol, nullptr, nullptr, nullptr);
   const std::string where = concat(" in ", path.substr(path.rfind('/') + 1));
   if (name == nullptr) return concat("0x", std::hex, frame.address, where);
   int status = 0;
@@ -160,6 +154,14 @@ std::string stacks_of(pid_t process) {
   std::vector<Stack> stacks;
   const Deadlines deadlines;
   for (const ListedThread& thread : threads) stacks.push_back(read_stack(session.get(), thread.id, deadlines));
+  for (bool looks = true; std::exchange(looks, false) && Clock::now() < deadlines.second_looks;) {
+    for (size_t i = 0; i < threads.size(); ++i) {
+      if (!is_cut(session.get(), stacks[i])) continue;
+      looks = true;
+      if (Stack again = read_stack(session.get(), threads[i].id, deadlines); !again.frames.empty()) stacks[i] = std::move(again);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
   if (std::ranges::all_of(stacks, [](const Stack& stack) { return stack.frames.empty(); }))
     throw IoError(concat("process ", process, ": cannot read the stack of any thread: ", stacks.front().problem));
   std::string text;

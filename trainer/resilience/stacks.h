@@ -19,7 +19,7 @@ std::vector<ListedThread> threads_of(pid_t process);
 /// Writes the name and the stack of every thread of a process of this user, innermost function first, as text. A thread that cannot be stopped or
 /// read has a line with the reason. Without libdw in this build there are only the names. Errors: MissingFileError if there is no such process;
 /// IoError if no thread of it can be stopped. A thread caught in generated code, as oneDNN's, which nothing can unwind, is stopped again until its
-/// stack is whole, for a second at most.
+/// stack is whole, for a second at most for all threads together.
 std::string stacks_of(pid_t process);
 
 /// What a program needs to start to have the stacks of its own threads written to a descriptor: `PROGRAM inspect --process PID`.

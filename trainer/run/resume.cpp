@@ -235,7 +235,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       Resumed resumed = resumed_from(name, reader->description(), change, trainer.mesh().at.island);
       if (candidate.peers != nullptr) resumed.peers = candidate.peers->generation();
       resumed.history.from_peers = candidate.peers != nullptr;
-      trainer.batches().set_start(data_start(resumed.history.branch));
+      trainer.set_data_start(data_start(resumed.history.branch));
       return resumed;
     }
     if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", name, ": ", printable(damage->what()), "\n");
