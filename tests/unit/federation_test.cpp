@@ -173,6 +173,7 @@ TEST_CASE("federation: sums are those of the members in the round, with and with
     for (const MemberWeight weighting : {MemberWeight::kEqual, MemberWeight::kSamples}) {
       FederationConfig config = config_of_members(4, secure);
       config.weighting = weighting;
+      config.minimum = 4;  // the coordinator waits for all of them, however long their connections take
       Federated all(parties, config);
       for (int member = 0; member < 4; ++member) all.add(parties, config, member);
       REQUIRE(all.coordinator.gather());
