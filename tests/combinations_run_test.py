@@ -2,7 +2,7 @@
 """Runs pairs of features. A pair that `config show` accepts, as docs/combinations.md lists it, trains two steps and resumes for two more. One that it refuses ends
 with exit code 64 and has written nothing. The pairs are drawn with a fixed seed from tests/combinations.txt. Federations need several jobs and GPUs need a GPU, so these two take part only in
 pairs that are refused.
-  tests/combinations_run_test.py [BINARY] [--all]     --all: 200 pairs; otherwise 16"""
+  tests/combinations_run_test.py [BINARY] [--all]     --all: 200 pairs; otherwise 8"""
 import concurrent.futures
 import importlib.util
 import itertools
@@ -17,7 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORDS = [word for word in sys.argv[1:] if not word.startswith("--")]
 BINARY = os.path.abspath(WORDS[0] if WORDS else ROOT / "build/trireme")
-COUNT = 200 if "--all" in sys.argv else 16
+COUNT = 200 if "--all" in sys.argv else 8
 USAGE = 64
 NOT_RUN = {"federation", "GPUs"}
 KEY = "PeGpBrEQI71sSk8pqSUE3q2Edkh1Np83LJ93Pss7C94=\n"

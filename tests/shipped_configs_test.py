@@ -2,7 +2,7 @@
 """Runs every command on every shipped configuration with nothing set, as a user would first, in a directory that has the configurations and nothing else; then
 three of them again without each of their optional keys. Slurm's commands are stand-ins (tests/slurm/jobs.py has the real ones).
   tests/shipped_configs_test.py [BINARY] [--all] [--table]
---all: also the commands that compute; --table: prints exit codes and seconds as a Markdown table."""
+--all: also the commands that compute, and training without each key rather than without every third; --table: prints exit codes and seconds as a Markdown table."""
 import os
 import pathlib
 import re
@@ -199,7 +199,7 @@ def main():
                 removed += 1
                 (folder.path / "less.yaml").write_text(without(text, number, inner))
                 commands = [["config", "show"], ["plan"], ["submit"]]
-                if config == "small.yaml" or "--all" in sys.argv:
+                if (config == "small.yaml" and removed % 3 == 0) or "--all" in sys.argv:
                     commands.append(["train", "--max-steps", "2", "--resume", "never"])
                 codes = set()
                 for command in commands:

@@ -153,19 +153,25 @@ TEST_CASE("attention documents: engines agree on other lengths and wide heads", 
   check({2, 150, 2, 1, 128, 70}, {20, 130, 150});
 }
 
+void check_one_document_each(const AttentionShape& shape) {
+  const Lengths whole = equal(shape.batch, shape.sequence);
+  for (const Device device : devices())
+    on_engines(device, [&](const auto& run_it) {
+      CAPTURE(shape.sequence, shape.head_size);
+      const Values out = run_it(forward(shape)), documents = run_it(forward(shape, whole));
+      CHECK((documents[1] == out[1] && documents[2] == out[2]));
+      const Operation gradient = following(backward(shape), forward(shape)), of_documents = following(backward(shape, whole), forward(shape));
+      CHECK((run_it(of_documents)[4] == run_it(gradient)[4]));
+    });
+}
+
 TEST_CASE("attention documents: sequences of one document each are bit-identical to sequences without documents") {
-  for (const AttentionShape& shape : {AttentionShape{2, 70, 2, 1, 32}, AttentionShape{1, 300, 4, 2, 64}, AttentionShape{1, 300, 2, 1, 128},
-                                      AttentionShape{2, 65, 3, 1, 5}, AttentionShape{2, 200, 1, 1, 96, 30}, AttentionShape{1, 50, 2, 1, 24, 7}}) {
-    const Lengths whole = equal(shape.batch, shape.sequence);
-    for (const Device device : devices())
-      on_engines(device, [&](const auto& run_it) {
-        CAPTURE(shape.sequence, shape.head_size);
-        const Values out = run_it(forward(shape)), documents = run_it(forward(shape, whole));
-        CHECK((documents[1] == out[1] && documents[2] == out[2]));
-        const Operation gradient = following(backward(shape), forward(shape)), of_documents = following(backward(shape, whole), forward(shape));
-        CHECK((run_it(of_documents)[4] == run_it(gradient)[4]));
-      });
-  }
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 70, 2, 1, 32}, AttentionShape{2, 65, 3, 1, 5}, AttentionShape{2, 200, 1, 1, 96, 30}, AttentionShape{1, 50, 2, 1, 24, 7}})
+    check_one_document_each(shape);
+}
+TEST_CASE("attention documents: long sequences of one document each are bit-identical to sequences without documents", "[slow]") {
+  for (const AttentionShape& shape : {AttentionShape{1, 300, 4, 2, 64}, AttentionShape{1, 300, 2, 1, 128}}) check_one_document_each(shape);
 }
 
 // The weight of a key of another document would overflow: the log-sum-exp in its exponent does not include the key.
@@ -230,14 +236,20 @@ TEST_CASE("attention documents: bounds of another number of rows are rejected") 
 
 #ifdef TRIREME_CUDA
 // At the boundaries of all tiles the tiles of a document are those of the document alone.
+void check_whole_tiles(int64_t head_size, int64_t window) {
+  const Case c{{1, 640, 2, 1, head_size, window}, {128, 256, 128, 128}};
+  CAPTURE(head_size, window);
+  on_engines(Device::kCuda, [&](const auto& run_it) { CHECK((packed(run_it, c) == apart(run_it, c))); });
+}
+
 TEST_CASE("attention documents: on a GPU, documents of whole tiles have the bits of the documents alone") {
-  for (const int64_t head_size : {32, 64, 96, 128, 40}) {
-    for (const int64_t window : {0, 70}) {
-      const Case c{{1, 640, 2, 1, head_size, window}, {128, 256, 128, 128}};
-      CAPTURE(head_size, window);
-      on_engines(Device::kCuda, [&](const auto& run_it) { CHECK((packed(run_it, c) == apart(run_it, c))); });
-    }
-  }
+  check_whole_tiles(128, 0);
+  check_whole_tiles(32, 70);
+  check_whole_tiles(40, 70);
+}
+TEST_CASE("attention documents: on a GPU, documents of whole tiles of every head size have the bits of the documents alone", "[slow]") {
+  for (const int64_t head_size : {32, 64, 96, 128, 40})
+    for (const int64_t window : {0, 70}) check_whole_tiles(head_size, window);
 }
 #endif
 

@@ -68,12 +68,13 @@ TEST_CASE("attention: engines agree at the edges of tiles of several heads", "[s
 
 // The forward on sm_90a has at most one block for each multiprocessor, four in the simulation, which share the items. Some block computes three heads
 // or more, with one tile of keys and with two: the queries of the third head replace those of the first.
-TEST_CASE("attention: engines agree where a block of a GPU computes several heads") {
-  for (const int64_t head_size : {64, 128})
-    for (const AttentionShape& shape :
-         {AttentionShape{1, 40, kSharedHeads, 1, head_size, 10}, AttentionShape{1, 140, kSharedHeadsOfTwoTiles, 1, head_size}})
-      check_engines(forward(shape), kTolerance);
+void check_several_heads(int64_t head_size) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 40, kSharedHeads, 1, head_size, 10}, AttentionShape{1, 140, kSharedHeadsOfTwoTiles, 1, head_size}})
+    check_engines(forward(shape), kTolerance);
 }
+TEST_CASE("attention: engines agree where a block of a GPU computes several heads") { check_several_heads(64); }
+TEST_CASE("attention: engines agree where a block of a GPU computes several wide heads", "[slow]") { check_several_heads(128); }
 
 TEST_CASE("attention: gradients") {
   for (const AttentionShape& shape : kCases) check_gradients(forward(shape), "out", backward(shape), "dout", {{"qkv", "dqkv"}});
@@ -239,10 +240,8 @@ TEST_CASE("attention: each launch of a captured forward has the bits of one that
   }
 }
 
-TEST_CASE("attention: a backward in several rounds is bit-identical to one in a single round") {
-  // In the shapes of 300 tokens blocks wait for each other: the counters of the first round must not serve the second.
-  for (const AttentionShape shape :
-       {AttentionShape{2, 70, 6, 3, 32}, AttentionShape{2, 300, 4, 2, 32}, AttentionShape{2, 300, 4, 2, 128}, AttentionShape{2, 40, 4, 2, 6}}) {
+void check_rounds(std::initializer_list<AttentionShape> shapes) {
+  for (const AttentionShape& shape : shapes) {
     const Operation whole = following(backward(shape), forward(shape));
     Operation rounds = whole;
     const auto backward_in = [&](Context& ctx, const std::vector<Tensor>& t, int64_t bytes) {
@@ -263,6 +262,14 @@ TEST_CASE("attention: a backward in several rounds is bit-identical to one in a 
     };
     run(rounds, Device::kCuda, DType::kF32);
   }
+}
+
+// In the shapes of 300 tokens blocks wait for each other: the counters of the first round must not serve the second.
+TEST_CASE("attention: a backward in several rounds is bit-identical to one in a single round") {
+  check_rounds({{2, 70, 6, 3, 32}, {2, 300, 4, 2, 32}, {2, 40, 4, 2, 6}});
+}
+TEST_CASE("attention: a backward of wide heads in several rounds is bit-identical to one in a single round", "[slow]") {
+  check_rounds({{2, 300, 4, 2, 128}});
 }
 
 TEST_CASE("attention: the backward's workspace on a GPU is for all kv heads, or for as many as fit 132 MiB, but at least one") {

@@ -245,8 +245,8 @@ TEST_CASE("normalisations: engines agree on weights with an offset") {
   for (const Case& c : {kCases[2], kCases[4], kManyRows, kWidths[6], kWidths[15]}) check_offset(c);
 }
 
-TEST_CASE("normalisations: engines agree at every width") {
-  for (size_t i = 0; i < std::size(kWidths); ++i) {
+TEST_CASE("normalisations: engines agree at every third width") {
+  for (size_t i = 0; i < std::size(kWidths); i += 3) {
     check_rows(kWidths[i], dtypes_in_turn(i));
     check_sums_over_rows(kWidths[i], dtypes_in_turn(i));
   }
@@ -289,7 +289,7 @@ TEST_CASE("normalisations: a fused add and norm is bit-identical to the norm of 
 
 TEST_CASE("normalisations: a fused backward is bit-identical to its two parts") {
   for (const Case& c : kCases) check_backwards(c);
-  for (size_t i = 0; i < std::size(kWidths); ++i) check_backwards(kWidths[i], dtypes_in_turn(i));
+  for (size_t i = 1; i < std::size(kWidths); i += 3) check_backwards(kWidths[i], dtypes_in_turn(i));
   for (const Case& c : kTall) check_backwards(c);
 }
 

@@ -170,7 +170,7 @@ TEST_CASE("attacks: without one, the other rules train as well as the mean", "[s
   check_without_attack({kMedian, kTrimmedMean, kMultiKrum, kBulyan, kGeometricMedian});
 }
 
-TEST_CASE("attacks: of two of eleven data ranks, the mean collapses and robust rules do not") {
+TEST_CASE("attacks: of two of eleven data ranks, the mean collapses and robust rules do not", "[slow]") {
   check_attacks(2, {.sequences = 4, .steps = 150, .rate = 1e-2}, Table::kPart);
 }
 

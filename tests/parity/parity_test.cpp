@@ -165,21 +165,21 @@ TEST_CASE("500 random layouts train the same model as one rank, in fp64, with in
   check(cases, "fp64", Device::kReference, kDoubleTolerance, true);
 }
 
-TEST_CASE("a sixth of the pairs trains the same model as one rank on the CPU kernels in fp32") {
-  check(every(6, smooth_pairs()), "fp32", Device::kCpu, kSingleTolerance, false);
+TEST_CASE("a twelfth of the pairs trains the same model as one rank on the CPU kernels in fp32") {
+  check(every(12, smooth_pairs()), "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
 TEST_CASE("a third of the pairs trains the same model as one rank on the CPU kernels in fp32", "[slow]") {
   check(every(3, smooth_pairs()), "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
-TEST_CASE("in bf16 a third of the layouts without tensor parallelism trains the same model as one rank") {
-  check_reordered_sums_in_bf16(every(3, smooth_pairs()));
+TEST_CASE("in bf16 a sixth of the layouts without tensor parallelism trains the same model as one rank") {
+  check_reordered_sums_in_bf16(every(6, smooth_pairs()));
 }
 
 TEST_CASE("in bf16 layouts without tensor parallelism train the same model as one rank", "[slow]") { check_reordered_sums_in_bf16(smooth_pairs()); }
 
-TEST_CASE("in bf16 a third of the pairs is as close to the exact gradient as one rank") { check_gradients_in_bf16(every(3, smooth_pairs())); }
+TEST_CASE("in bf16 a sixth of the pairs is as close to the exact gradient as one rank") { check_gradients_in_bf16(every(6, smooth_pairs())); }
 
 TEST_CASE("in bf16 every pair of options is as close to the exact gradient as one rank", "[slow]") { check_gradients_in_bf16(smooth_pairs()); }
 

@@ -119,7 +119,7 @@ Exposure attack(double epsilon, int64_t steps) {
 
 }  // namespace
 
-TEST_CASE("private: canaries and members are exposed without privacy, and not at epsilon 3") {
+TEST_CASE("private: canaries and members are exposed without privacy, and not at epsilon 3", "[slow]") {
   const char* const given = std::getenv("TRIREME_ATTACK_STEPS");
   const int64_t steps = given ? std::atoi(given) : 400;
   const Exposure open = attack(0, steps), closed = attack(3, steps);
