@@ -42,6 +42,13 @@ LAYOUTS = {
     "tp2pp2dp2zero1interleaved": {"tensor": 2, "pipeline": 2, "data": 2, "zero_stage": 1, "virtual_stages": 2, "schedule": "interleaved_1f1b"},
     "blocking": {"tensor": 2, "data": 2, "zero_stage": 3, "overlap": "false"},
     "bf16wire": {"data": 4, "zero_stage": 2, "training.reduce_dtype": "bf16"},
+    "average": {"data": 2, "zero_stage": 1, "training.ema.decay": 0.9},
+    "islands2": {"islands": 2, "training.local.steps": 2},
+    "islands2delay": {"islands": 2, "training.local.steps": 5, "training.local.delay": 1, "training.local.blend": 0.5},
+    "dp4median": {"data": 4, "security.aggregation.rule": "median"},
+    "dp4int8": {"data": 4, "training.compression.method": "int8"},
+    "dp4powersgd": {"data": 4, "training.compression.method": "power_sgd"},
+    "pp2dp2reroute": {"pipeline": 2, "data": 2, "resilience.reroute": "[1/1]"},
 }
 PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 STEPS = 10

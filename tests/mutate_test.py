@@ -286,7 +286,7 @@ class TreeTest(unittest.TestCase):
         planted = 0
         with tempfile.TemporaryDirectory() as scratch:
             tree = pathlib.Path(scratch)
-            for file in files[::len(files) // 55]:
+            for file in files[::len(files) // 80]:
                 original = (ROOT / file).read_bytes()
                 (tree / file).parent.mkdir(parents=True, exist_ok=True)
                 (tree / file).write_bytes(original)
