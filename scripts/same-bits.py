@@ -2,7 +2,7 @@
 """Trains the same runs with two builds and compares their bits: every loss and gradient norm of ten steps, and the SHA-256 of every tensor file of the last
 checkpoint. A refactoring must leave them as they are. Prints a Markdown table; exits with 1 if any run differs.
 
-  scripts/same-bits.py OLD/trireme NEW/trireme               all runs, about eight minutes on two cores
+  scripts/same-bits.py OLD/trireme NEW/trireme               all runs, about a quarter of an hour on two cores
   scripts/same-bits.py OLD/trireme NEW/trireme zero3 zbv     those whose name contains one of the words
 """
 import argparse
@@ -43,9 +43,9 @@ LAYOUTS = {
     "blocking": {"tensor": 2, "data": 2, "zero_stage": 3, "overlap": "false"},
     "bf16wire": {"data": 4, "zero_stage": 2, "training.reduce_dtype": "bf16"},
     "average": {"data": 2, "zero_stage": 1, "training.ema.decay": 0.9},
-    "islands2": {"islands": 2, "training.local.steps": 2},
+    "islands2": {"islands": 2, "training.local.steps": 5},
     "islands2delay": {"islands": 2, "training.local.steps": 5, "training.local.delay": 1, "training.local.blend": 0.5},
-    "dp4median": {"data": 4, "security.aggregation.rule": "median"},
+    "dp4median": {"data": 4, "security.aggregation.rule": "median", "security.aggregation.byzantine": 1},
     "dp4int8": {"data": 4, "training.compression.method": "int8"},
     "dp4powersgd": {"data": 4, "training.compression.method": "power_sgd"},
     "pp2dp2reroute": {"pipeline": 2, "data": 2, "resilience.reroute": "[1/1]"},
