@@ -126,13 +126,21 @@ Stack read_stack(Dwfl* session, pid_t thread, const Deadlines& deadlines) {
   return stack;
 }
 
+/// The module that an address lies in; null for generated code. libdw rounds the ends of modules, and would give their neighbours' pages to them.
+Dwfl_Module* module_at(Dwfl* session, Dwarf_Addr address) {
+  Dwfl_Module* const module = dwfl_addrmodule(session, address);
+  Dwarf_Addr begin = 0, end = 0;
+  if (module != nullptr) dwfl_module_info(module, nullptr, &begin, &end, nullptr, nullptr, nullptr, nullptr);
+  return begin <= address && address < end ? module : nullptr;
+}
+
 /// True if the stack ends at a frame in generated code.
 bool is_cut(Dwfl* session, const Stack& stack) {
-  return !stack.problem.empty() && !stack.frames.empty() && dwfl_addrmodule(session, stack.frames.back().inside()) == nullptr;
+  return !stack.problem.empty() && !stack.frames.empty() && module_at(session, stack.frames.back().inside()) == nullptr;
 }
 
 std::string text_of(Dwfl* session, const Frame& frame) {
-  Dwfl_Module* const module = dwfl_addrmodule(session, frame.inside());
+  Dwfl_Module* const module = module_at(session, frame.inside());
   if (module == nullptr) return concat("0x", std::hex, frame.address, " in generated code");
   const char* file = dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
   const std::string path = file == nullptr ? "?" : file;
