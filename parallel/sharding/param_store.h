@@ -32,7 +32,7 @@ class ParamStore {
   void wait(Context& ctx, int unit);     ///< completes the gather; the layers may then read the unit
   void reshard(Context& ctx, int unit);  ///< frees the full copy unless it is resident
   void mark_stale(int unit);             ///< call after changing the masters: marks the full copy stale
-  void mark_all_stale() {                ///< of all units
+  void mark_all_stale() {                ///< marks every unit
     for (size_t unit = 0; unit < units_.size(); ++unit) mark_stale(static_cast<int>(unit));
   }
 

@@ -73,7 +73,7 @@ class Batches {
   MicroBatchSplit split_;
   int missing_ = 0;
   std::vector<Microbatch> batch_;  ///< microbatches()
-  size_t own_ = 0;                 ///< of batch_
+  size_t own_ = 0;                 ///< number of this data rank's, the first in batch_
   DataStart start_;
   double input_seconds_ = 0;
 };

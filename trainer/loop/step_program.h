@@ -70,13 +70,13 @@ class StepProgram {
   Progress* progress_ = nullptr;
   TimelineRecorder* actions_ = nullptr;
   bool is_eager_ = false;
-  std::map<int, Lists> uncut_;  ///< of this rank, by the largest number of micro-batches of a data rank
+  std::map<int, Lists> uncut_;  ///< this rank's lists, by the largest number of micro-batches of a data rank
   Lists lists_;                 ///< cut to this data rank's number
   ActionList text_;
   int64_t step_ = 0;
   cuda::Gpu::Graph graph_;      ///< captured step
   int eager_steps_ = 0;         ///< steps run before the capture
-  int64_t plain_products_ = 0;  ///< of the last queued step
+  int64_t plain_products_ = 0;  ///< plain_products()
 };
 
 }  // namespace trireme

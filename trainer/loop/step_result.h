@@ -29,7 +29,7 @@ struct StepResult {
   double learning_rate = 0;
   int64_t targets = 0;                ///< BatchFigures::targets; if there are none, loss and gradients are 0
   bool accepted = true;               ///< false: the gradient norm was not finite or StepLimits rejected it, weights are unchanged on every rank
-  std::optional<int64_t> loss_scale;  ///< of this step; only with dynamic loss scaling
+  std::optional<int64_t> loss_scale;  ///< with which the step ran; only with dynamic loss scaling
   /// True if rejected because the loss scale was too large for the gradients; it is lower from here on. Expected now and then with loss scaling.
   bool overflow = false;
   std::string offender;     ///< rejected steps: the first parameter, by name, with a non-finite gradient
