@@ -47,6 +47,7 @@ struct ParamSpec {
   bool decay = false;  ///< weight decay applies: matrices, not norms and biases
   /// The weight of a linear layer in a block: optimizers of matrices apply. Not embeddings, positions, head, norms and biases.
   bool is_hidden_matrix = false;
+  bool trainable = true;  ///< false: training neither computes its gradient nor changes it
   int64_t numel() const { return local[0] * local[1]; }
 };
 
@@ -81,7 +82,8 @@ struct Param {
   /// For an operation that writes all of `grad`: whether it must add to it. It is not empty afterwards.
   bool must_add_to_grad() { return !std::exchange(grad_is_empty, false); }
   int64_t numel() const;
-  Shape local_shape() const;  ///< [rows, columns], or [n] for vectors
+  Shape local_shape() const;                                  ///< [rows, columns], or [n] for vectors
+  bool trainable() const { return specs.front().trainable; }  ///< as all of its parameters are
 };
 
 /// boxes_of: the rectangles of the global tensor that cover elements [begin, end) of this rank's local matrix, in order: at most three (end of a row,

@@ -106,6 +106,7 @@ class UnitMover {
 
  private:
   std::vector<UnitKey> units_of(const Action& part) const;
+  bool trainable(const UnitKey& key) const { return stages_[static_cast<size_t>(key.first)].trainable(key.second); }
   bool is_recomputing(const Action& part) const { return part.part == stages_[static_cast<size_t>(part.stage)].recomputing_part; }
   bool adds(const Action& action) const;  ///< whether the action adds to the gradients of its units
   void move_parameters_once();
@@ -177,13 +178,15 @@ void UnitMover::reduce_gradients() {
   std::map<std::pair<UnitKey, int>, size_t> last_of_microbatch;
   for (size_t i = 0; i < list_.size(); ++i) {
     if (!adds(list_[i])) continue;
-    for (const UnitKey& key : units_of(list_[i])) last_of_step[key] = last_of_microbatch[{key, list_[i].microbatch}] = i;
+    for (const UnitKey& key : units_of(list_[i]))
+      if (trainable(key)) last_of_step[key] = last_of_microbatch[{key, list_[i].microbatch}] = i;
   }
   // The all-reduce over replicas needs the completed reduce-scatter. It is issued one unit later, while the next unit's reduce-scatter runs.
   Action waiting{ActionType::kReduceReplicas, -1};
   for (size_t i = 0; i < list_.size(); ++i) {
     if (!adds(list_[i])) continue;
     for (const UnitKey& key : units_of(list_[i])) {
+      if (!trainable(key)) continue;
       const auto& [stage, unit] = key;
       const bool last = last_of_step[key] == i;
       const bool reduce = last || (policy_.reduce_each_microbatch && last_of_microbatch[{key, list_[i].microbatch}] == i);
@@ -246,9 +249,11 @@ ActionList UnitMover::moved() {
   reduce_gradients();
   policy_.unshard_each_use ? move_parameters_each_use() : move_parameters_once();
   ActionList list = with_waits(interleaved());
-  std::map<int, std::set<int>> reduced;  // the units of each stage
-  for (const Action& action : list)
+  std::map<int, std::set<int>> reduced;  // by stage that has a backward: the units with a gradient
+  for (const Action& action : list) {
+    if (is_compute(action.type) && action.type != ActionType::kForward) reduced[action.stage];
     if (action.type == ActionType::kReduceGrads) reduced[action.stage].insert(action.unit);
+  }
   if (reduced.empty()) return list;  // a list that does not train
   for (const auto& [stage, unused] : reduced) list.push_back({ActionType::kSumPartial, stage});
   const StepEnd& end = policy_.end;

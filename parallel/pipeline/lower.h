@@ -1,5 +1,6 @@
 #pragma once
 // Pure passes that turn a compute-only schedule into the list a rank runs: parts, sends and receives, and the movement of parameters and gradients.
+#include <algorithm>
 #include <vector>
 
 #include "parallel/pipeline/action.h"
@@ -23,6 +24,9 @@ struct StageUnits {
   int fused_part = -1;  ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
   bool has_matrix_updates = false;  ///< the optimizer updates whole matrices, of which the stage has some
   int recomputing_part = -1;        ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
+  std::vector<int> frozen = {};     ///< own units that are not trained: they are gathered, but have no gradient and no update
+
+  bool trainable(int unit) const { return std::ranges::find(frozen, unit) == frozen.end(); }
 };
 
 /// What a list that trains does after the sums of its gradients.
@@ -44,13 +48,14 @@ struct LoweringPolicy {
 ///  - There are no transfers between stages of one rank: the executor hands those over.
 ///  - UNSHARD of a unit is issued before the first part that reads it, `prefetch` parts ahead where possible; RESHARD after the last consecutive use
 ///    (a unit that the very next computed part of this rank also reads is not resharded in between).
-///  - REDUCE_GRADS of a unit follows the last W, or I of a fused part, (of the micro-batch, or of the step) that adds to it; REDUCE_REPLICAS once,
+///  - Frozen units have no REDUCE_*, no WAIT_GRADS and no UPDATE. A rank with frozen units alone still takes part in the other actions.
+///  - REDUCE_GRADS of a trainable unit follows the last W, or I of a fused part, (of the micro-batch, or of the step) that adds to it; REDUCE_REPLICAS once,
 ///    after the unit's last REDUCE_GRADS and not before the next unit's; REDUCE_TIED last of all.
 ///  - WAIT_GRADS of a unit comes before the first action that needs the completed reduction: the unit's next reduction, or a part that adds to its
 ///    gradient. A REDUCE_GRADS is also waited for before the rank's next one, so that at most two full gradients of a rank are alive. All are waited
 ///    for before SUM_PARTIAL.
 ///  - A list that trains ends with SUM_PARTIAL of each stage and what LoweringPolicy::end says. First come those of its actions that stand before UPDATE
-///    in ActionType. Each stage follows with ORTHOGONALIZE, if it has matrix updates, and UPDATE of each unit. The other actions of `end` are last.
+///    in ActionType. Each stage follows with ORTHOGONALIZE, if it has matrix updates, and UPDATE of each trainable unit. The other actions of `end` are last.
 ///  - Sends and receives follow one global order (the same for both ends): that in which their data becomes available in a timed simulation of the
 ///    compute-only schedule (F = I = W = 1). So even blocking rendezvous transfers cannot deadlock. Consecutive ones of the same time share a group.
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);

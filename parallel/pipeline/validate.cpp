@@ -136,6 +136,7 @@ void ListCheck::compute(const Action& action, int part) {
     }
     Unit& unit = unit_of(action.stage, u);
     if (reads && !unit.gathered) add_violation(to_string(one), " runs before unit ", u.unit, " is gathered");
+    if (!description(u.stage < 0 ? action.stage : u.stage).trainable(u.unit)) continue;
     if (adds && unit.replicas_reduced) add_violation(to_string(one), " adds to the gradient of unit ", u.unit, " after it was reduced over replicas");
     if (adds && unit.in_flight) add_violation(to_string(one), " adds to the gradient of unit ", u.unit, " while it is being reduced");
     if (adds) unit.unreduced = true;
@@ -201,6 +202,8 @@ void ListCheck::transfer(const Action& action) {
 
 void ListCheck::move_unit(const Action& action) {
   Unit& unit = stages_.at(action.stage).units[static_cast<size_t>(action.unit)];
+  const bool moves_gradient = is_reduction(action.type) || action.type == ActionType::kWaitGrads || action.type == ActionType::kUpdate;
+  if (moves_gradient && !description(action.stage).trainable(action.unit)) add_violation(to_string(action), ": the unit is frozen");
   if (is_reduction(action.type)) return reduce(action, unit);
   if (action.type == ActionType::kWaitGrads) return wait_grads(action, unit);
   if (action.type == ActionType::kUpdate) return update(action, unit);
@@ -312,7 +315,7 @@ void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
     if (!done) add_violation("unit ", u, " of stage ", stage, " is never ", what);
   };
   require(!unit.gathered, "resharded after its last use");
-  if (!expected_.training) return;
+  if (!expected_.training || !description(stage).trainable(u)) return;
   require(unit.reduced && !unit.unreduced, "reduced after the last gradient is added");
   require(unit.replicas_reduced, "reduced over replicas");
   if (u == description(stage).tied_unit) require(unit.tied_reduced, "reduced over the tied embeddings");

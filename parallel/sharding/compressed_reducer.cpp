@@ -27,6 +27,7 @@ EncodingDraw gradient_draw(const CompressionOptions& options, const Unit::Segmen
 CompressedReducer::CompressedReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient)
     : units_(std::move(units)), options_(options), gradient_(gradient), plain_(wire), sums_(units_.size()) {
   for (size_t u = 0; u < units_.size(); ++u) {
+    if (!units_[u]->trainable()) continue;
     const ShardGroup& group = units_[u]->group();
     const int64_t owned = units_[u]->shard_numel(), first = units_[u]->owned_begin();
     std::vector<Piece> shards, pieces;

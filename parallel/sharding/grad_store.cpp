@@ -7,6 +7,10 @@ namespace trireme {
 GradStore::GradStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy& policy, DType dtype, std::unique_ptr<Reducer> reducer)
     : units_(std::move(units)), states_(units_.size()), resident_(policy.gradients_resident), dtype_(dtype), reducer_(std::move(reducer)) {
   for (size_t u = 0; u < units_.size(); ++u) {
+    for (const auto& param : units_[u]->params())
+      TRIREME_CHECK(param->trainable() == units_[u]->trainable(), param->specs.front().name, " is not trained like the rest of unit ",
+                    units_[u]->name());
+    if (!units_[u]->trainable()) continue;
     State& state = states_[u];
     const int64_t owned = units_[u]->shard_numel();
     if (resident_) {
@@ -22,6 +26,7 @@ GradStore::GradStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy& p
 void GradStore::begin_step(Context& ctx, int64_t step) {
   reducer_->begin_step(step);
   for (size_t u = 0; u < units_.size(); ++u) {
+    if (!units_[u]->trainable()) continue;
     if (resident_) {
       empty(ctx, static_cast<int>(u));
     } else {
@@ -39,7 +44,7 @@ void GradStore::empty(Context& ctx, int unit) {
 
 void GradStore::acquire(Context& ctx, int unit) {
   State& state = states_[static_cast<size_t>(unit)];
-  if (state.full.defined()) return;
+  if (state.full.defined() || !unit_of(unit).trainable()) return;
   state.full = Tensor::empty(ctx, {state.shard.numel() * unit_of(unit).group().shards()}, dtype_, MemoryCategory::kGradients);
   unit_of(unit).bind_grads(state.full);
   empty(ctx, unit);
@@ -77,7 +82,7 @@ void GradStore::sum_partial(Context& ctx, Partial over, Communicator& comm) {
   std::vector<Tensor> parts;
   for (size_t u = 0; u < units_.size(); ++u)
     for (const Unit::Segment& segment : units_[u]->owned_segments())
-      if (segment.spec->partial_over == over) parts.push_back(units_[u]->slice(states_[u].shard, segment));
+      if (segment.spec->partial_over == over && segment.spec->trainable) parts.push_back(units_[u]->slice(states_[u].shard, segment));
   sum_packed(ctx, comm, parts, dtype_);
 }
 

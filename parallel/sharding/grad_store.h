@@ -13,16 +13,18 @@ namespace trireme {
 /// Owns the gradients of one of this rank's stages: a unit's full gradient, into which W accumulates, and the owned shard, which the optimizer reads.
 /// Memory, P elements in all units, S shards. Resident: P for the run; the shard is a view of it, reduced once per step.
 /// Not resident: P/S for the run, plus a full gradient for each unit between its first W and the end of its reduction.
+/// A frozen unit has none, and its parameters do not count.
 /// The Reducer defines how gradients are summed over data ranks and tied copies, and the bytes on the wire.
 class GradStore {
  public:
+  /// Errors: InternalError if only some parameters of a unit are trainable.
   GradStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy& policy, DType dtype, std::unique_ptr<Reducer> reducer);
 
   /// `change` is called with a unit's full gradient before each reduce() of it, to change what this rank contributes.
   void before_reduce(std::function<void(Context& ctx, int unit, const Tensor& full)> change) { before_reduce_ = std::move(change); }
 
   void begin_step(Context& ctx, int64_t step);  ///< empties all gradients; steps count from 0
-  void acquire(Context& ctx, int unit);         ///< makes Param::grad of the unit available for accumulation, empty if it was not
+  void acquire(Context& ctx, int unit);         ///< makes Param::grad of a trainable unit available for accumulation, empty if it was not
   /// Each of the next three starts a reduction; call `wait` before the unit's gradient is accessed again. Errors: those of Reducer.
   void reduce(Context& ctx, int unit);           ///< reduce-scatter; a Param::grad that is not resident is unbound until acquired again
   void reduce_replicas(Context& ctx, int unit);  ///< all-reduce of the owned shard; after the unit's last reduce
@@ -33,7 +35,7 @@ class GradStore {
   /// Sums partial gradients over tensor ranks, on the owned shards: one all-reduce each over `tensor` and `kv`. Wire: 2(n-1)/n of the summed bytes.
   void sum_partial(Context& ctx, Communicator& tensor, Communicator& kv);
 
-  Tensor shard(int unit) const { return states_[static_cast<size_t>(unit)].shard; }  ///< [shard_numel]
+  Tensor shard(int unit) const { return states_[static_cast<size_t>(unit)].shard; }  ///< [shard_numel]; undefined for a frozen unit
   const Reducer& reducer() const { return *reducer_; }
 
  private:

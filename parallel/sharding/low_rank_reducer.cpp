@@ -27,7 +27,7 @@ void draw_basis(Context& ctx, uint64_t seed, const ParamSpec& spec, const Tensor
 LowRankReducer::LowRankReducer(Context& ctx, std::vector<Unit*> units, const CompressionOptions& options, DType wire, DType gradient)
     : units_(std::move(units)), options_(options), gradient_(gradient), plain_(wire), sums_(units_.size()) {
   for (size_t u = 0; u < units_.size(); ++u) {
-    if (data_of(static_cast<int>(u)).size() == 1) continue;  // nothing is sent
+    if (data_of(static_cast<int>(u)).size() == 1 || !units_[u]->trainable()) continue;  // nothing is sent
     Sum& sum = sums_[u];
     const int64_t owned = units_[u]->shard_numel(), all = owned * units_[u]->group().shards();
     sum.own = {units_[u]->owned_begin(), owned};

@@ -80,7 +80,7 @@ MatrixExchange::MatrixExchange(const std::vector<Unit*>& units, Communicator& te
   for (size_t u = 0; u < units.size(); ++u) {
     TRIREME_CHECK(units[u]->group() == units.front()->group(), units[u]->name(), " is of another shard group");
     for (const Unit::Segment& whole : units[u]->segments(0, units[u]->numel())) {
-      if (!whole.spec->is_hidden_matrix) continue;
+      if (!whole.spec->is_hidden_matrix || !whole.spec->trainable) continue;
       TRIREME_CHECK(whole.spec->local == whole.spec->box.extent, whole.spec->name, ": a matrix with rows of padding");
       matrices_.push_back({whole.spec, whole.flat_begin, units[u]->shard_numel(), 0, 0});
       unit_of.push_back(static_cast<int>(u));

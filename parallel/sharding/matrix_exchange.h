@@ -22,7 +22,7 @@ struct DealtMatrices {
 };
 DealtMatrices deal(std::span<const MatrixShape> shapes, double (*cost)(const MatrixShape& shape), int shards, int tensor);
 
-/// The hidden matrices of a stage's units. Each of the S x t ranks of a replica that share the stage owns some of them. The part of a matrix is what one
+/// The trainable hidden matrices of a stage's units. Each of the S x t ranks of a replica that share the stage owns some of them. The part of a matrix is what one
 /// tensor rank has of it, a piece what one shard of that part has. transform() brings each matrix to its owner and the result back to all pieces, so a
 /// transformation of equal matrices gives equal bits under every sharding and split. Replicas do the same work.
 ///

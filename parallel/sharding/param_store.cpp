@@ -14,7 +14,8 @@ ParamStore::ParamStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy&
     const ShardGroup& group = units_[u]->group();
     TRIREME_CHECK(!has_secondary(group) || (!resident_ && group.shards() % group.secondary->size() == 0), "a secondary group of ",
                   group.secondary == nullptr ? 0 : group.secondary->size(), " of ", group.shards(), " shards");
-    const bool apart = precision.master != precision.compute || (encodes(group) && resident_);
+    const DType master = master_dtype(*units_[u]);
+    const bool apart = master != precision.compute || (encodes(group) && resident_);
     const int64_t owned = units_[u]->shard_numel();
     if (resident_) {
       state.full = Tensor::zeros(ctx, {owned * group.shards()}, precision.compute, MemoryCategory::kParameters);
@@ -23,7 +24,7 @@ ParamStore::ParamStore(Context& ctx, std::vector<Unit*> units, const ZeroPolicy&
     if (resident_ && !apart) {
       state.master = own_part(unit, state.full);
     } else {
-      state.master = Tensor::zeros(ctx, {owned}, precision.master, apart ? MemoryCategory::kOptimizer : MemoryCategory::kParameters);
+      state.master = Tensor::zeros(ctx, {owned}, master, apart ? MemoryCategory::kOptimizer : MemoryCategory::kParameters);
     }
     for (int s = 0; encodes(group) && s < group.shards(); ++s) state.layout.push_back(message(unit, s));
     if (has_secondary(group))
@@ -58,7 +59,7 @@ void ParamStore::unshard(Context& ctx, int unit) {
     return;
   }
   Tensor mine = state.master;
-  if (precision_.master != precision_.compute) {
+  if (state.master.dtype() != precision_.compute) {
     mine = own_part(unit, state.full);
     copy(ctx, state.master, mine);
   }

@@ -27,6 +27,7 @@ RobustReducer::RobustReducer(Context& ctx, std::vector<Unit*> units, const Aggre
       copies_(units_.size()) {
   for (size_t u = 0; u < units_.size(); ++u) {
     TRIREME_CHECK(units_[u]->group() == units_.front()->group(), "units of several groups under one rule");
+    if (!units_[u]->trainable()) continue;
     Copies& copies = copies_[u];
     copies.pieces = pieces_of(units_[u]->shard_numel());
     copies.own = copies.pieces[static_cast<size_t>(data_.rank())];
@@ -173,6 +174,7 @@ void RobustReducer::sum_partial(Context& ctx, Communicator& tensor, Communicator
   for (const auto& [over, comm] : {std::pair(Partial::kTensor, &tensor), std::pair(Partial::kKv, &kv)}) {
     std::vector<Tensor> parts;
     for (size_t u = 0; u < units_.size(); ++u) {
+      if (!copies_[u].exist()) continue;
       const Range own = copies_[u].own;
       for (const Unit::Segment& segment : units_[u]->segments(own.begin, own.begin + own.count)) {
         if (segment.spec->partial_over != over) continue;
@@ -185,7 +187,8 @@ void RobustReducer::sum_partial(Context& ctx, Communicator& tensor, Communicator
 }
 
 void RobustReducer::add_squares(Context& ctx, const Tensor& sums) const {
-  for (const Copies& copies : copies_) add_row_squares(ctx, copies.gradients, 0, copies.own.count, sums);
+  for (const Copies& copies : copies_)
+    if (copies.exist()) add_row_squares(ctx, copies.gradients, 0, copies.own.count, sums);
 }
 
 void RobustReducer::apply_momentum(Context& ctx, std::span<const int> rows) {
@@ -200,12 +203,14 @@ void RobustReducer::apply_momentum(Context& ctx, std::span<const int> rows) {
 }
 
 void RobustReducer::find_origins(Context& ctx, std::span<const int> rows) {
-  for (const Copies& copies : copies_) median(ctx, copies.gradients, rows, copies.origin);
+  for (const Copies& copies : copies_)
+    if (copies.exist()) median(ctx, copies.gradients, rows, copies.origin);
 }
 
 void RobustReducer::add_products(Context& ctx, std::span<const int> rows, const Tensor& products) const {
   for (size_t u = 0; u < units_.size(); ++u) {
     const Copies& copies = copies_[u];
+    if (!copies.exist()) continue;
     for (const Unit::Segment& segment : counted_segments(*units_[u], copies.own.begin, copies.own.begin + copies.own.count))
       add_centered_products(ctx, copies.gradients, rows, copies.origin, segment.flat_begin - copies.own.begin, segment.count, products);
   }
@@ -216,6 +221,7 @@ void RobustReducer::combine(Context& ctx, std::span<const int> rows, const Combi
   for (const int i : combination.chosen) chosen.push_back(rows[static_cast<size_t>(i)]);
   const int replicas = replicate_.size();
   for (Copies& copies : copies_) {
+    if (!copies.exist()) continue;
     const Tensor& result = copies.origin;
     switch (combination.kind) {
       case Combination::Kind::kTrimmedMean: trimmed_mean(ctx, copies.gradients, rows, combination.count, result); break;
@@ -235,7 +241,8 @@ void RobustReducer::combine(Context& ctx, std::span<const int> rows, const Combi
 }
 
 void RobustReducer::reject(Context& ctx) {
-  for (const Copies& copies : copies_) fill(ctx, std::numeric_limits<double>::quiet_NaN(), copies.shard);
+  for (const Copies& copies : copies_)
+    if (copies.exist()) fill(ctx, std::numeric_limits<double>::quiet_NaN(), copies.shard);
 }
 
 void RobustReducer::keep_errors(Context& ctx, Copies& copies, const Tensor& scalars) const {

@@ -72,6 +72,7 @@ class RobustReducer final : public Reducer {
     Tensor sending, arriving;
     Tensor shard;  ///< Reduction::shard
     Work work;
+    bool exist() const { return gradients.defined(); }  ///< false: the unit is frozen
   };
 
   std::vector<Range> pieces_of(int64_t owned) const;

@@ -13,6 +13,11 @@ ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const
     : options_(options), exchanged_(exchanged_dtype(precision)) {
   for (const Unit* unit : params.units()) {
     std::vector<const char*> names;
+    if (!unit->trainable()) {
+      states_.emplace_back();
+      owned_.emplace_back();
+      continue;
+    }
     for (const Unit::Segment& whole : unit->segments(0, unit->numel()))
       for (const char* name : state_names_of(options.kind, whole.spec->is_hidden_matrix))
         if (std::ranges::find(names, std::string_view(name)) == names.end()) names.push_back(name);
@@ -50,6 +55,7 @@ void ShardedOptimizer::add_segments(const Unit& unit, const std::vector<State>& 
 }
 
 std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(int unit, const Unit::Segment& part) const {
+  if (!part.spec->trainable) return {};
   const std::vector<OwnedSegment>& owned = owned_[static_cast<size_t>(unit)];
   const auto whole = std::ranges::find(owned, part.spec, [](const OwnedSegment& one) { return one.segment.spec; });
   TRIREME_CHECK(whole != owned.end(), part.spec->name, " is not in the owned shard");
@@ -60,7 +66,8 @@ std::vector<ShardedOptimizer::State> ShardedOptimizer::state_of(int unit, const 
 
 void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
   if (!options_.average_decay) return;
-  for (size_t u = 0; u < states_.size(); ++u) copy(ctx, params.master(static_cast<int>(u)), states_[u].back().shard);
+  for (size_t u = 0; u < states_.size(); ++u)
+    if (!states_[u].empty()) copy(ctx, params.master(static_cast<int>(u)), states_[u].back().shard);
 }
 
 std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, const GradStore& grads, int unit, Optimizer rule) const {
@@ -138,6 +145,7 @@ void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const G
   std::vector<Tensor> counted;
   NamedSquares named;
   for (size_t u = 0; u < units.size(); ++u) {
+    if (!units[u]->trainable()) continue;
     for (const Unit::Segment& segment : counted_segments(*units[u])) {
       counted.push_back(units[u]->slice(grads.shard(static_cast<int>(u)), segment));
       if (each != nullptr) named.emplace_back(segment.spec->name, 0);
@@ -153,7 +161,7 @@ std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, cons
   std::vector<NamedGradient> found;
   for (size_t u = 0; u < units.size(); ++u)
     for (const Unit::Segment& segment : units[u]->owned_segments())
-      found.push_back({segment.spec->name, units[u]->slice(grads.shard(static_cast<int>(u)), segment)});
+      if (segment.spec->trainable) found.push_back({segment.spec->name, units[u]->slice(grads.shard(static_cast<int>(u)), segment)});
   std::stable_sort(found.begin(), found.end(), [](const NamedGradient& a, const NamedGradient& b) { return a.name < b.name; });
   return found;
 }

@@ -24,7 +24,7 @@ struct OptimizerOptions {
 inline DType exchanged_dtype(const Precision& precision) { return precision.compute == DType::kBF16 ? DType::kBF16 : precision.master; }
 
 /// An optimizer on the owned shards. Its state, in the master dtype, per rank: for the P parameters of each rule traits_of(rule).states * P/S elements,
-/// and P/S more for a moving average of the weights. Weight decay applies only to parameters with ParamSpec::decay. Only orthogonalize() communicates.
+/// and P/S more for a moving average of the weights; frozen parameters have no state. Weight decay applies only to parameters with ParamSpec::decay. Only orthogonalize() communicates.
 class ShardedOptimizer {
  public:
   /// `tensor`: the ranks that split the matrices; outlives this.
@@ -51,7 +51,8 @@ class ShardedOptimizer {
     Tensor shard;
   };
   const std::vector<State>& state(int unit) const { return states_[static_cast<size_t>(unit)]; }
-  /// The state of a part of an owned segment: views of its `count` elements, those of the parameter's rule in its order, then the average.
+  /// The state of a part of an owned segment: views of its `count` elements, those of the parameter's rule in its order, then the average. None of a
+  /// frozen parameter.
   std::vector<State> state_of(int unit, const Unit::Segment& part) const;
 
  private:
@@ -80,12 +81,12 @@ std::vector<Unit::Segment> counted_segments(const Unit& unit);
 std::vector<Unit::Segment> counted_segments(const Unit& unit, int64_t begin, int64_t end);
 
 /// sum[0] (f64) += sum of squares of this rank's owned gradients of primary copies. Over all ranks with replicate coordinate 0, every element of
-/// every parameter is added exactly once; padding and tied copies are never added. The sum of each parameter, by its name, is appended to
+/// every trainable parameter is added exactly once; padding and tied copies are never added. The sum of each parameter, by its name, is appended to
 /// `each`, if given; only on CPUs.
 using NamedSquares = std::vector<std::pair<std::string, double>>;
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Tensor& sum, NamedSquares* each = nullptr);
 
-/// The owned gradients, in the order of the parameters' names.
+/// The owned gradients of trainable parameters, in the order of the parameters' names.
 struct NamedGradient {
   std::string name;
   Tensor gradient;

@@ -21,6 +21,7 @@ struct Precision {
 /// The parameters that are gathered, reduced and updated together (a block, the embedding, the head): one flat buffer per tensor rank, parameters
 /// back to back in declaration order, zeros at the end. All shards have the same size, a multiple of kShardAlignment elements: shard s of S owns
 /// elements [s, s+1) * shard_numel(S). The last shards of a small unit may be padding alone.
+/// All parameters of a unit are trainable, or none is: a frozen unit is gathered like others, and has no gradient and no optimizer state.
 class Unit {
  public:
   /// Elements. In every dtype a shard then starts at a multiple of 128 bytes, so that kernels and transports may move 16 bytes at once.
@@ -33,7 +34,8 @@ class Unit {
 
   const std::string& name() const { return name_; }
   const ShardGroup& group() const { return group_; }
-  int64_t numel() const { return numel_; }  ///< elements on this tensor rank, vocabulary padding included
+  bool trainable() const { return params_.empty() || params_.front()->trainable(); }  ///< as all of its parameters are
+  int64_t numel() const { return numel_; }                                            ///< elements on this tensor rank, vocabulary padding included
   int64_t shard_numel() const { return shard_numel(numel_, group_.shards()); }
   /// Elements of each of the shards of a unit of `numel` elements: ceil(numel / shards), rounded up to kShardAlignment.
   static int64_t shard_numel(int64_t numel, int shards);

@@ -39,13 +39,13 @@ PendingRegionOp Linear::backward_input(Context& ctx, const Tensor& dy_all) const
 }
 
 PendingRegionOp Linear::gather_input(Context& ctx, const Tensor& x) const {
-  return splits_outputs() ? region->enter_forward(ctx, x) : PendingRegionOp{x, x, Work()};
+  return splits_outputs() && weight->trainable() ? region->enter_forward(ctx, x) : PendingRegionOp{x, x, Work()};
 }
 
 void Linear::backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy_all) const {
   const LogLayer layer(ctx, name);
-  linear_backward_weight(ctx, dy_all, x.wait(ctx), weight->grad, weight->must_add_to_grad());
-  if (bias) bias_backward(ctx, dy_all, bias->grad_to_add_to(ctx));
+  if (weight->trainable()) linear_backward_weight(ctx, dy_all, x.wait(ctx), weight->grad, weight->must_add_to_grad());
+  if (bias && bias->trainable()) bias_backward(ctx, dy_all, bias->grad_to_add_to(ctx));
 }
 
 }  // namespace trireme

@@ -31,9 +31,9 @@ struct Linear {
   [[nodiscard]] PendingRegionOp gather_gradient(Context& ctx, const Tensor& dy) const;
   /// dx = dy W, as x is split.   dy_all of all rows.
   [[nodiscard]] PendingRegionOp backward_input(Context& ctx, const Tensor& dy_all) const;
-  /// x of all rows, for dw. Communicates for kOutputs under sequence parallelism; otherwise it is x.
+  /// x of all rows, for dw. Communicates for kOutputs under sequence parallelism; otherwise, and for a frozen weight, it is x.
   [[nodiscard]] PendingRegionOp gather_input(Context& ctx, const Tensor& x) const;
-  /// dw += dy^T x, db += the sum of the rows of dy.   dy_all, x: of all rows.
+  /// dw += dy^T x, db += the sum of the rows of dy, without the gradients of frozen parameters.   dy_all, x: of all rows.
   void backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy_all) const;
 
  private:

@@ -26,7 +26,7 @@ SampleSquares::SampleSquares(Context& ctx, const Region& region, int64_t samples
 
 void SampleSquares::add_product(Context& ctx, const Param& weight, const Tensor& dy, const Tensor& x) {
   TRIREME_CHECK(!is_partial(weight), weight.specs.front().name, ": a matrix whose gradient is partial over tensor ranks");
-  if (!counts(weight)) return;
+  if (!counts(weight) || !weight.trainable()) return;
   const int64_t outputs = dy.dim(1), inputs = x.dim(1), rows = sequence_;
   const bool by_rows = size_of(x.dtype()) >= 4 && rows * (outputs + inputs) < outputs * inputs;
   const auto workspace = [&](const Shape& shape) { return Tensor::empty(ctx, shape, gradient_, MemoryCategory::kWorkspace); };
@@ -47,12 +47,12 @@ void SampleSquares::add_product(Context& ctx, const Param& weight, const Tensor&
 void SampleSquares::add_rows(Context& ctx, const Rows& rows, const std::vector<const Param*>& params,
                              const std::function<void(int64_t, int64_t, const std::vector<Tensor>&)>& add) {
   const bool partial = is_partial(*params.front());
-  if (!partial && !counts(*params.front())) return;
+  if ((!partial && !counts(*params.front())) || std::ranges::none_of(params, &Param::trainable)) return;
   std::vector<Tensor> of_all;  // [samples, ...] if partial, else of one sample
   for (const Param* param : params) {
     TRIREME_CHECK(is_partial(*param) == partial && counts(*param) == counts(*params.front()), param->specs.front().name, ": split otherwise");
     of_all.push_back(Tensor::empty(ctx, {partial ? samples() : 1, param->numel()}, gradient_, MemoryCategory::kWorkspace));
-    if (partial) partial_.push_back({param, of_all.back()});
+    if (partial && param->trainable()) partial_.push_back({param, of_all.back()});
   }
   for (int64_t sample = 0; sample < samples(); ++sample) {
     std::vector<Tensor> gradients;
@@ -65,6 +65,8 @@ void SampleSquares::add_rows(Context& ctx, const Rows& rows, const std::vector<c
     const int64_t end = std::clamp<int64_t>((sample + 1) * rows.per_sample - rows.first, 0, rows.count);
     if (begin < end) add(begin, end - begin, gradients);
     if (partial) continue;
+    for (size_t i = params.size(); i-- > 0;)
+      if (!params[i]->trainable()) gradients.erase(gradients.begin() + static_cast<std::ptrdiff_t>(i));
     sum_of_squares(ctx, gradients, value(sample));
   }
 }

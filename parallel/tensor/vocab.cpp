@@ -90,7 +90,7 @@ Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const 
     loss.backward(ctx, chunk, targets.rows(first, rows), saved, scale);
     linear_backward_input(ctx, chunk, w, dx.rows(first, rows));
     if (first + rows == all.dim(0)) reduced = logits.region->enter_backward(ctx, dx);  // overlaps the last product dw
-    linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad, logits.weight->must_add_to_grad());
+    if (logits.weight->trainable()) linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad, logits.weight->must_add_to_grad());
   });
   return reduced.wait(ctx);
 }
@@ -103,7 +103,9 @@ Tensor VocabParallelHead::backward_input(Context& ctx, const Tensor& x, const Te
   saved.x = logits.region->enter_forward(ctx, x).wait(ctx);
   saved.squares = Tensor::zeros(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace);
   const Tensor dx = Tensor::empty(ctx, saved.x.shape(), x.dtype(), MemoryCategory::kActivations);
-  const Tensor dw = Tensor::empty(ctx, w.shape(), accumulator_of(x.dtype()), MemoryCategory::kWorkspace);  // of one sample
+  const bool trained = logits.weight->trainable();
+  Tensor dw;  // of one sample
+  if (trained) dw = Tensor::empty(ctx, w.shape(), accumulator_of(x.dtype()), MemoryCategory::kWorkspace);
   if (tokens.defined()) saved.token_rows = Tensor::empty(ctx, saved.x.shape(), dw.dtype(), MemoryCategory::kActivations);
   const int64_t sequence = saved.x.dim(0) / samples;
   for (int64_t sample = 0; sample < samples; ++sample) {
@@ -114,9 +116,9 @@ Tensor VocabParallelHead::backward_input(Context& ctx, const Tensor& x, const Te
       saved.chunks.push_back(loss.forward(ctx, chunk, own_targets, loss_sum));
       loss.backward(ctx, chunk, own_targets, saved.chunks.back(), scale);
       linear_backward_input(ctx, chunk, w, dx.rows(begin + first, rows));
-      linear_backward_weight(ctx, chunk, own_x, dw, first > 0);
+      if (trained) linear_backward_weight(ctx, chunk, own_x, dw, first > 0);
     });
-    sum_of_squares(ctx, std::span(&dw, 1), saved.squares.flat(sample, 1));
+    if (trained) sum_of_squares(ctx, std::span(&dw, 1), saved.squares.flat(sample, 1));
     if (tokens.defined())
       embedding_forward(ctx, tokens.rows(begin, sequence), dw, box.start[0], box.extent[0], saved.token_rows.rows(begin, sequence));
   }
@@ -125,6 +127,7 @@ Tensor VocabParallelHead::backward_input(Context& ctx, const Tensor& x, const Te
 
 void VocabParallelHead::backward_weight(Context& ctx, const Tensor& targets, const Tensor& scale, const Tensor& factors,
                                         const SampleSaved& saved) const {
+  if (!logits.weight->trainable()) return;
   const LogLayer layer(ctx, logits.name);
   const int64_t samples = factors.dim(0), sequence = saved.x.dim(0) / samples;
   clear_sample_rows(ctx, saved.x, sequence, 0, factors);

@@ -67,7 +67,8 @@ struct VocabParallelHead {
   };
   /// forward_backward in two steps, with a factor for each of `samples` samples in between: backward_input returns dx of loss * scale[0] and computes the
   /// squares from one sample's gradient of the weight at a time, which it does not keep; backward_weight computes the logits again and adds the gradients,
-  /// each times its sample's factor. `tokens` [M]: of a tied head, else undefined. factors [B] f64.
+  /// each times its sample's factor. A frozen weight has no squares and no gradient. `tokens` [M]: of a tied head whose weight is trained, else
+  /// undefined. factors [B] f64.
   Tensor backward_input(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum, int64_t samples,
                         const Tensor& tokens, SampleSaved& saved) const;
   void backward_weight(Context& ctx, const Tensor& targets, const Tensor& scale, const Tensor& factors, const SampleSaved& saved) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <random>
+#include <set>
 
 #include "parallel/pipeline/schedule.h"
 #include "tests/parallel/toy_stages.h"
@@ -234,6 +235,40 @@ TEST_CASE("reductions that are missing, duplicate or in the wrong order are repo
   World twice;
   for (size_t rank = 0; rank < 4; ++rank) twice.lists[rank].push_back(*twice.find(rank, "0REDUCE_REPLICAS1"));
   check_found(twice.validated(), "rank 1: 0REDUCE_REPLICAS1 occurs twice");
+}
+
+TEST_CASE("frozen units are gathered, and neither reduced nor updated") {
+  std::vector<StageUnits> units = toy_units(2, 2, true);  // 0: embedding and two blocks; 1: two blocks, the head, and a copy of the embedding
+  units[0].frozen = {1};
+  units[1].frozen = {0, 1, 2, 3};
+  units[0].tied_unit = units[1].tied_unit = -1;
+  for (const bool each_use : {false, true}) {
+    const LoweringPolicy policy{.unshard_each_use = each_use, .reduce_each_microbatch = each_use};
+    const ActionLists lists = lower(one_forward_one_backward(2, 3), units, policy);
+    CHECK(validate(lists, {2, 2, 2, 1}, units, 3, true) == std::vector<std::string>{});
+    const auto about = [&](size_t rank, ActionType type) {
+      std::set<int> found;
+      for (const Action& action : lists[rank])
+        if (action.type == type) found.insert(action.unit);
+      return found;
+    };
+    for (const ActionType type : {ActionType::kReduceGrads, ActionType::kReduceReplicas, ActionType::kWaitGrads, ActionType::kUpdate}) {
+      INFO(name_of(type));
+      CHECK(about(0, type) == std::set{0, 2});
+      CHECK(about(1, type).empty());
+    }
+    CHECK(about(0, ActionType::kUnshard) == std::set{0, 1, 2});
+    CHECK(about(1, ActionType::kUnshard) == std::set{0, 1, 2, 3});
+    CHECK(about(1, ActionType::kNorm) == std::set{-1});  // its norm is 0, and the others wait for it
+  }
+  const ActionLists lists = lower(one_forward_one_backward(2, 3), units, {});
+  for (const ActionType type : {ActionType::kReduceGrads, ActionType::kUpdate}) {
+    ActionLists wrong = lists;
+    wrong[0].insert(wrong[0].end() - (type == ActionType::kUpdate ? 0 : 5), {type, 0, -1, 1});
+    const std::vector<std::string> found = validate(wrong, {2, 1, 1, 1}, units, 3, true);
+    INFO(name_of(type));
+    CHECK(std::ranges::find(found, concat("pipeline rank 0: 0", name_of(type), "1: the unit is frozen")) != found.end());
+  }
 }
 
 TEST_CASE("updates of whole matrices that are missing, duplicate, too early or of a stage without any are reported") {

@@ -103,6 +103,27 @@ TEST_CASE("private: a step's gradient is the sum of clipped gradients if branche
   }
 }
 
+TEST_CASE("private: frozen parameters have no part in a sample's gradient") {
+  const std::pair<ParityModel, std::vector<std::string>> cases[] = {
+      {ParityModel::kLlamaGrouped, {"embedding.weight", "blocks.0.*", "blocks.2.attention.*", "*.mlp_norm.*"}},
+      {ParityModel::kLlama, {"head.weight", "blocks.*.mlp.*"}},
+      {ParityModel::kGpt2, {"*.weight"}},
+      {ParityModel::kGpt2, {"positions.weight", "*.bias"}},
+      {ParityModel::kGemma3, {"blocks.1.*", "*_norm.weight"}}};
+  for (const auto& [model, frozen] : cases) {
+    Config config = config_of(model, "dp1", 1, 0);
+    config.model.frozen = frozen;
+    const std::vector<std::vector<double>> gradients = gradients_of_samples(config);
+    const double clip = median_norm(gradients);
+    for (const char* layout : {"dp1", "tp2dp1-sp-mb3", "pp2dp1-zb_v", "tp2pp2dp2z3-sp"}) {
+      config = config_of(model, layout, clip, 0);
+      config.model.frozen = frozen;
+      INFO(name_of(model) << " " << layout << " " << frozen.front());
+      CHECK(error_of(config, by_hand(config, gradients, 3), 3) < 1e-10);
+    }
+  }
+}
+
 TEST_CASE("private: chunks of logits do not change what is trained") {
   for (const ParityModel model : {ParityModel::kLlama, ParityModel::kGpt2}) {
     Config config = config_of(model, "dp1-mb3", 0.3, 0.2);

@@ -66,7 +66,7 @@ class Subject {
         region_(order_, c.sequence_parallel),
         unit_("block"),
         block_(Declaration(config_.model, region_)
-                   .block(unit_, Part{PartKind::kBlock, "blocks.1", {"blocks.1"}, 1, block_spec(config_.model, 1)}, rope())) {
+                   .block(unit_, Part{PartKind::kBlock, "blocks.1", "blocks.1", {}, 1, block_spec(config_.model, 1)}, rope())) {
     block_.recompute = c.recompute;
     values_ = Tensor::zeros(ctx, {unit_.numel()}, DType::kF64, MemoryCategory::kParameters);
     grads_ = Tensor::zeros(ctx, {unit_.numel()}, DType::kF64, MemoryCategory::kGradients);

@@ -24,6 +24,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   one.fragments = fragments;
   one.documents = documents;
   one.block = block;
+  one.frozen = frozen;
   return one;
 }
 
@@ -55,6 +56,7 @@ std::string ParityLayout::str() const {
   if (elastic) out << " elastic";
   if (block == ParityBlock::kOtherResidual) out << " other residual";
   if (block == ParityBlock::kOtherValues) out << " other values";
+  if (frozen) out << " frozen";
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -130,6 +132,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
     for (int64_t b = 0; b < m.layers; ++b)
       if (b % 3 != 1) m.window_layers->push_back(b);
   }
+  if (layout.frozen) m.frozen = {"embedding.weight", "blocks.0.*", "blocks.2.attention.*", "*.mlp_norm.*", "blocks.?.mlp.down.weight"};
   m.init_std = 0.2;  // so that logits, and with them gradients, are not nearly uniform
   ParallelConfig& p = config.parallel;
   p = layout.parallel();

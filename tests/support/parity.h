@@ -38,6 +38,7 @@ struct ParityLayout : Layout {
   bool rebalance = false;  ///< resilience.rebalance: micro_batches; train() gives data ranks different numbers of micro-batches
   bool elastic = false;    ///< resilience.elastic: replicas, with a batch that the data ranks do not divide
   ParityBlock block = ParityBlock::kOwn;
+  bool frozen = false;  ///< model.frozen: the embedding, whole blocks, parts of blocks, and single norms
 
   int world() const { return islands * static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers

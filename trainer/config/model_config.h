@@ -3,6 +3,7 @@
 // an architecture by its name; everything else reads the values of its preset.
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "trainer/config/one_of.h"
@@ -126,6 +127,7 @@ struct ModelConfig {
   RopeScalingConfig rope_scaling;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;
+  std::vector<std::string> frozen;  ///< patterns of the names of parameters that training leaves as they are
 
   /// The preset of the architecture; llama's if the name is unknown, which check() reports.
   const ArchitecturePreset& preset() const {

@@ -150,6 +150,12 @@ void visit(V& v, ModelConfig& c) {
   v.section("rope_scaling", "RoPE scaling for sequences longer than in the original training.", rope_scaling);
   v(Field{.key = "norm_epsilon", .doc = "Constant added to the variance in each norm.", .min = 0, .above_min = true}, c.norm_epsilon);
   v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true, .training_only = true}, c.init_std);
+  v(Field{.key = "frozen",
+          .doc = "Parameters that training leaves as they are, by name; * and ? stand for any characters and one: embedding.weight, blocks.0.*, "
+                 "*.bias. They have no gradient and no optimizer state, and in 16 bits no fp32 copy.",
+          .items = "name",
+          .training_only = true},
+    c.frozen);
 }
 
 }  // namespace trireme

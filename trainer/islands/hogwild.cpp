@@ -40,7 +40,7 @@ Hogwild::Hogwild(Communicator& islands, const Stages& stages, DType master, cons
     for (size_t s = 0; s < stages.size(); ++s) {
       units.emplace_back();
       for (size_t u = 0; u < stages[s]->params().units().size(); ++u)
-        units.back().push_back(Tensor::empty(ctx, weights(s, u).shape(), master, MemoryCategory::kParameters));
+        units.back().push_back(trainable(s, u) ? Tensor::empty(ctx, weights(s, u).shape(), master, MemoryCategory::kParameters) : Tensor());
     }
     return units;
   };
@@ -54,13 +54,15 @@ Hogwild::Hogwild(Communicator& islands, const Stages& stages, DType master, cons
 void Hogwild::start_round(Context& ctx) {
   if (islands_.rank() == 0)
     for (size_t s = 0; s < shared_.size(); ++s)
-      for (size_t u = 0; u < shared_[s].size(); ++u) write_shared(ctx, weights(s, u), shared_[s][u]);
+      for (size_t u = 0; u < shared_[s].size(); ++u)
+        if (trainable(s, u)) write_shared(ctx, weights(s, u), shared_[s][u]);
   islands_.barrier();
 }
 
 void Hogwild::step(Context& ctx, const Tensor& scalars) {
   for (size_t s = 0; s < shared_.size(); ++s) {
     for (size_t u = 0; u < shared_[s].size(); ++u) {
+      if (!trainable(s, u)) continue;
       const Tensor gradient = stages_[s]->grads().shard(static_cast<int>(u));
       std::vector<UpdateSlice> slices;
       const Unit& unit = *stages_[s]->params().units()[u];
@@ -83,6 +85,7 @@ void Hogwild::finish_round(Context& ctx) {
 void Hogwild::read(Context& ctx) {
   for (size_t s = 0; s < shared_.size(); ++s) {
     for (size_t u = 0; u < shared_[s].size(); ++u) {
+      if (!trainable(s, u)) continue;
       read_shared(ctx, shared_[s][u], weights(s, u));
       stages_[s]->params().mark_stale(static_cast<int>(u));
     }

@@ -29,6 +29,7 @@ class Hogwild {
 
  private:
   Tensor weights(size_t stage, size_t unit) const { return stages_[stage]->params().master(static_cast<int>(unit)); }
+  bool trainable(size_t stage, size_t unit) const { return stages_[stage]->params().units()[unit]->trainable(); }
   void read(Context& ctx);
 
   Communicator& islands_;

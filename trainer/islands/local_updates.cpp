@@ -46,8 +46,9 @@ LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const
   for (size_t s = 0; s < stages.size(); ++s) {
     std::vector<Tensor>& units = momentum_.emplace_back();
     for (size_t unit = 0; unit < stages[s]->params().units().size(); ++unit) {
-      const Shape shape = stages[s]->params().master(static_cast<int>(unit)).shape();
-      units.push_back(Tensor::zeros(ctx, shape, master, MemoryCategory::kOptimizer));
+      Tensor& momentum = units.emplace_back();
+      if (!stages[s]->params().units()[unit]->trainable()) continue;
+      momentum = Tensor::zeros(ctx, stages[s]->params().master(static_cast<int>(unit)).shape(), master, MemoryCategory::kOptimizer);
       add_pieces(s, unit);
     }
   }
@@ -78,7 +79,8 @@ void LocalUpdates::add_pieces(size_t stage, size_t unit) {
 
 void LocalUpdates::start_run(Context& ctx) {
   for (const std::vector<Tensor>& units : momentum_)
-    for (const Tensor& one : units) fill(ctx, 0, one);
+    for (const Tensor& one : units)
+      if (one.defined()) fill(ctx, 0, one);
 }
 
 /// Adds the squares of the elements of a piece that count.

@@ -78,7 +78,7 @@ class LocalUpdates {
   const std::vector<Tensor>& figures() const { return figures_; }
   /// `bytes`: sent_bytes() after after_step().
   OuterResult result(const std::vector<double>& figures, double bytes) const;
-  Tensor momentum(size_t stage, size_t unit) const { return momentum_[stage][unit]; }  ///< [shard_numel]
+  Tensor momentum(size_t stage, size_t unit) const { return momentum_[stage][unit]; }  ///< [shard_numel]; undefined if frozen
   /// Bytes that this rank sends in a round, and has sent in the last outer steps.
   double round_bytes() const;
   double sent_bytes() const { return sent_bytes_; }

@@ -67,6 +67,7 @@ std::vector<ParameterServer::Part> ParameterServer::parts_of(int server) const {
   std::vector<Part> parts;
   for (size_t s = 0; s < stages_.size(); ++s) {
     for (size_t unit = 0; unit < stages_[s]->params().units().size(); ++unit) {
+      if (!stages_[s]->params().units()[unit]->trainable()) continue;
       const int64_t all = stages_[s]->params().master(static_cast<int>(unit)).numel(), each = Unit::shard_numel(all, workers_);
       parts.push_back({s, unit, std::min(all, server * each), std::min(all, (server + 1) * each)});
     }

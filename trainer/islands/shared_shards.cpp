@@ -8,18 +8,21 @@ SharedShards::SharedShards(Context& ctx, const Stages& stages, DType master) : s
   for (size_t s = 0; s < stages.size(); ++s) {
     std::vector<Tensor>& units = shards_.emplace_back();
     for (size_t u = 0; u < stages[s]->params().units().size(); ++u)
-      units.push_back(Tensor::zeros(ctx, weights(s, u).shape(), master, MemoryCategory::kOptimizer));
+      units.push_back(stages[s]->params().units()[u]->trainable() ? Tensor::zeros(ctx, weights(s, u).shape(), master, MemoryCategory::kOptimizer)
+                                                                  : Tensor());
   }
 }
 
 void SharedShards::set(Context& ctx) {
   for (size_t s = 0; s < shards_.size(); ++s)
-    for (size_t u = 0; u < shards_[s].size(); ++u) copy(ctx, weights(s, u), of(s, u));
+    for (size_t u = 0; u < shards_[s].size(); ++u)
+      if (of(s, u).defined()) copy(ctx, weights(s, u), of(s, u));
 }
 
 void SharedShards::take(Context& ctx) {
   for (size_t s = 0; s < shards_.size(); ++s) {
     for (size_t u = 0; u < shards_[s].size(); ++u) {
+      if (!of(s, u).defined()) continue;
       copy(ctx, of(s, u), weights(s, u));
       stages_[s]->params().mark_stale(static_cast<int>(u));
     }
@@ -29,6 +32,7 @@ void SharedShards::take(Context& ctx) {
 void SharedShards::exchange(Context& ctx) {
   for (size_t s = 0; s < shards_.size(); ++s) {
     for (size_t u = 0; u < shards_[s].size(); ++u) {
+      if (!of(s, u).defined()) continue;
       const Tensor own = weights(s, u), kept = Tensor::empty(ctx, own.shape(), own.dtype(), MemoryCategory::kWorkspace);
       copy(ctx, own, kept);
       copy(ctx, of(s, u), own);

@@ -84,6 +84,12 @@ EncodingOptions parameter_encoding_of(const Config& config) {
   return {.encoding = c.parameters == ParameterEncoding::kInt8 ? Encoding::kInt8 : Encoding::kNone, .block = c.block};
 }
 
+DType frozen_dtype(const Config& config) {
+  const Precision precision = precision_of(config.training);
+  const bool encoded = parameter_encoding_of(config).encoding != Encoding::kNone && zero_policy(config.parallel).shard > 1;
+  return encoded ? precision.master : precision.compute;
+}
+
 AggregationOptions aggregation_of(const Config& config) {
   const AggregationConfig& a = config.security.aggregation;
   return {.rule = a.rule.value(), .byzantine = a.byzantine, .momentum = a.momentum.value_or(0), .radius = a.radius};

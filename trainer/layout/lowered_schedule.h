@@ -24,6 +24,8 @@ Precision precision_of(const TrainingConfig& training);
 CompressionOptions compression_of(const Config& config);
 /// How shards send their parameters (ParamStore).
 EncodingOptions parameter_encoding_of(const Config& config);
+/// That of the owned shards of frozen units (ParamStore).
+DType frozen_dtype(const Config& config);
 AggregationOptions aggregation_of(const Config& config);
 /// Rule, hyper-parameters and moving average of a resolved configuration.
 OptimizerOptions optimizer_options(const TrainingConfig& training);

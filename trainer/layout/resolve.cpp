@@ -12,6 +12,7 @@
 #include "trainer/config/fields.h"
 #include "trainer/layout/elastic.h"
 #include "trainer/layout/lowered_schedule.h"
+#include "trainer/model/declare.h"
 #include "trainer/model/part_profile.h"
 
 namespace trireme {
@@ -55,6 +56,38 @@ std::string nearest_layouts(const Config& config, int64_t world) {
     out += concat(i > 0 ? " or " : "", islands_text(config.parallel), "tensor ", layouts[i].tensor, " x pipeline ", layouts[i].pipeline, " x data ",
                   layouts[i].data);
   return out;
+}
+
+/// Each entry of model.frozen names parameters, all of a matrix if it names a part, and not all of the model.
+void check_frozen(const ModelConfig& model, const Sources& sources, Violations& violations) {
+  constexpr const char* kKey = "model.frozen";
+  const auto broken = [&](const std::string& value, const std::string& rule, const std::string& allowed, const std::string& nearest) {
+    violations.add({sources.locate(kKey), kKey, value, rule, allowed, nearest});
+  };
+  if (model.frozen.empty()) return;
+  std::vector<std::string> names;
+  bool trains = false;
+  for (const std::vector<std::string>& stacked : stacked_names(model)) {
+    names.insert(names.end(), stacked.begin(), stacked.end());
+    const auto frozen = std::ranges::count_if(stacked, [&](const std::string& name) { return is_frozen(model, name); });
+    trains = trains || frozen < std::ssize(stacked);
+    if (frozen == 0 || frozen == std::ssize(stacked)) continue;
+    std::string all;
+    for (const std::string& name : stacked) all += concat(all.empty() ? "" : ", ", name);
+    return broken("", concat("names some of ", all, ", which are one matrix"), "all of them, or none", "");
+  }
+  std::string shown;
+  for (const std::string& name : names)
+    if (!name.starts_with("blocks.") || name.starts_with("blocks.0.")) shown += concat(shown.empty() ? "" : ", ", name);
+  for (const std::string& pattern : model.frozen) {
+    ModelConfig one = model;
+    one.frozen = {pattern};
+    const bool plain = pattern.find_first_of("[\\") == pattern.npos;  // fnmatch() knows more than * and ?
+    if (!plain || std::ranges::none_of(names, [&](const std::string& name) { return is_frozen(one, name); }))
+      broken(pattern, "names no parameter of the model", concat("patterns of these names and of those of other blocks: ", shown),
+             nearest_word(pattern, names));
+  }
+  if (!trains) broken("", "names every parameter, which leaves nothing to train", "a part of them", "");
 }
 
 void resolve_data(Config& config, std::optional<int64_t> world, const Sources& sources) {
@@ -143,6 +176,8 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   check(config, sources, violations);
   violations.raise(sources);
   Config resolved = with_derived_sizes(config);
+  check_frozen(resolved.model, sources, violations);
+  violations.raise(sources);
   resolve_data(resolved, world_size, sources);
   check(resolved, sources, violations);  // the rules that need `data`, which what follows relies on
   violations.raise(sources);

@@ -94,16 +94,18 @@ std::vector<Histogram> parameter_histograms(Trainer& trainer, double loss_scale)
       for (const Unit::Segment& segment : counted_segments(of)) {
         const size_t group = places.at(layer_group(segment.spec->name));
         add(of.slice(params.master(unit), segment), 1, 0, group);
-        add(of.slice(stage->grads().shard(unit), segment), 1 / loss_scale, 1, group);
+        if (of.trainable()) add(of.slice(stage->grads().shard(unit), segment), 1 / loss_scale, 1, group);
       }
     }
   }
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
   trainer.mesh().step.all_reduce(host, counts, ReduceOp::kSum).wait(host);
+  const std::vector<std::string> trained = trainable_layer_groups(trainer.config().model);
   std::vector<Histogram> histograms;
   for (size_t kind = 0; kind < kKinds; ++kind) {
     for (size_t group = 0; group < groups.size(); ++group) {
+      if (kind > 0 && std::ranges::find(trained, groups[group]) == trained.end()) continue;
       const double* const from = counts.data<double>() + (kind * groups.size() + group) * bins;
       histograms.push_back({(kind == 0 ? "weights/" : "gradients/") + groups[group], {}});
       std::transform(from, from + bins, std::back_inserter(histograms.back().counts), [](double count) { return static_cast<int64_t>(count); });

@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-LayerGradients::LayerGradients(const ModelConfig& model) : layers_(layer_groups(model)), last_used_(layers_.size(), 0) {}
+LayerGradients::LayerGradients(const ModelConfig& model) : layers_(trainable_layer_groups(model)), last_used_(layers_.size(), 0) {}
 
 void LayerGradients::set(NamedSquares squares) {
   squares_ = std::move(squares);

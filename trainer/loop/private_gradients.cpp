@@ -73,7 +73,7 @@ void PrivateGradients::start_clip(int microbatch) {
   Clip& clip = clips_[microbatch];
   TransformerStage* const first = stages_.front()->range().first() ? stages_.front().get() : nullptr;
   TransformerStage* const last = stages_.back()->range().last() ? stages_.back().get() : nullptr;
-  if (config_.model.tied_embeddings && (first != nullptr || last != nullptr)) {
+  if (has_tied_gradients(config_.model) && (first != nullptr || last != nullptr)) {
     clip.token_rows = last != nullptr ? last->take_token_rows(microbatch)
                                       : Tensor::empty(ctx_, {training.micro_batch_size * training.sequence_length, config_.model.hidden_size},
                                                       accumulator_of(precision_.compute), MemoryCategory::kActivations);
@@ -102,7 +102,8 @@ void PrivateGradients::wait_clip(int microbatch) {
 }
 
 void PrivateGradients::add_noise(const std::vector<OwnedBox>& owned, int64_t step) const {
-  for (const OwnedBox& one : owned) add_noise_to(one.gradient, one.box, *one.spec, one.spec->name, step);
+  for (const OwnedBox& one : owned)
+    if (one.spec->trainable) add_noise_to(one.gradient, one.box, *one.spec, one.spec->name, step);
 }
 
 void PrivateGradients::add_noise_of_rank(const TransformerStage& stage, int unit, const Tensor& gradient, int64_t step) const {

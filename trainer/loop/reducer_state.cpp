@@ -159,7 +159,7 @@ int64_t low_rank_bytes(const Config& config, const CompressionOptions& options) 
   int64_t errors = 0, bases = 0;
   for (int t = 0; t < mesh.tensor; ++t) {
     for (const ParamSpec& spec : parameters_of(config.model, {t, mesh.tensor}, config.parallel.sequence_parallel)) {
-      if (!spec.is_primary_copy || spec.dims == 1) continue;
+      if (!spec.is_primary_copy || spec.dims == 1 || !spec.trainable) continue;
       const int copies = tied_copy && spec.name == "embedding.weight" ? 2 : 1;
       errors += copies * spec.box.numel();
       if (has_low_rank(spec, options.rank)) bases += copies * options.rank * spec.box.extent[1];
@@ -201,7 +201,7 @@ int64_t reducer_bytes(const Config& config) {
   if (is_robust(config.security)) {  // of each data rank, its momentum and its errors
     const bool errors = options.encoding.encoding != Encoding::kNone && options.error_feedback;
     const int64_t copies = (aggregation_of(config).momentum > 0 ? 1 : 0) + (errors ? 1 : 0);
-    return copies * *config.parallel.data * parameter_count(config.model) * size_of(precision_of(config.training).gradient);
+    return copies * *config.parallel.data * trainable_count(config.model) * size_of(precision_of(config.training).gradient);
   }
   if (options.encoding.encoding == Encoding::kLowRank) return low_rank_bytes(config, options);
   if (options.encoding.encoding == Encoding::kNone || !options.error_feedback) return 0;
@@ -209,7 +209,7 @@ int64_t reducer_bytes(const Config& config) {
   int64_t copies = 0;
   if (policy.shard > 1 && !options.replicas_only) copies += int64_t{policy.shard} * policy.replicate;
   if (policy.replicate > 1) copies += policy.replicate + 1;
-  return copies * parameter_count(config.model) * size_of(precision_of(config.training).gradient);
+  return copies * trainable_count(config.model) * size_of(precision_of(config.training).gradient);
 }
 
 std::string load_reducer_state(Trainer& trainer, CheckpointReader& reader) {

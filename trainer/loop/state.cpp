@@ -32,12 +32,12 @@ void check_shape(const std::string& where, const std::string& name, const std::a
     throw DataError(concat(where, ": ", name, " has shape [", stored[0], ", ", stored[1], "], the model's is [", wanted[0], ", ", wanted[1], "]"));
 }
 
-/// A load is bit-exact, so the dtype must be the same.
+/// A load is bit-exact, so the dtype must be the same. That of a frozen weight is the layers', which read the same values from a wider one.
 void read_state(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
   const std::string name = kind + "/" + owned.spec->name;
   const StoredTensor& stored = reader.tensor(name);
   check_shape("checkpoint", name, stored.shape, owned.spec->shape);
-  if (stored.dtype != to.dtype())
+  if (stored.dtype != to.dtype() && owned.spec->trainable)
     throw DataError(concat("checkpoint: ", name, " has dtype ", name_of(stored.dtype), ", training.precision needs ", name_of(to.dtype())));
   const Tensor host = host_tensor(to.shape(), to.dtype());
   reader.read(name, owned.box, host.dtype(), host.raw());
@@ -83,9 +83,11 @@ std::vector<int64_t> island_numbers(Trainer& trainer, int64_t mine) {
 }
 
 int64_t state_bytes(const Config& config) {
-  int64_t elements = 0;
-  for (const ParamSpec& spec : whole_model(config.model)) elements += saved_states(config, spec.is_hidden_matrix) * spec.box.numel();
-  return elements * size_of(precision_of(config.training).master) + reducer_bytes(config);
+  int64_t bytes = 0;
+  for (const ParamSpec& spec : whole_model(config.model))
+    bytes += spec.box.numel() * (spec.trainable ? saved_states(config, spec.is_hidden_matrix) * size_of(precision_of(config.training).master)
+                                                : size_of(frozen_dtype(config)));
+  return bytes + reducer_bytes(config);
 }
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {

@@ -18,6 +18,20 @@ constexpr std::string_view kBlockPrefix = "blocks.";
 Declaration::Declaration(const ModelConfig& model, const Region& region)
     : model_(model), dims_(model, region.tensor().size()), region_(&region), at_{region.tensor().rank(), region.tensor().size()} {}
 
+Unit& PartUnits::of(bool trainable) const {
+  Unit* const unit = trainable ? trainable_ : frozen_;
+  TRIREME_CHECK(unit != nullptr, "a part has no unit for its ", trainable ? "trainable" : "frozen", " parameters");
+  return *unit;
+}
+
+Param* Declaration::add(const PartUnits& units, std::vector<ParamSpec> specs) const {
+  for (ParamSpec& spec : specs) spec.trainable = !is_frozen(model_, spec.name);
+  const bool trainable = specs.front().trainable;
+  for (const ParamSpec& spec : specs)
+    TRIREME_CHECK(spec.trainable == trainable, spec.name, " and ", specs.front().name, " are one matrix, of which a part is frozen");
+  return units.of(trainable).add(std::move(specs));
+}
+
 ParamSpec Declaration::matrix(ParamSpec spec, double standard_deviation) const {
   spec.init = {Init::Kind::kNormal, standard_deviation};
   spec.decay = true;
@@ -30,9 +44,9 @@ ParamSpec Declaration::hidden_matrix(ParamSpec spec, double standard_deviation) 
   return hidden;
 }
 
-Param* Declaration::vector(Unit& unit, ParamSpec spec, Init::Kind kind) const {
+Param* Declaration::vector(const PartUnits& units, ParamSpec spec, Init::Kind kind) const {
   spec.init = {kind, 0};
-  return unit.add({std::move(spec)});
+  return add(units, {std::move(spec)});
 }
 
 ParamSpec Declaration::vocabulary(const std::string& name) const {
@@ -41,43 +55,43 @@ ParamSpec Declaration::vocabulary(const std::string& name) const {
   return matrix(std::move(spec), model_.init_std);
 }
 
-VocabParallelEmbedding Declaration::embedding(Unit& unit) const { return {unit.add({vocabulary("embedding.weight")}), region_}; }
+VocabParallelEmbedding Declaration::embedding(const PartUnits& units) const { return {add(units, {vocabulary(kEmbeddingWeight)}), region_}; }
 
-Param* Declaration::positions(Unit& unit) const {
-  return unit.add({matrix(replicated("positions.weight", {dims_.P, dims_.D}, 2, at_, residual_partial()), model_.init_std)});
+Param* Declaration::positions(const PartUnits& units) const {
+  return add(units, {matrix(replicated(kPositionsWeight, {dims_.P, dims_.D}, 2, at_, residual_partial()), model_.init_std)});
 }
 
-Param* Declaration::tied_embedding(Unit& unit) const {
-  ParamSpec spec = vocabulary("embedding.weight");
+Param* Declaration::tied_embedding(const PartUnits& units) const {
+  ParamSpec spec = vocabulary(kEmbeddingWeight);
   spec.is_primary_copy = false;
-  return unit.add({std::move(spec)});
+  return add(units, {std::move(spec)});
 }
 
-Param* Declaration::head(Unit& unit) const { return unit.add({vocabulary("head.weight")}); }
+Param* Declaration::head(const PartUnits& units) const { return add(units, {vocabulary("head.weight")}); }
 
-Norm Declaration::rms_norm(Unit& unit, ParamSpec weight, const NormSpec& spec) const {
+Norm Declaration::rms_norm(const PartUnits& units, ParamSpec weight, const NormSpec& spec) const {
   const bool plus_one = spec.kind == NormKind::kRmsPlusOne;
   Norm layer{.epsilon = spec.epsilon, .offset = plus_one ? 1.0 : 0.0};
-  layer.weight = vector(unit, std::move(weight), plus_one ? Init::Kind::kZeros : Init::Kind::kOnes);
+  layer.weight = vector(units, std::move(weight), plus_one ? Init::Kind::kZeros : Init::Kind::kOnes);
   return layer;
 }
 
-Norm Declaration::norm(Unit& unit, const std::string& name, const NormSpec& spec) const {
-  Norm layer = rms_norm(unit, replicated(name + ".weight", {dims_.D, 1}, 1, at_, residual_partial()), spec);
+Norm Declaration::norm(const PartUnits& units, const std::string& name, const NormSpec& spec) const {
+  Norm layer = rms_norm(units, replicated(name + ".weight", {dims_.D, 1}, 1, at_, residual_partial()), spec);
   if (spec.kind == NormKind::kLayer)
-    layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kZeros);
+    layer.bias = vector(units, replicated(name + ".bias", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kZeros);
   return layer;
 }
 
-Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm", final_norm_spec(model_)); }
+Norm Declaration::final_norm(const PartUnits& units) const { return norm(units, "final_norm", final_norm_spec(model_)); }
 
-HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads,
+HeadNorm Declaration::head_norm(const PartUnits& units, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads,
                                 int64_t head_size) const {
   // All heads share this weight and a tensor rank has only some of them, so its gradient is partial with and without sequence parallelism.
-  return {rms_norm(unit, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), spec), first_column, heads, head_size};
+  return {rms_norm(units, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), spec), first_column, heads, head_size};
 }
 
-Linear Declaration::query_key_value(Unit& unit, const std::string& name, const AttentionSpec& spec) const {
+Linear Declaration::query_key_value(const PartUnits& units, const std::string& name, const AttentionSpec& spec) const {
   const int64_t kv_parts = std::min<int64_t>(spec.kv_heads, at_.size), kv_rows = spec.kv_heads * spec.head_size;
   const struct {
     const char* part;
@@ -89,20 +103,20 @@ Linear Declaration::query_key_value(Unit& unit, const std::string& name, const A
     weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
   }
-  Linear layer{unit.add(std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "qkv"};
-  if (spec.qkv_bias) layer.bias = unit.add(std::move(biases));
+  Linear layer{add(units, std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "qkv"};
+  if (spec.qkv_bias) layer.bias = add(units, std::move(biases));
   return layer;
 }
 
-Linear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
-  Linear layer{unit.add({hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
+Linear Declaration::row_linear(const PartUnits& units, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
+  Linear layer{add(units, {hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
                LinearSplit::kInputs, region_, layer_name};
   // The bias gradient sums dy over all rows, so it is complete on each tensor rank.
-  if (bias) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
+  if (bias) layer.bias = vector(units, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
   return layer;
 }
 
-Linear Declaration::mlp_up(Unit& unit, const std::string& name, const MlpSpec& spec) const {
+Linear Declaration::mlp_up(const PartUnits& units, const std::string& name, const MlpSpec& spec) const {
   std::vector<ParamSpec> weights, biases;
   for (const char* part : {"gate", "up"}) {
     if (!spec.gated && part == std::string("gate")) continue;
@@ -110,63 +124,103 @@ Linear Declaration::mlp_up(Unit& unit, const std::string& name, const MlpSpec& s
     weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {spec.size, dims_.D}, 2, at_, at_.size), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {spec.size, 1}, 1, at_, at_.size));
   }
-  Linear layer{unit.add(std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "up"};
-  if (spec.bias) layer.bias = unit.add(std::move(biases));
+  Linear layer{add(units, std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "up"};
+  if (spec.bias) layer.bias = add(units, std::move(biases));
   return layer;
 }
 
-TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& rope) const {
+TransformerBlock Declaration::block(const PartUnits& units, const Part& part, const Tensor& rope) const {
   const std::string& name = part.name;
   const auto& [norm_spec, norms, residual, attention, mlp] = part.block_spec;
   TRIREME_CHECK(mlp.gated || mlp.activation != Activation::kSilu, name, ": SiLU without a gate");
   TransformerBlock block;
   block.name = name;
-  block.attention_norm = norm(unit, name + ".attention_norm", norm_spec);
-  block.attention.qkv = query_key_value(unit, name + ".attention", attention);
+  block.attention_norm = norm(units, name + ".attention_norm", norm_spec);
+  block.attention.qkv = query_key_value(units, name + ".attention", attention);
   block.attention.heads = attention.heads / at_.size;
   block.attention.kv_heads = std::max<int64_t>(1, attention.kv_heads / at_.size);
   block.attention.head_size = attention.head_size;
   if (attention.head_norms) {
     const int64_t queries = block.attention.heads * attention.head_size;
-    block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", norm_spec, 0, block.attention.heads, attention.head_size);
-    block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", norm_spec, queries, block.attention.kv_heads, attention.head_size);
+    block.attention.query_norm = head_norm(units, name + ".attention.query_norm", norm_spec, 0, block.attention.heads, attention.head_size);
+    block.attention.key_norm = head_norm(units, name + ".attention.key_norm", norm_spec, queries, block.attention.kv_heads, attention.head_size);
   }
-  block.attention.output = row_linear(unit, name + ".attention.output", "out", attention.heads * attention.head_size, attention.output_bias);
+  block.attention.output = row_linear(units, name + ".attention.output", "out", attention.heads * attention.head_size, attention.output_bias);
   block.attention.window = attention.window;
   block.attention.score_scale = attention.score_scale;
   block.attention.rope = rope;
   block.residual = residual;
-  if (norms == NormPlacement::kBoth) block.attention_post_norm.norm = norm(unit, name + ".attention_post_norm", norm_spec);
-  block.mlp_norm = norm(unit, name + ".mlp_norm", norm_spec);
-  block.mlp.up = mlp_up(unit, name + ".mlp", mlp);
-  block.mlp.down = row_linear(unit, name + ".mlp.down", "down", mlp.size, mlp.bias);
+  if (norms == NormPlacement::kBoth) block.attention_post_norm.norm = norm(units, name + ".attention_post_norm", norm_spec);
+  block.mlp_norm = norm(units, name + ".mlp_norm", norm_spec);
+  block.mlp.up = mlp_up(units, name + ".mlp", mlp);
+  block.mlp.down = row_linear(units, name + ".mlp.down", "down", mlp.size, mlp.bias);
   block.mlp.activation = mlp.activation;
   block.mlp.gated = mlp.gated;
   block.mlp.ffn = mlp.size / at_.size;
-  if (norms == NormPlacement::kBoth) block.mlp_post_norm.norm = norm(unit, name + ".mlp_post_norm", norm_spec);
+  if (norms == NormPlacement::kBoth) block.mlp_post_norm.norm = norm(units, name + ".mlp_post_norm", norm_spec);
   return block;
 }
 
-std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank& at, bool sequence_parallel) {
+namespace {
+
+void declare_own(const Declaration& declare, const ModelConfig& model, const Part& part, Unit& unit) {
+  switch (part.kind) {
+    case PartKind::kEmbedding:
+      declare.embedding(unit);
+      if (has_learned_positions(model)) declare.positions(unit);
+      break;
+    case PartKind::kBlock: declare.block(unit, part, Tensor()); break;
+    case PartKind::kHead:
+      declare.final_norm(unit);
+      if (!model.tied_embeddings) declare.head(unit);
+  }
+}
+
+/// Declares all parts of the model in one unit.
+Unit table_of(const ModelConfig& model, const TensorRank& at, bool sequence_parallel) {
   NullCommunicator tensor(at.rank, at.size, "tensor");
   const Region region(tensor, sequence_parallel);
   const Declaration declare(model, region);
   Unit unit("model");
-  for (const Part& part : parts_of(model, whole_range(model))) {
-    switch (part.kind) {
-      case PartKind::kEmbedding:
-        declare.embedding(unit);
-        if (has_learned_positions(model)) declare.positions(unit);
-        break;
-      case PartKind::kBlock: declare.block(unit, part, Tensor()); break;
-      case PartKind::kHead:
-        declare.final_norm(unit);
-        if (!model.tied_embeddings) declare.head(unit);
-    }
-  }
+  for (const Part& part : parts_of(model, whole_range(model))) declare_own(declare, model, part, unit);
+  return unit;
+}
+
+/// The same model with all parameters trainable.
+ModelConfig without_frozen(ModelConfig model) {
+  model.frozen.clear();
+  return model;
+}
+
+}  // namespace
+
+std::vector<ParamSpec> parameters_of(const ModelConfig& model, const TensorRank& at, bool sequence_parallel) {
   std::vector<ParamSpec> specs;
-  for (const auto& param : unit.params()) specs.insert(specs.end(), param->specs.begin(), param->specs.end());
+  const Unit table = table_of(model, at, sequence_parallel);
+  for (const auto& param : table.params()) specs.insert(specs.end(), param->specs.begin(), param->specs.end());
   return specs;
+}
+
+std::vector<std::string> parameter_names(const ModelConfig& model, const Part& part) {
+  const ModelConfig all = without_frozen(model);  // the names are asked for to know what model.frozen names
+  NullCommunicator tensor(0, 1, "tensor");
+  const Region region(tensor, false);
+  Unit unit("part");
+  declare_own(Declaration(all, region), all, part, unit);
+  std::vector<std::string> names;
+  for (const auto& param : unit.params())
+    for (const ParamSpec& spec : param->specs) names.push_back(spec.name.substr(part.kind == PartKind::kBlock ? part.name.size() + 1 : 0));
+  return names;
+}
+
+std::vector<std::vector<std::string>> stacked_names(const ModelConfig& model) {
+  std::vector<std::vector<std::string>> all;
+  const Unit table = table_of(without_frozen(model), {}, false);
+  for (const auto& param : table.params()) {
+    std::vector<std::string>& names = all.emplace_back();
+    for (const ParamSpec& spec : param->specs) names.push_back(spec.name);
+  }
+  return all;
 }
 
 std::vector<ParamSpec> whole_model(const ModelConfig& model) { return parameters_of(model, TensorRank{}, false); }
@@ -185,11 +239,19 @@ std::string layer_group(const std::string& parameter) {
   return parameter.substr(0, parameter.starts_with(kBlockPrefix) ? parameter.find('.', dot + 1) : dot);
 }
 
-std::vector<std::string> layer_groups(const ModelConfig& model) {
+namespace {
+
+std::vector<std::string> groups_of(const ModelConfig& model, bool frozen_too) {
   std::vector<std::string> groups;
   for (const ParamSpec& spec : whole_model(model))
-    if (std::string group = layer_group(spec.name); std::ranges::find(groups, group) == groups.end()) groups.push_back(std::move(group));
+    if (std::string group = layer_group(spec.name); (frozen_too || spec.trainable) && std::ranges::find(groups, group) == groups.end())
+      groups.push_back(std::move(group));
   return groups;
 }
+
+}  // namespace
+
+std::vector<std::string> layer_groups(const ModelConfig& model) { return groups_of(model, true); }
+std::vector<std::string> trainable_layer_groups(const ModelConfig& model) { return groups_of(model, false); }
 
 }  // namespace trireme

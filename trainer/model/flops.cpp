@@ -33,12 +33,22 @@ ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t voc
   return sum;
 }
 
+/// FLOPs per token of the weight gradients that frozen matrices do not need: a forward's product each.
+double frozen_product_flops(const ModelConfig& model) {
+  double flops = 0;
+  for (const ParamSpec& spec : whole_model(model)) {
+    const bool looked_up = (spec.name == kEmbeddingWeight && !model.tied_embeddings) || spec.name == kPositionsWeight;
+    if (!spec.trainable && spec.dims == 2 && !looked_up) flops += 2 * static_cast<double>(spec.shape[0] * spec.shape[1]);
+  }
+  return flops;
+}
+
 /// Training FLOPs per token.
 double flops_per_token(const ModelConfig& model, int64_t sequence_length, double ForwardFlops::*kind) {
   PartProfiles profiles(model);
   double flops = 0;
   for (const Part& part : profiles.parts()) flops += forward_flops(profiles, part, *model.vocab_size, sequence_length).*kind;
-  return kPasses * flops / static_cast<double>(sequence_length);
+  return kPasses * flops / static_cast<double>(sequence_length) - frozen_product_flops(model);
 }
 
 }  // namespace
@@ -66,6 +76,12 @@ double recomputation_factor(const ModelConfig& model, int64_t sequence_length, c
 int64_t parameter_count(const ModelConfig& model) {
   int64_t count = 0;
   for (const ParamSpec& spec : whole_model(model)) count += spec.shape[0] * spec.shape[1];
+  return count;
+}
+
+int64_t trainable_count(const ModelConfig& model) {
+  int64_t count = 0;
+  for (const ParamSpec& spec : whole_model(model)) count += spec.trainable ? spec.shape[0] * spec.shape[1] : 0;
   return count;
 }
 

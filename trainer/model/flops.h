@@ -7,7 +7,7 @@
 namespace trireme {
 
 /// Model FLOPs per training token: three times the forward's matrix products (2 per weight, embedding lookup excluded, head included) and causal
-/// attention (half of T x T). Recomputation is not counted.   Convention: PaLM, arXiv:2204.02311, with the causal half.
+/// attention (half of T x T), less the weight gradients of frozen matrices. Recomputation is not counted.   Convention: PaLM, arXiv:2204.02311, with the causal half.
 double training_flops_per_token(const ModelConfig& model, int64_t sequence_length);
 
 /// The same with attention counted without the causal mask, T x T or T x window: the convention of PaLM, NVIDIA, nanotron and llm-foundry.
@@ -18,5 +18,7 @@ double recomputation_factor(const ModelConfig& model, int64_t sequence_length, c
 
 /// Number of parameters of the model; tied embeddings count once.
 int64_t parameter_count(const ModelConfig& model);
+/// Those that model.frozen leaves to train.
+int64_t trainable_count(const ModelConfig& model);
 
 }  // namespace trireme

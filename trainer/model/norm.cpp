@@ -1,5 +1,7 @@
 #include "trainer/model/norm.h"
 
+#include <algorithm>
+
 #include "kernels/ops/columns.h"
 #include "kernels/ops/norm.h"
 
@@ -56,9 +58,18 @@ Norm::Saved Norm::Saved::rows(int64_t begin, int64_t count) const {
 }
 
 void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
+  if (!trainable()) return;
   std::vector<Tensor> gradients;
-  for (Param* param : params()) gradients.push_back(param->grad_to_add_to(ctx));
+  for (Param* param : params()) gradients.push_back(gradient_of(ctx, *param, x.dtype()));
   backward_weight(ctx, x, saved, gradients);
+}
+
+bool Norm::trainable() const { return std::ranges::any_of(params(), &Param::trainable); }
+
+/// The tensor to which the kernels, which compute both gradients, add the one of `param`. If it is frozen nothing reads it.
+Tensor Norm::gradient_of(Context& ctx, Param& param, DType activations) {
+  return param.trainable() ? param.grad_to_add_to(ctx)
+                           : Tensor::zeros(ctx, param.local_shape(), accumulator_of(activations), MemoryCategory::kWorkspace);
 }
 
 void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved, std::span<const Tensor> gradients) const {
@@ -70,9 +81,14 @@ void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved, st
 }
 
 Tensor Norm::backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const {
+  if (!trainable()) {
+    Saved unread = saved;
+    return backward_input(ctx, dy, x, residual, unread);
+  }
   const Tensor dx = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   if (bias) {
-    layernorm_backward(ctx, dy, x, weight->value, saved.mean, saved.rstd, residual, dx, weight->grad_to_add_to(ctx), bias->grad_to_add_to(ctx));
+    layernorm_backward(ctx, dy, x, weight->value, saved.mean, saved.rstd, residual, dx, gradient_of(ctx, *weight, x.dtype()),
+                       gradient_of(ctx, *bias, x.dtype()));
   } else {
     rmsnorm_backward(ctx, dy, x, weight->value, saved.rstd, residual, dx, weight->grad_to_add_to(ctx), offset);
   }

@@ -31,8 +31,10 @@ struct Norm {
   std::vector<Param*> params() const;  ///< weight and, if there is one, bias
   /// Fused backward_input + backward_weight, bit-identical to calling both; keeps nothing.
   Tensor backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, const Saved& saved) const;
+  bool trainable() const;  ///< at least one of params() is
 
  private:
+  static Tensor gradient_of(Context& ctx, Param& param, DType activations);
   void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< allocates the statistics
 };
 

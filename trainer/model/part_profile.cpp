@@ -98,7 +98,7 @@ PartProfile Profiler::profile() {
     stage_.unshard(ctx_, static_cast<int>(profile.units.size()));
     profile.units.push_back(unit->numel());
     for (const Unit::Segment& segment : unit->segments(0, unit->numel()))
-      if (segment.spec->is_hidden_matrix) profile.matrices.push_back(segment.spec->shape);
+      if (segment.spec->is_hidden_matrix && segment.spec->trainable) profile.matrices.push_back(segment.spec->shape);
   }
   begin(RunMode::kEvaluate);
   profile.evaluation = forward();

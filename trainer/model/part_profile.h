@@ -35,7 +35,7 @@ struct PartProfile {
     int64_t peak = 0;
   };
   std::vector<int64_t> units;                    ///< elements this part declares in each unit of Part::units
-  std::vector<std::array<int64_t, 2>> matrices;  ///< global shapes of its hidden matrices, of which each tensor rank has a part
+  std::vector<std::array<int64_t, 2>> matrices;  ///< global shapes of its trainable hidden matrices, of which each tensor rank has a part
   Pass forward;                                  ///< forward of a training step, in which the head does nothing
   Pass evaluation;                               ///< forward of an evaluation, including the loss
   Pass backward;                                 ///< input and weight gradients in one action; none if samples are clipped

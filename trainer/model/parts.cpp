@@ -1,11 +1,47 @@
 #include "trainer/model/parts.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
+#include <map>
+
+#include "trainer/model/declare.h"
 
 namespace trireme {
 namespace {
 
-constexpr const char* kEmbeddingUnit = "embedding";
+/// Sets the own units of a part, and its frozen parameters.
+class OwnUnits {
+ public:
+  explicit OwnUnits(const ModelConfig& model) : model_(model) {}
+
+  void set(Part& part) {
+    if (!model_.frozen.empty()) {
+      const std::string prefix = part.kind == PartKind::kBlock ? part.name + "." : "";
+      bool trains = false;
+      for (const std::string& name : names(part)) {
+        const bool frozen = is_frozen(model_, prefix + name);
+        trains = trains || !frozen;
+        if (frozen) part.frozen.push_back(name);
+      }
+      if (trains) part.units.push_back({part.unit});
+      if (!part.frozen.empty()) part.units.push_back({frozen_unit(part.unit), false});
+    } else {
+      part.units.push_back({part.unit});
+    }
+  }
+
+ private:
+  /// The names of its own parameters, as in Part::frozen. Blocks of equal specs have equal ones.
+  const std::vector<std::string>& names(const Part& part) {
+    const auto [known, is_new] = names_.try_emplace({part.kind, part.block_spec});
+    if (is_new) known->second = parameter_names(model_, part);
+    return known->second;
+  }
+
+  const ModelConfig& model_;
+  std::map<std::pair<PartKind, BlockSpec>, std::vector<std::string>> names_;
+};
 
 /// True for a tied head whose rank also has the first stage: it reads the embedding there.
 bool reads_first_stage(const Part& part, const std::string& unit, const StageRange& range, bool first_stage_is_local) {
@@ -28,30 +64,49 @@ StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) 
 
 StageRange whole_range(const ModelConfig& model) { return stage_range({model.layers}, 0); }
 
+bool is_frozen(const ModelConfig& model, const std::string& parameter) {
+  return std::ranges::any_of(model.frozen, [&](const std::string& pattern) { return fnmatch(pattern.c_str(), parameter.c_str(), 0) == 0; });
+}
+
+bool has_tied_gradients(const ModelConfig& model) { return model.tied_embeddings && !is_frozen(model, kEmbeddingWeight); }
+
 std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit) {
   const auto block_name = [](int64_t block) { return "blocks." + std::to_string(block); };
+  OwnUnits own(model);
   std::vector<Part> parts;
   if (range.first()) {
-    parts.push_back({PartKind::kEmbedding, "embedding", {kEmbeddingUnit}});
-    if (has_learned_positions(model)) parts.back().units.push_back("positions");
+    Part& part = parts.emplace_back(Part{PartKind::kEmbedding, "embedding", kEmbeddingUnit});
+    part.units.push_back({kEmbeddingUnit, !is_frozen(model, kEmbeddingWeight)});
+    if (has_learned_positions(model)) part.units.push_back({kPositionsUnit, !is_frozen(model, kPositionsWeight)});
+    for (const char* name : {kEmbeddingWeight, kPositionsWeight})
+      if (is_frozen(model, name)) part.frozen.emplace_back(name);
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
     const int64_t block = range.first_block + b;
-    parts.push_back({PartKind::kBlock, block_name(block), {block_name(block - b % blocks_per_unit)}, block, block_spec(model, block)});
+    const std::string unit = block_name(block - b % blocks_per_unit);
+    own.set(parts.emplace_back(Part{PartKind::kBlock, block_name(block), unit, {}, block, block_spec(model, block)}));
   }
   if (range.last()) {
-    parts.push_back({PartKind::kHead, "head", {"head"}});
-    if (model.tied_embeddings) parts.back().units.push_back(kEmbeddingUnit);
+    Part& part = parts.emplace_back(Part{PartKind::kHead, "head", "head"});
+    own.set(part);
+    if (model.tied_embeddings) {
+      const bool frozen = is_frozen(model, kEmbeddingWeight);
+      part.units.push_back({kEmbeddingUnit, !frozen});
+      if (frozen) part.frozen.emplace_back(kEmbeddingWeight);
+    }
   }
   return parts;
 }
 
 std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local) {
   std::vector<std::string> names;
-  // Only consecutive parts, or the first and the last part, share a unit.
-  const auto known = [&](const std::string& unit) { return !names.empty() && (names.back() == unit || names.front() == unit); };
+  // Only consecutive parts, or the first and the last part, share a unit, or two.
+  const auto known = [&](const std::string& unit) {
+    return !names.empty() &&
+           (names.front() == unit || std::find(names.end() - std::min<std::ptrdiff_t>(2, std::ssize(names)), names.end(), unit) != names.end());
+  };
   for (const Part& part : parts)
-    for (const std::string& unit : part.units)
+    for (const auto& [unit, unused] : part.units)
       if (!reads_first_stage(part, unit, range, first_stage_is_local) && !known(unit)) names.push_back(unit);
   return names;
 }
@@ -59,9 +114,10 @@ std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageR
 StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local,
                        bool clips_samples) {
   const std::vector<std::string> names = unit_names(parts, range, first_stage_is_local);
-  size_t at = 0;  // parts read units in order; only a tied head on a single stage reads the first again
+  size_t at = 0;  // parts read units in order, of which two may alternate; only a tied head on a single stage reads the first again
   const auto number = [&](const std::string& name) {
     if (names.front() == name) return 0;
+    at -= std::min<size_t>(1, at);
     while (names[at] != name) ++at;
     return static_cast<int>(at);
   };
@@ -70,10 +126,13 @@ StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, 
   for (const Part& part : parts) {
     if (part.kind == PartKind::kHead) (clips_samples ? units.recomputing_part : units.fused_part) = static_cast<int>(units.units_of_part.size());
     std::vector<UnitRef>& reads = units.units_of_part.emplace_back();
-    for (const std::string& unit : part.units)
-      reads.push_back(reads_first_stage(part, unit, range, first_stage_is_local) ? UnitRef(0, 0) : UnitRef(number(unit)));
+    for (const auto& [unit, trainable] : part.units) {
+      const bool elsewhere = reads_first_stage(part, unit, range, first_stage_is_local);
+      reads.push_back(elsewhere ? UnitRef(0, 0) : UnitRef(number(unit)));
+      if (!elsewhere && !trainable && units.trainable(reads.back().unit)) units.frozen.push_back(reads.back().unit);
+    }
   }
-  const bool apart = model.tied_embeddings && range.stages > 1 && !first_stage_is_local;
+  const bool apart = has_tied_gradients(model) && range.stages > 1 && !first_stage_is_local;
   if (apart && (range.first() || range.last())) units.tied_unit = number(kEmbeddingUnit);
   return units;
 }

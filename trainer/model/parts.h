@@ -2,7 +2,7 @@
 // A model as a sequence of parts. Stages, lowering, forecasts of memory and time, and the list of all parameters iterate this table.
 #include <cstdint>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "parallel/pipeline/lower.h"
@@ -26,20 +26,39 @@ StageRange whole_range(const ModelConfig& model);
 
 enum class PartKind : uint8_t { kEmbedding, kBlock, kHead };
 
+inline constexpr const char* kEmbeddingUnit = "embedding";
+inline constexpr const char* kPositionsUnit = "positions";
+/// The unit of the frozen parameters beside `unit`, which has the trainable ones. Embedding and positions, a parameter each, have one unit either way.
+inline std::string frozen_unit(const std::string& unit) { return unit + ".frozen"; }
+
+/// True if model.frozen names the parameter.
+bool is_frozen(const ModelConfig& model, const std::string& parameter);
+/// True if embedding and head share a gradient.
+bool has_tied_gradients(const ModelConfig& model);
+
+/// A unit that a part reads.
+struct PartUnit {
+  std::string name;
+  bool trainable = true;
+};
+
 /// The part of a model that one F, I, W or B action runs.
 struct Part {
   PartKind kind = PartKind::kBlock;
-  std::string name;                ///< "embedding", "blocks.3", "head"
-  std::vector<std::string> units;  ///< names of the units that the part reads; a tied head reads the embedding
-  int64_t block = -1;              ///< kBlock: index in the model
-  BlockSpec block_spec = {};       ///< kBlock
+  std::string name;                      ///< "embedding", "blocks.3", "head"
+  std::string unit;                      ///< the unit of its own trainable parameters, positions apart
+  std::vector<PartUnit> units = {};      ///< all units that it reads; a tied head reads the embedding
+  int64_t block = -1;                    ///< kBlock: index in the model
+  BlockSpec block_spec = {};             ///< kBlock
+  std::vector<std::string> frozen = {};  ///< names of its own frozen parameters, those of a block without the block's name
 
   /// The properties that determine time and memory: parts of one kind may differ between layers.
-  using Traits = std::pair<PartKind, BlockSpec>;
-  Traits traits() const { return {kind, block_spec}; }
+  using Traits = std::tuple<PartKind, BlockSpec, std::vector<std::string>>;
+  Traits traits() const { return {kind, block_spec, frozen}; }
 };
 
-/// The parts of a stage in forward order. Up to `blocks_per_unit` consecutive blocks share a unit, named after the first of them.
+/// The parts of a stage in forward order. The trainable parameters of up to `blocks_per_unit` consecutive blocks share a unit, named after the first of
+/// them, and so do their frozen parameters.
 std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit = 1);
 
 /// The units of a stage, as lowering reads them. A tied embedding is a separate unit, so that its flat layout, and with it what each shard owns, is

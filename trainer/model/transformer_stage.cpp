@@ -34,18 +34,18 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
       units_(stage_units(parts_, range, model, first != nullptr, options.clips_samples)),
       dims_(model, mesh.tensor->size()),
       dropout_(model.dropout),
-      tied_(model.tied_embeddings),
+      trains_tied_(has_tied_gradients(model)),
       clips_samples_(options.clips_samples),
       seed_(options.seed),
       dtype_(options.precision.compute) {
   dispatch_float(dtype_, [&]<class T>(T) { embedding_scale_ = static_cast<double>(static_cast<T>(embedding_scale(model))); });
   for (const std::string& name : unit_names(parts_, range, first != nullptr))
     owned_units_.push_back(std::make_unique<Unit>(name, mesh.shard_group()));
-  const auto unit = [&](const std::string& name) -> Unit& {
+  const auto find = [&](const std::string& name) -> Unit* {
     const auto found = std::ranges::find(owned_units_, name, [](const std::unique_ptr<Unit>& owned) { return owned->name(); });
-    TRIREME_CHECK(found != owned_units_.end(), "stage ", range.stage, " has no unit ", name);
-    return **found;
+    return found == owned_units_.end() ? nullptr : found->get();
   };
+  const auto units = [&](const std::string& name) { return PartUnits(find(name), find(frozen_unit(name))); };
   const Declaration declare(model, region_);
   std::map<RopeSpec, Tensor> ropes;
   ropes[RopeSpec()] = Tensor();
@@ -55,11 +55,11 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
     ropes[rope] = table;
   }
   for (const Part& part : parts_) {
-    Unit& own = unit(part.units.front());
+    const PartUnits own = units(part.unit);
     switch (part.kind) {
       case PartKind::kEmbedding:
         embedding_ = declare.embedding(own);
-        if (has_learned_positions(model)) positions_ = declare.positions(unit(part.units[1]));
+        if (has_learned_positions(model)) positions_ = declare.positions(units(kPositionsUnit));
         break;
       case PartKind::kBlock:
         blocks_.push_back(declare.block(own, part, ropes.at(part.block_spec.attention.rope)));
@@ -71,7 +71,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
         Param* weight = !model.tied_embeddings ? declare.head(own)
                         : range.first()        ? embedding_.weight
                         : first_ != nullptr    ? first_->embedding_.weight
-                                               : declare.tied_embedding(unit(part.units[1]));
+                                               : declare.tied_embedding(units(kEmbeddingUnit));
         head_.vocabulary = {
             {weight, nullptr, LinearSplit::kOutputs, &region_, "head"}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
       }
@@ -212,7 +212,7 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
     const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
     const Tensor dnormalised = head_.vocabulary.backward_input(ctx, normalised, batch.targets, loss_factor_, loss_sum_, samples_of(microbatch),
-                                                               tied_ ? batch.tokens : Tensor(), saved.samples);
+                                                               trains_tied_ ? batch.tokens : Tensor(), saved.samples);
     slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
   } else if (is_head(part)) {
     acquire_gradients(ctx, part);
@@ -239,11 +239,11 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
   if (clips_samples_) scale_samples(ctx, microbatch, part);
   if (is_embedding(part)) {
     const ForwardContext now = pass(microbatch);
-    if (clips_samples_)
+    if (clips_samples_ && embedding_.weight->trainable())
       embedding_.backward_gathered(ctx, batch.tokens, slot.dembedded_all);
-    else
+    else if (embedding_.weight->trainable())
       embedding_.backward_weight(ctx, batch.tokens, scaled_back(ctx, slot.dembedded));
-    if (positions_) {
+    if (trains_positions()) {
       const Tensor& dy = slot.dembedded;
       position_backward(ctx, dy, now.first_row, sequence_, positions_->grad_to_add_to(ctx), now.documents.rows(now.first_row, dy.dim(0)));
     }
@@ -265,11 +265,13 @@ void TransformerStage::add_sample_squares(Context& ctx, int microbatch, SampleSq
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   for (int part = parts() - 1; part >= 0; --part) {
     if (is_embedding(part)) {
-      const Box& box = embedding_.weight->specs.front().box;
-      slot.dembedded_all = embedding_.gather(ctx, scaled_back(ctx, slot.dembedded)).wait(ctx);
-      embedding_sample_squares(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded_all, box.start[0], box.extent[0],
-                               squares.values());
-      if (positions_ == nullptr) continue;
+      if (embedding_.weight->trainable()) {
+        const Box& box = embedding_.weight->specs.front().box;
+        slot.dembedded_all = embedding_.gather(ctx, scaled_back(ctx, slot.dembedded)).wait(ctx);
+        embedding_sample_squares(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded_all, box.start[0], box.extent[0],
+                                 squares.values());
+      }
+      if (!trains_positions()) continue;
       const ForwardContext now = pass(microbatch);
       squares.add_rows(ctx, squares.residual_rows(), {positions_}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
         const int64_t first = now.first_row + begin;
@@ -304,9 +306,10 @@ void TransformerStage::scale_samples(Context& ctx, int microbatch, int part) {
   if (is_head(part)) return scaling.scale({NormGradient{&head_.norm, slot.head.x, slot.head.norm}});
   if (!is_embedding(part))
     return blocks_[block_of(part)].weight_gradients(slot.blocks[block_of(part)], [&](const WeightGradients& layer) { scaling.scale(layer); });
-  scale_sample_rows(ctx, slot.dembedded_all, sequence_, 0, slot.factors);
+  if (slot.dembedded_all.defined()) scale_sample_rows(ctx, slot.dembedded_all, sequence_, 0, slot.factors);
   // Without sequence parallelism all rows are on every rank, and both are one tensor unless one of them is scaled.
-  if (region_.gradients_partial() || embedding_scale_ != 1) scale_sample_rows(ctx, slot.dembedded, sequence_, now.first_row, slot.factors);
+  if (region_.gradients_partial() || embedding_scale_ != 1 || !slot.dembedded_all.defined())
+    scale_sample_rows(ctx, slot.dembedded, sequence_, now.first_row, slot.factors);
 }
 
 void TransformerStage::backward(Context& ctx, int microbatch, int part) {

@@ -131,6 +131,7 @@ class TransformerStage : public Stage {
   size_t block_of(int part) const { return static_cast<size_t>(this->part(part).block - range_.first_block); }
   /// The embedding's gradient from that of the residual stream: multiplied by the embedding's factor.
   Tensor scaled_back(Context& ctx, const Tensor& dembedded) const;
+  bool trains_positions() const { return positions_ != nullptr && positions_->trainable(); }
   void wait_parameters(Context& ctx, int part);
   void acquire_gradients(Context& ctx, int part);
   ForwardContext pass(int microbatch) const;
@@ -149,7 +150,7 @@ class TransformerStage : public Stage {
   StageUnits units_;
   Dims dims_;
   double dropout_;
-  bool tied_;
+  bool trains_tied_;
   bool clips_samples_;
   uint64_t seed_;
   DType dtype_;

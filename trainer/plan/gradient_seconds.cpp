@@ -10,6 +10,7 @@ namespace {
 double factor_bytes(const Config& config) {
   int64_t summed = 0, all = 0;
   for (const ParamSpec& spec : parameters_of(config.model, {0, static_cast<int>(config.parallel.tensor)}, config.parallel.sequence_parallel)) {
+    if (!spec.trainable) continue;
     summed += summed_elements(spec, config.training.compression.rank);
     all += spec.box.numel();
   }

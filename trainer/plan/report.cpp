@@ -157,7 +157,7 @@ ordered_json json_of(const std::optional<double>& known) { return known ? ordere
 
 /// Bytes of the weights that the islands of hogwild share.
 double shared_bytes(const Config& config) {
-  return static_cast<double>(parameter_count(config.model) * size_of(precision_of(config.training).master));
+  return static_cast<double>(trainable_count(config.model) * size_of(precision_of(config.training).master));
 }
 
 std::string asynchronous_text(const RankedLayout& plan) {
@@ -230,8 +230,9 @@ double recomputation_factor(const Config& config) {
 std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens) {
   const Config& c = plan.config;
   const TrainingConfig& t = c.training;
-  const double parameters = static_cast<double>(parameter_count(c.model));
-  std::string text = concat(c.model.architecture, ", ", count_text(parameters), " parameters, ", t.precision,
+  const auto parameters = static_cast<double>(parameter_count(c.model)), trained = static_cast<double>(trainable_count(c.model));
+  std::string text = concat(c.model.architecture, ", ", count_text(parameters), " parameters, ",
+                            trained < parameters ? concat(count_text(trained), " of them trained, ") : "", t.precision,
                             "; global batch: ", counted(t.global_batch_size, "sequence"), " of ", counted(t.sequence_length, "token"), ", ",
                             count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
   text += concat(plan.layout, " on ", cluster_text(cluster), ", ", counted(microbatches_of(c), "micro-batch", "micro-batches"), " of ",

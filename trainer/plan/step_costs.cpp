@@ -47,11 +47,13 @@ class Model {
       const auto [costs, added] = model.costs.try_emplace(part.traits());
       if (!added) continue;
       costs->second.units = profiles_.of(part, shape_).units;
+      for (size_t u = 0; u < part.units.size(); ++u)
+        if (part.units[u].trainable) costs->second.trainable += static_cast<double>(costs->second.units[u]);
       if (traits_of(config_.training.optimizer.name.value()).updates_matrices) add_matrices(costs->second, profiles_.of(part, shape_));
       for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         PartSeconds& seconds = costs->second.seconds[static_cast<size_t>(recompute)];
         seconds = compute(part, recompute);
-        move(part, seconds, costs->second.elements());
+        move(part, seconds, costs->second.elements(), costs->second.trainable);
       }
     }
     const auto blocks = static_cast<double>(config_.model.layers);
@@ -111,8 +113,8 @@ class Model {
     return {.forward = forward, .input_gradient = both.compute - forward + both.tensor, .tensor_backward = both.tensor};
   }
 
-  /// Adds the communication of ZeRO-2 and 3 per micro-batch for a part of `elements` weights.
-  void move(const Part& of, PartSeconds& part, double elements) const {
+  /// Adds the communication of ZeRO-2 and 3 per micro-batch for a part of `elements` weights, of which `trainable` have gradients.
+  void move(const Part& of, PartSeconds& part, double elements, double trainable) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
     const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_, CollectiveChoice(config_));
     const double factor = stack_.data_factor;
@@ -120,7 +122,7 @@ class Model {
     const double gathered = policy.unshard_each_use ? factor * messages * gather_seconds(config_, shard, elements / messages, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
     const double reduced =
-        policy.gradients_resident || (head && shared_.table) ? 0 : factor * reduce_scatter_seconds(shard, stack_.reduce_bytes * elements, cluster_);
+        policy.gradients_resident || (head && shared_.table) ? 0 : factor * reduce_scatter_seconds(shard, stack_.reduce_bytes * trainable, cluster_);
     // PyTorch's hooks free a block's parameters after its recomputation, and gather them a third time for its backward.
     const double again = stack_.gathers_per_block > 1 && config_.training.recompute == RecomputeMode::kFull ? 2 : 1;
     const double forward = head && shared_.head ? 0 : gathered, backward = embedding && shared_.embedding ? 0 : again * gathered;
@@ -141,10 +143,10 @@ class Model {
   SharedUses shared_;
 };
 
-/// Communication once per step on a pipeline rank with `elements` weights in `units` units: gradient reduction and parameter gathers, without the part
-/// hidden behind the last micro-batch's backward and the first one's forward.
-double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double units, double first_forward,
-                      double last_backward) {
+/// Communication once per step on a pipeline rank with `elements` weights in `units` units: reduction of the gradients of `trainable` ones and parameter
+/// gathers, without the part hidden behind the last micro-batch's backward and the first one's forward.
+double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double trainable, double units,
+                      double first_forward, double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const CollectiveChoice collectives(config);
   const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster, collectives);
@@ -155,9 +157,10 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
   };
   const GradientSeconds sums(config, stack, cluster);
   double reduced =
-      by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, elements / policy.shard);
+      by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, trainable / policy.shard);
   if (policy.gradients_resident)
-    reduced += by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, sums.scatter_group(shard), elements);
+    reduced +=
+        by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, sums.scatter_group(shard), trainable);
   const auto gather = [&](const auto& group, double of_unit, const auto&) { return gather_seconds(config, group, of_unit, cluster); };
   const double gathered = policy.unshard_each_use ? 0 : by_unit(gather, shard, elements);
   // At least a tenth is exposed: the last bucket, and late starts. Trireme hides less than the compute beside it, as the simulation of all its ranks shows
@@ -268,13 +271,14 @@ namespace {
 
 /// What the stages of one pipeline rank have and take.
 struct RankLoad {
-  double elements = 0, units = 0;
+  double elements = 0, trainable = 0, units = 0;
   double forward = 0, backward = 0;  ///< without time that the same links are busy
   double compute = 0;                ///< of a micro-batch
   RankMatrices matrices;
 
   void add(const PartCosts& part, double together) {
     elements += part.elements();
+    trainable += part.trainable;
     units += static_cast<double>(part.units.size()) / together;
     for (const auto& [shape, seconds] : part.matrices) {
       matrices.shapes.push_back(shape);
@@ -303,7 +307,11 @@ std::vector<RankLoad> add_stages(const Config& config, const Stack& stack, const
     for (int64_t b = range.first_block; b < range.first_block + range.blocks; ++b)
       add(model.parts[static_cast<size_t>(b) + 1], recompute[static_cast<size_t>(b)]);
     if (range.last()) add(model.parts.back(), Recompute::kNone);
-    if (range.last() && one_table) rank.elements -= static_cast<double>(model.embedding().units.front());
+    if (range.last() && one_table) {
+      const auto table = static_cast<double>(model.embedding().units.front());
+      rank.elements -= table;
+      if (has_tied_gradients(config.model)) rank.trainable -= table;
+    }
     // The uses of an embedding alone on its rank are all adjacent, so it is gathered once a step.
     if (range.blocks == 0 && *config.parallel.virtual_stages == 1 && stack.own) stage.forward -= std::exchange(stage.gather_forward, 0);
     rank.forward += stage.forward - stage.gather_forward;
@@ -333,7 +341,7 @@ std::vector<double> stage_transfers(const Config& config, const ClusterConfig& c
 double tied_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, const ModelSeconds& model,
                     const std::vector<int>& stage_rank) {
   const int64_t apart = int64_t{stride_of(mesh_shape(config.parallel), MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
-  if (!config.model.tied_embeddings || apart <= 0) return 0;
+  if (!has_tied_gradients(config.model) || apart <= 0) return 0;
   const GroupPlacement ends = place_of(2, apart, cluster, CollectiveChoice(config));
   return GradientSeconds(config, stack, cluster).tied(ends, static_cast<double>(model.embedding().units.front()));
 }
@@ -351,12 +359,12 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   for (int number = 0; number < static_cast<int>(ranks.size()); ++number) {
     const RankLoad& rank = ranks[static_cast<size_t>(number)];
     const bool end = number == stage_rank.front() || number == stage_rank.back();
-    const OuterSeconds outer = outer_seconds(config, cluster, rank.elements / shards, microbatches_of(config) * rank.compute);
-    costs.reduce.push_back(reduce_seconds(config, cluster, stack, rank.elements, rank.units, rank.forward, rank.backward) + (end ? tied : 0) +
-                           outer.all_reduce + server_seconds(config, cluster, rank.elements / shards));
+    const OuterSeconds outer = outer_seconds(config, cluster, rank.trainable / shards, microbatches_of(config) * rank.compute);
+    costs.reduce.push_back(reduce_seconds(config, cluster, stack, rank.elements, rank.trainable, rank.units, rank.forward, rank.backward) +
+                           (end ? tied : 0) + outer.all_reduce + server_seconds(config, cluster, rank.trainable / shards));
     costs.hidden_outer.push_back(outer.hidden);
     const double of_matrices = rank.matrices.elements / mesh.tensor;
-    const double bytes = update_bytes(config, false) * (rank.elements - of_matrices) + update_bytes(config, true) * of_matrices;
+    const double bytes = update_bytes(config, false) * (rank.trainable - of_matrices) + update_bytes(config, true) * of_matrices;
     costs.optimizer.push_back(traffic_seconds(bytes / shards, 1, cluster) + outer.traffic + orthogonalize_seconds(config, cluster, rank.matrices));
   }
   // The bubble of zb_h2 is (p-1)(F+I-2W); searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).

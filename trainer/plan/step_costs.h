@@ -35,6 +35,7 @@ struct PartCosts {
     double seconds;  ///< what its owner takes to transform it
   };
   std::vector<Matrix> matrices;  ///< the hidden ones, with an optimizer of matrices
+  double trainable = 0;          ///< elements of the units that are trained
   double elements() const { return static_cast<double>(std::accumulate(units.begin(), units.end(), int64_t{0})); }
 };
 struct ModelSeconds {

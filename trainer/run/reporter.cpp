@@ -30,20 +30,22 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
   positions_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;
-  const int64_t parameters = parameter_count(config.model);
+  const int64_t parameters = parameter_count(config.model), trained = trainable_count(config.model);
   ordered_json fields = {{"steps", steps},
                          {"parameters", parameters},
                          {"world_size", environment["world_size"]},
                          {"layout", environment["layout"]},
                          {"version", environment["version"]},
                          {"forecast", forecast ? forecast_json(*forecast) : ordered_json()}};
+  if (trained < parameters) fields["trainable_parameters"] = trained;
   if (history.from_peers) fields["from_peers"] = true;
   if (!discarded.until.empty()) fields["discarded"] = {{"steps", discarded.steps}, {"until", discarded.until}};
   event("start", history.step, fields,
-        concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, ", islands_text(config.parallel), "tensor ",
-               config.parallel.tensor, " x pipeline ", config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-",
-               config.parallel.zero_stage, ", ", config.training.precision, "; ", counted(steps, "step"), " of ", config.training.global_batch_size,
-               " x ", config.training.sequence_length, " tokens"));
+        concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, ",
+               trained < parameters ? concat(trained, " of them trained, ") : "", islands_text(config.parallel), "tensor ", config.parallel.tensor,
+               " x pipeline ", config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ",
+               config.training.precision, "; ", counted(steps, "step"), " of ", config.training.global_batch_size, " x ",
+               config.training.sequence_length, " tokens"));
   for (const std::string& warning : warnings) message(warning);
 }
 

@@ -1,7 +1,10 @@
 #include "trainer/verify/clone.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -9,6 +12,7 @@
 #include "trainer/config/fields.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/verify/difference.h"
 
 namespace trireme {
 namespace {
@@ -114,6 +118,35 @@ void shrink_window(ModelConfig& m, int64_t users_layers, int64_t users_sequence)
     if (std::ranges::binary_search(users, b * users_layers / m.layers)) m.window_layers->push_back(b);
   const bool mixed = static_cast<int64_t>(users.size()) < users_layers, all = static_cast<int64_t>(m.window_layers->size()) == m.layers;
   if (m.window_layers->empty() || (mixed && all && m.layers > 1)) m.window_layers = {m.layers - 1};
+}
+
+/// The block that stands for block `block` of a model of `layers` blocks in one of `all`; the last for the last.
+int64_t block_like(int64_t block, int64_t layers, int64_t all) { return block + 1 == layers ? all - 1 : block * all / layers; }
+
+/// The same parameter of another block; the name itself if it is of no block.
+std::string of_block(const std::string& name, const std::function<int64_t(int64_t)>& change) {
+  constexpr std::string_view kPrefix = "blocks.";
+  if (!name.starts_with(kPrefix)) return name;
+  const size_t dot = name.find('.', kPrefix.size());
+  return concat(kPrefix, change(std::stoll(name.substr(kPrefix.size(), dot - kPrefix.size()))), name.substr(dot));
+}
+
+/// What of the clone is frozen: of each block what is frozen in a block of `users` that it stands for. If that left nothing frozen, or nothing to train,
+/// the blocks that it skips decide.
+std::vector<std::string> frozen_like(const ModelConfig& users, const ModelConfig& clone) {
+  if (users.frozen.empty()) return {};
+  std::set<std::string> frozen, trained;
+  for (const std::string& name : parameter_order(clone)) {
+    const std::string stands_for = of_block(name, [&](int64_t block) { return block_like(block, clone.layers, users.layers); });
+    (is_frozen(users, stands_for) ? frozen : trained).insert(name);
+  }
+  const bool no_frozen = frozen.empty(), no_trained = trained.empty();
+  for (const std::string& name : parameter_order(users)) {
+    const std::string like = of_block(name, [&](int64_t block) { return block_like(block, users.layers, clone.layers); });
+    if (no_frozen && is_frozen(users, name)) frozen.insert(like);
+    if (no_trained && !is_frozen(users, name)) frozen.erase(like);
+  }
+  return {frozen.begin(), frozen.end()};
 }
 
 void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, const std::vector<Layout>& layouts) {
@@ -227,6 +260,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   const int64_t sequence = (kLeastSequence + unit - 1) / unit * unit;
   const int64_t blocks = blocks_per_unit(config);
   shrink_model(c.model, config.training.sequence_length, sequence, layouts);
+  c.model.frozen = frozen_like(config.model, c.model);
   shrink_training(c.training, sequence, layouts, config.resilience.rebalance == Rebalance::kMicroBatches);
   clone.even_batch = c.training.global_batch_size;
   // Data ranks of an elastic job need not divide the batch, so here they do not.

@@ -98,6 +98,7 @@ Diagnosis of_gradients(const Evidence& e, const First& first, const std::string&
   if (first.ratio)
     if (const std::string factor = factor_in_words(e, *first.ratio); !factor.empty()) return {axis, kind, "gradients are " + factor};
   if (cured_by(e, Feature::kTied)) return {axis, "embedding", "tied embedding: the gradients of first and last stage are not summed exactly once"};
+  if (cured_by(e, Feature::kFrozen)) return {axis, kind, "the backward passes a frozen parameter by, or loses the gradient of one that is trained"};
   if (cured_by(e, Feature::kMicrobatches)) return {axis, kind, "gradients of micro-batches are lost, or reduced before the last micro-batch"};
   if (cured_by(e, Feature::kDropout)) return {axis, kind == "all" ? "dropout" : kind, "the dropout mask of the backward is not that of the forward"};
   if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "the backward does not separate documents"};
@@ -116,6 +117,7 @@ Diagnosis of_norm(const Evidence& e, const First& first, const std::string& axis
   const bool more = first.difference->actual > first.difference->expected;
   if (cured_by(e, Feature::kTied)) return {axis, "grad_norm", "the gradient norm counts the copy of a tied embedding"};
   if (cured_by(e, Feature::kSharedKv)) return {axis, "grad_norm", "the gradient norm counts every copy of a shared kv head"};
+  if (cured_by(e, Feature::kFrozen)) return {axis, "grad_norm", "the gradient norm counts frozen parameters"};
   if (!more) return {axis, "grad_norm", "the gradient norm, and with it clipping, is not taken over all ranks"};
   return {axis, "grad_norm", "the gradient norm counts replicated parameters more than once"};
 }
@@ -125,6 +127,7 @@ Diagnosis of_weights(const Evidence& e, const First& first, const std::string& a
   if (first.difference->quantity == Quantity::kInitialWeight) return {axis, kind, "initial values are not a function of seed, name and global index"};
   if (cured_by(e, Feature::kTied) || (kind == "embedding" && e.smallest.pipeline > 1))
     return {axis, "embedding", "a tied parameter is updated or decayed twice, or on one stage only"};
+  if (cured_by(e, Feature::kFrozen)) return {axis, kind, "a frozen parameter is updated or decayed, or a trained one is not"};
   if (cured_by(e, Feature::kWeightDecay))
     return {axis, kind, kind == "all" ? "weight decay is wrong" : "weight decay is applied to the wrong parameters"};
   if (cured_by(e, Feature::kClip)) return {axis, "optimizer", "the gradient is not clipped by its norm"};

@@ -24,11 +24,12 @@ enum class Feature : uint8_t {
   kClip,
   kHeadNorms,
   kWindow,     ///< every query attends to all preceding tokens
+  kFrozen,     ///< every parameter is trained
   kDocuments,  ///< one document in each sequence
   kAttention,  ///< its output projections are 0
   kMlp,        ///< its down projections are 0
 };
-constexpr int kFeatures = 14;
+constexpr int kFeatures = 15;
 
 struct Evidence {
   /// The layout, reduced to the fewest options that still show the difference. A plain one: every layout shows it.

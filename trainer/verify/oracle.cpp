@@ -390,6 +390,20 @@ GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) cons
   return weights;
 }
 
+namespace {
+
+/// Whether `*` for any characters and `?` for one make the pattern the name.
+bool matches(const char* pattern, const char* name) {
+  if (*pattern == '*') return matches(pattern + 1, name) || (*name != 0 && matches(pattern, name + 1));
+  return (*pattern == 0 && *name == 0) || (*name != 0 && (*pattern == '?' || *pattern == *name) && matches(pattern + 1, name + 1));
+}
+
+}  // namespace
+
+bool Oracle::trains(const std::string& name) const {
+  return std::ranges::none_of(config_.model.frozen, [&](const std::string& pattern) { return matches(pattern.c_str(), name.c_str()); });
+}
+
 GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<Step>& steps) const {
   const OptimizerConfig& o = config_.training.optimizer;
   const double clip = config_.training.gradient_clip;
@@ -397,12 +411,14 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
   for (const Step& step : steps) {
     double squares = 0;
     for (const auto& [name, gradient] : step.gradient)
-      for (const double g : gradient.values) squares += g * g;
+      if (trains(name))
+        for (const double g : gradient.values) squares += g * g;
     const double norm = std::sqrt(squares);
     scales.push_back(clip > 0 && norm > clip ? clip / norm : 1);
   }
   GlobalTensors result = weights;
   for (auto& [name, tensor] : result) {
+    if (!trains(name)) continue;
     const bool is_matrix = !name.ends_with(".bias") && !name.ends_with("norm.weight");
     const double decay = is_matrix ? o.weight_decay : 0;
     if (o.name == Optimizer::kMuon && is_matrix && name.starts_with("blocks.")) {
@@ -439,6 +455,7 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
 
 GlobalTensors Oracle::averaged(const std::vector<const GlobalTensors*>& history) const {
   GlobalTensors average = *history.front();
+  std::erase_if(average, [&](const auto& named) { return !trains(named.first); });
   for (size_t t = 0; t + 1 < history.size(); ++t) {
     const double decay = std::min(config_.training.ema.decay.value(), static_cast<double>(1 + t) / static_cast<double>(10 + t));
     for (auto& [name, tensor] : average) {

@@ -53,9 +53,11 @@ class Oracle {
     const GlobalTensors& gradient;
     double learning_rate;
   };
+  /// Whether training changes the parameter: no pattern of model.frozen names it.
+  bool trains(const std::string& name) const;
   /// The weights after these first steps of the configured optimizer, from zero state, with each step's gradient clipped by its global norm.
   GlobalTensors updated(const GlobalTensors& weights, const std::vector<Step>& steps) const;
-  /// The moving average of the weights. `history`: the initial weights and those after each step.
+  /// The moving average of the weights that are trained. `history`: the initial weights and those after each step.
   GlobalTensors averaged(const std::vector<const GlobalTensors*>& history) const;
 
  private:

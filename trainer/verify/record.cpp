@@ -46,6 +46,7 @@ Tensor tensor_of(const OwnedBox& owned, Gathered what) {
     case Gathered::kAverage: break;
   }
   const auto average = std::ranges::find(owned.state, std::string_view(kAverageName), &ShardedOptimizer::State::name);
+  if (!owned.spec->trainable && average == owned.state.end()) return {};
   TRIREME_CHECK(average != owned.state.end(), "no moving average of ", owned.spec->name);
   return average->shard;
 }
@@ -55,7 +56,9 @@ std::string packed_boxes(Trainer& trainer, Gathered what, double factor) {
   std::string bytes;
   const auto put = [&](const void* data, size_t count) { bytes.append(static_cast<const char*>(data), count); };
   for (const OwnedBox& owned : trainer.owned_boxes()) {
-    std::vector<double> values = to_doubles(trainer.context(), tensor_of(owned, what));
+    const Tensor tensor = tensor_of(owned, what);
+    if (!tensor.defined()) continue;  // a frozen parameter has neither
+    std::vector<double> values = to_doubles(trainer.context(), tensor);
     for (double& value : values) value *= factor;
     const uint64_t length = owned.spec->name.size();
     put(&length, sizeof length);

@@ -15,18 +15,21 @@ LeastMemory::LeastMemory(const Config& config, PartProfiles& profiles)
   const std::vector<Recompute> policy = recompute_policy(config);
   sums_.emplace_back();
   for (const Part& part : profiles.parts()) {
-    const auto elements = static_cast<double>(profiles.of(part, shape).elements());
+    double trained = 0, frozen = 0;
+    const std::vector<int64_t>& units = profiles.of(part, shape).units;
+    for (size_t u = 0; u < units.size(); ++u) (part.units[u].trainable ? trained : frozen) += static_cast<double>(units[u]);
     const PartProfile& profile = profiles.of(part, shape, recompute_of(part, policy));
     // A schedule has whole backwards, or begins them with input gradients.
     const int64_t backward = std::min(profile.backward.peak, profile.input_gradient.peak);
-    const PartMemory memory{elements, static_cast<double>(profile.saved), static_cast<double>(std::max<int64_t>(0, backward - profile.saved))};
+    const PartMemory memory{trained, frozen, static_cast<double>(profile.saved), static_cast<double>(std::max<int64_t>(0, backward - profile.saved))};
     if (part.kind == PartKind::kEmbedding) embedding_ = memory;
     if (part.kind == PartKind::kHead) head_ = memory;
-    if (part.kind == PartKind::kHead && config.model.tied_embeddings) shared_ = static_cast<double>(std::ranges::max(profile.units));
+    if (part.kind == PartKind::kHead && config.model.tied_embeddings) shared_ = static_cast<double>(profile.units.back());
     if (part.kind != PartKind::kBlock) continue;
     blocks_.push_back(memory);
-    sums_.push_back({sums_.back().elements + elements, sums_.back().saved + memory.saved, 0});
+    sums_.push_back({sums_.back().trained + trained, sums_.back().frozen + frozen, sums_.back().saved + memory.saved, 0});
   }
+  shares_frozen_ = !has_tied_gradients(config.model);
   const Precision precision = precision_of(training);
   const auto bytes = [](DType type) { return static_cast<double>(size_of(type)); };
   const int64_t tokens = training.micro_batch_size * training.sequence_length;
@@ -64,12 +67,14 @@ std::vector<LeastMemory::Rank> LeastMemory::ranks(const Layout& layout, const st
     const StageRange stage{static_cast<int>(s), static_cast<int>(split.size()), first_block, split[s]};
     const PartMemory &from = sums_[static_cast<size_t>(first_block)], &to = sums_[static_cast<size_t>(first_block += split[s])];
     Rank& rank = ranks[static_cast<size_t>(rank_of[s])];
-    rank.elements += to.elements - from.elements + (stage.first() ? embedding_.elements : 0) + (stage.last() ? head_.elements : 0);
+    rank.trained += to.trained - from.trained + (stage.first() ? embedding_.trained : 0) + (stage.last() ? head_.trained : 0);
+    rank.frozen += to.frozen - from.frozen + (stage.first() ? embedding_.frozen : 0) + (stage.last() ? head_.frozen : 0);
     const double saved = to.saved - from.saved + (stage.first() ? embedding_.saved : 0) + (stage.last() ? head_.saved : 0);
     rank.bytes += static_cast<double>(forwards[s]) * saved + table_;
     backward[static_cast<size_t>(rank_of[s])] = first_backward(stage);
   }
-  if (rank_of.front() == rank_of.back()) ranks[static_cast<size_t>(rank_of.back())].elements -= shared_;
+  Rank& end = ranks[static_cast<size_t>(rank_of.back())];
+  if (rank_of.front() == rank_of.back()) (shares_frozen_ ? end.frozen : end.trained) -= shared_;
   for (size_t r = 0; r < ranks.size(); ++r) {
     // An output is on its way to the next stage.
     const bool sends = layout.pipeline > 1 && (layout.stages_per_rank() > 1 || static_cast<int>(r) != rank_of.back());
@@ -83,9 +88,10 @@ double LeastMemory::peak(const Layout& layout, const std::vector<Rank>& ranks) c
                                         layout.gradient_accumulation, layout.reshard == Reshard::kAfterUse);
   const double share = 1.0 / policy.shard;
   const double parameters = policy.parameters_resident ? parameter_ : master_weights_ ? 0 : share * parameter_;
-  const double per_element = parameters + (policy.gradients_resident ? 1 : share) * gradient_ + share * optimizer_;
+  const double trained = parameters + (policy.gradients_resident ? 1 : share) * gradient_ + share * optimizer_;
+  const double frozen = (policy.parameters_resident ? 1 : share) * parameter_;
   double most = 0;
-  for (const Rank& rank : ranks) most = std::max(most, rank.bytes + per_element * rank.elements);
+  for (const Rank& rank : ranks) most = std::max(most, rank.bytes + trained * rank.trained + frozen * rank.frozen);
   return most;
 }
 

@@ -15,8 +15,8 @@ class LeastMemory {
   LeastMemory(const Config& config, PartProfiles& profiles);
 
   struct Rank {
-    double elements = 0;  ///< weights on one tensor rank, of all shards
-    double bytes = 0;     ///< what no sharding divides when the rank's first backward begins, without the runtime allowance
+    double trained = 0, frozen = 0;  ///< weights on one tensor rank, of all shards
+    double bytes = 0;                ///< what no sharding divides when the rank's first backward begins, without the runtime allowance
   };
   /// One entry per pipeline rank. `split`: layers per stage.
   std::vector<Rank> ranks(const Layout& layout, const std::vector<int64_t>& split) const;
@@ -25,9 +25,9 @@ class LeastMemory {
 
  private:
   struct PartMemory {
-    double elements = 0;
-    double saved = 0;     ///< bytes from forward to backward
-    double backward = 0;  ///< peak bytes of a backward in addition to those saved
+    double trained = 0, frozen = 0;  ///< elements
+    double saved = 0;                ///< bytes from forward to backward
+    double backward = 0;             ///< peak bytes of a backward in addition to those saved
   };
   double first_backward(const StageRange& stage) const;
   int64_t microbatches(const Layout& layout) const;
@@ -35,6 +35,7 @@ class LeastMemory {
   PartMemory embedding_, head_;
   std::vector<PartMemory> blocks_, sums_;    ///< by block; and the sums over the blocks before each block
   double shared_ = 0;                        ///< elements that embedding and head share if they are on the same rank
+  bool shares_frozen_ = false;               ///< they are frozen
   int64_t microbatches_, gradients_;         ///< of a step on all ranks; gradients_per_step()
   double boundary_, input_, table_ = 0;      ///< bytes: a stage's output; tokens and targets of a micro-batch; a rotary table
   double parameter_, gradient_, optimizer_;  ///< bytes per element without sharding
