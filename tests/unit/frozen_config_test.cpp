@@ -46,7 +46,7 @@ TEST_CASE("frozen: patterns name parameters, all of a matrix, and not all of the
   CHECK(frozen_refusal("[]").empty());
   CHECK(frozen_refusal("[embedding.weight, blocks.1?.*, '*.mlp_norm.weight']").empty());
   CHECK_THAT(frozen_refusal("[embeddings.weight]"),
-             Catch::Contains("model.frozen=embeddings.weight: names no parameter of the model") && Catch::Contains("nearest legal embedding.weight"));
+             Catch::Contains("model.frozen=embeddings.weight: names no parameter of the model") && Catch::Contains("nearest valid embedding.weight"));
   CHECK_THAT(frozen_refusal("[blocks.0.*, blocks.12.*]"),
              Catch::Contains("blocks.12.*: names no parameter") && Catch::Contains("blocks.0.mlp.up.weight"));
   CHECK_THAT(frozen_refusal("['[e]mbedding.weight']"), Catch::Contains("names no parameter of the model"));

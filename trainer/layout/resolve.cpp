@@ -85,7 +85,7 @@ void check_frozen(const ModelConfig& model, const Sources& sources, Violations& 
     const bool plain = pattern.find_first_of("[\\") == pattern.npos;  // fnmatch() knows more than * and ?
     if (!plain || std::ranges::none_of(names, [&](const std::string& name) { return is_frozen(one, name); }))
       broken(pattern, "names no parameter of the model", concat("patterns of these names and of those of other blocks: ", shown),
-             nearest_word(pattern, names));
+             pattern.find('*') == pattern.npos ? nearest_word(pattern, names) : "");
   }
   if (!trains) broken("", "names every parameter, which leaves nothing to train", "a part of them", "");
 }

@@ -31,14 +31,10 @@ uint64_t short_digest(Context& ctx, const Tensor& tensor) {
   return std::stoull(text.substr(text.size() - 13), nullptr, 16);
 }
 
-/// The name of the parameter that this stage shares with another one; empty if there is none.
-std::string tied_parameter(Trainer& trainer) {
-  for (const Action& action : trainer.program().training_list())
-    if (action.type == ActionType::kReduceTied)
-      for (const auto& stage : trainer.stages())
-        if (stage->range().stage == action.stage)
-          return stage->params().units()[static_cast<size_t>(action.unit)]->params().front()->specs.front().name;
-  return "";
+/// The name of the parameter of which first and last stage have a copy each, trained or frozen; empty if there is none.
+std::string tied_parameter(const Trainer& trainer) {
+  const std::vector<int>& rank_of = trainer.stage_rank();
+  return trainer.config().model.tied_embeddings && rank_of.front() != rank_of.back() ? kEmbeddingWeight : "";
 }
 
 /// Whether all islands have a tensor of this name after a round: the moments of an optimizer are each island's own, and its weights may be.
