@@ -143,7 +143,7 @@ constexpr Setting kEncodedParameters{"training.compression.parameters", "none",
 
 // Data and evaluation.
 constexpr Setting kBytes{"data.tokenizer", "another tokenizer", [](const Config& c) { return c.data.tokenizer == "bytes"; }};
-constexpr Setting kEpochs{"training.epochs", "null, with training.steps", [](const Config& c) { return c.training.epochs.has_value(); }};
+constexpr Setting kEpochs{"training.epochs", "training.steps", [](const Config& c) { return c.training.epochs.has_value(); }, "steps: 1000"};
 constexpr Setting kWeights{"data.weights", "auto", [](const Config& c) { return c.data.weights.has_value(); }};
 constexpr Setting kNoMask{"data.document_mask", "true", [](const Config& c) { return !c.data.document_mask; }};
 constexpr Setting kMask{"data.document_mask", "false", [](const Config& c) { return c.data.document_mask; }};
