@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what two builds say of the same configurations: the resolved configuration, or the exact text of the refusal. A refactoring of the checks must
 leave both as they are. The configurations are: each pair of features of tests/combinations.txt, the settings of every refusal in tests/unit, values at and
-beyond the bounds of each key, alone and with a feature, and random triples. Prints each kind of difference once; exits with 1 if there is any.
+beyond the bounds of each key, alone and with a feature, and random triples. Prints each difference once; exits with 1 if there is any.
 
   scripts/same-refusals.py record OLD/trireme ANSWERS       writes what it says into the file ANSWERS
   scripts/same-refusals.py compare NEW/trireme ANSWERS
@@ -117,16 +117,23 @@ def answers(binary, cases):
         return list(pool.map(answer, cases))
 
 
-def kind_of(old, new):
-    """What differs, without the values."""
+def refusals(text):
+    """{key and rule: what is allowed} of a message, without its values."""
+    parts = [re.fullmatch(r"\S+ ([a-z_.0-9]+)(?:=.*?)?: (.*?)((?:; allowed .*)?(?:; nearest valid .*)?)", line) for line in text.splitlines()]
+    lines = [(f"{part[1]}: {part[2]}", part[3]) if part else (line, "") for part, line in zip(parts, text.splitlines())]
+    return {re.sub(r"[0-9]+", "N", rule): re.sub(r"[0-9]+", "N", allowed) for rule, allowed in lines}
+
+
+def differences(old, new):
+    """What differs between two answers, each thing in words."""
     if old[0] != new[0]:
-        return f"exit code {old[0]} -> {new[0]}: {(old[2] or new[2]).splitlines()[0]}"
-    one, other = old[2].splitlines(), new[2].splitlines()
-    if sorted(one) == sorted(other):
-        return "the order of lines" if old[1] == new[1] else "the resolved configuration"
-    without_place = lambda line: re.sub(r"^\S+ ([a-z_.0-9]+)(=.*?)?: ", r"\1: ", line)
-    lines = [f"  - {without_place(line)}" for line in one if line not in other] + [f"  + {without_place(line)}" for line in other if line not in one]
-    return "\n".join(["lines", *lines])
+        return [f"exit code {old[0]} -> {new[0]}: {(old[2] or new[2]).splitlines()[0]}"]
+    if sorted(old[2].splitlines()) == sorted(new[2].splitlines()):
+        return ["the same lines in another order" if old[1] == new[1] else "the resolved configuration"]
+    one, other = refusals(old[2]), refusals(new[2])
+    found = [f"gone: {rule}{one[rule]}" for rule in one if rule not in other] + [f"new: {rule}{other[rule]}" for rule in other if rule not in one]
+    found += [f"{rule}\n    - {one[rule][2:]}\n    + {other[rule][2:]}" for rule in one if rule in other and one[rule] != other[rule]]
+    return found or ["values"]
 
 
 def main():
@@ -143,14 +150,16 @@ def main():
     with gzip.open(arguments.answers, "rt") as read:
         cases, recorded = json.load(read)
     found = collections.defaultdict(list)
+    count = 0
     for case, old, new in zip(cases, recorded, answers(arguments.binary, cases)):
-        if old != new:
-            found[kind_of(old, new)].append(case)
+        count += old != new
+        for difference in differences(old, new) if old != new else ():
+            found[difference].append(case)
     refused = sum(1 for one in recorded if one[0] != 0)
     texts = {re.sub(r"[0-9]+", "0", line.split(": ", 1)[-1]) for one in recorded if one[0] != 0 for line in one[2].splitlines()}
-    print(f"{len(cases)} configurations, {refused} of them refused with {len(texts)} different rules; {sum(map(len, found.values()))} differ")
-    for kind, where in sorted(found.items(), key=lambda one: -len(one[1])):
-        print(f"{len(where)} x {kind}\n    such as {where[0][0]}.yaml {' '.join(where[0][1])}")
+    print(f"{len(cases)} configurations, {refused} of them refused with {len(texts)} different rules; {count} differ")
+    for difference, where in sorted(found.items(), key=lambda one: -len(one[1])):
+        print(f"{len(where)} x {difference}\n    such as {where[0][0]}.yaml {' '.join(where[0][1])}")
     return 1 if found else 0
 
 

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/resilience/wire.h"
 

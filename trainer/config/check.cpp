@@ -14,7 +14,6 @@
 #include "trainer/config/check_communication.h"
 #include "trainer/config/check_federation.h"
 #include "trainer/config/check_fields.h"
-#include "trainer/config/check_privacy.h"
 #include "trainer/config/check_reroute.h"
 #include "trainer/config/clashes.h"
 #include "trainer/config/derived_sizes.h"
@@ -348,7 +347,6 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_loss_scale(rules, sound);
   check_data(rules, sound);
   check_communication(rules, sound);
-  check_privacy(rules, sound);
   check_reroute(rules, sound);
   check_federation(rules, sound);
   check_clashes(rules, sound);

@@ -57,23 +57,18 @@ void check_whole_rounds(Rules& rules, const Config& c, const char* round, int64_
 
 /// The rounds of local updates.
 void check_local(Rules& rules, const Config& c) {
-  const TrainingConfig& t = c.training;
-  const bool local = t.local.steps.has_value();
-  if (!rules.apply({"parallel.islands", "training.local.steps"})) return;
-  if (!local && c.parallel.islands > 1 && !is_asynchronous(t) && rules.apply({"training.asynchronous.mode"}))
-    rules.broken("parallel.islands", "training.local.steps is not set, so the islands would never synchronise",
-                 "1, or a training.local.steps from 1, or a training.asynchronous.mode", "1");
-  if (!local) return;
-  const int64_t steps = *t.local.steps, fragments = t.local.fragments;
+  const LocalConfig& local = c.training.local;
+  if (!local.steps || !rules.apply({"parallel.islands", "training.local.steps"})) return;
+  const int64_t steps = *local.steps, fragments = local.fragments;
   const auto legal = [&] { return nearest(fragments, 1, std::min(steps, c.model.layers), [&](int64_t n) { return steps % n == 0; }); };
   if (rules.apply({"training.local.fragments", "model.layers"}) && fragments > c.model.layers)
     rules.broken("training.local.fragments", concat("the model has ", counted(c.model.layers, "block")), concat("1 to ", c.model.layers), legal());
   if (rules.apply({"training.local.fragments"}) && steps % fragments != 0)
     rules.broken("training.local.fragments", concat("does not divide training.local.steps ", steps), concat("divisors of ", steps), legal());
   if (rules.apply({"training.local.fragments", "training.local.delay"}) && steps % fragments == 0)
-    rules.at_most("training.local.delay", t.local.delay, 0, steps / fragments - 1,
+    rules.at_most("training.local.delay", local.delay, 0, steps / fragments - 1,
                   concat("a fragment synchronises every ", counted(steps / fragments, "step"), ", before its sum has arrived"));
-  check_whole_rounds(rules, c, "training.local.steps", *t.local.steps, "the islands have the same shared weights only after a round");
+  check_whole_rounds(rules, c, "training.local.steps", steps, "the islands have the same shared weights only after a round");
 }
 
 /// The rounds of asynchronous updates, and how many gradients islands can give an update.

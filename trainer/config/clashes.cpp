@@ -62,6 +62,10 @@ constexpr Setting kBudget{"training.recompute", "none | selective | full",
 constexpr Setting kNoBudget{"training.recompute_budget", "with a number of bytes", [](const Config& c) { return !c.training.recompute_budget; }};
 
 // The layout.
+// First and last stage of zb_v are on the same rank.
+constexpr Setting kTiedStages{"model.tied_embeddings", "false, or parallel.pipeline 1, or parallel.schedule zb_v",
+                              [](const Config& c) { return c.model.tied_embeddings && c.parallel.pipeline > 1 && c.parallel.schedule != "zb_v"; },
+                              "false", "parallel.pipeline"};
 constexpr Setting kTensor{"parallel.tensor", "1", [](const Config& c) { return c.parallel.tensor > 1; }};
 constexpr Setting kSharedHeads{"parallel.tensor", "divisors of {model.kv_heads}",
                                [](const Config& c) { return kTensor.is(c) && *c.model.kv_heads % c.parallel.tensor != 0; }, "1", "model.kv_heads"};
@@ -98,6 +102,8 @@ constexpr Setting kIslands{"parallel.islands", "1", [](const Config& c) { return
 constexpr Setting kLocal = {"training.local.steps", "null",          [](const Config& c) { return c.training.local.steps.has_value(); }, "null",
                             "parallel.islands",     "training.local"};
 constexpr Setting kNotLocal{"training.local.steps", "integer from 1", [](const Config& c) { return !kLocal.is(c); }};
+constexpr Setting kNeverInStep{"training.local.steps", "from 1, or a training.asynchronous.mode",
+                               [](const Config& c) { return !kLocal.is(c) && !is_asynchronous(c.training); }, "1", "training.asynchronous.mode"};
 constexpr Setting kLocalIslands{"parallel.islands",
                                 "1",
                                 [](const Config& c) { return kIslands.is(c) && kLocal.is(c); },
@@ -192,6 +198,12 @@ constexpr Setting kNoMomentum{"security.aggregation.momentum", "auto, or numbers
 constexpr Setting kNoneFaulty{"security.aggregation.byzantine", "integers from 1",
                               [](const Config& c) { return c.security.aggregation.byzantine < 1; }, "1"};
 constexpr Setting kPrivate{"security.privacy.clip", "null", [](const Config& c) { return is_private(c.security); }};
+// Where each data rank adds noise to its own sum.
+constexpr Setting kNoisyCompression{"training.compression.method", "none, or security.privacy.clip null",
+                                    [](const Config& c) { return kPrivate.is(c) && kCompression.is(c); }, "none", "security.privacy.clip"};
+constexpr Setting kNoisyRobust{"security.aggregation.rule", "mean, or security.privacy.clip null",
+                               [](const Config& c) { return kPrivate.is(c) && kRobust.is(c) && !kCompression.is(c); }, "mean",
+                               "security.privacy.clip"};
 constexpr Setting kNoNoise{"security.privacy.noise", "a noise multiplier such as 1.0, or a target_epsilon from which it follows",
                            [](const Config& c) { return !c.security.privacy.noise && !c.security.privacy.target_epsilon; }, "1",
                            "security.privacy.target_epsilon"};
@@ -260,6 +272,7 @@ constexpr Clash kClashes[] = {
     {{&kBf16Sums}, {&kDataScope}, "training.compression has messages of its own, with vectors and a warm-up in fp32"},
     {{&kReplicasOnly}, {&kOneReplica}, "parallel.replicate is 1, so nothing would be compressed"},
     // Islands that take steps alone: state and decisions that would differ between them are refused, not approximated.
+    {{&kIslands}, {&kNeverInStep}, "training.local.steps is not set, so the islands would never synchronise"},
     {{&kCompression}, {&kLocal, &kAveraging}, "{with} saves no errors of compression for each island"},
     {{&kFp16}, {&kLocal, &kAveraging}, "with {with} each island would have a loss scale of its own"},
     {{&kAnomalies}, {&kLocal, &kAveraging, &kHogwild}, "with {with} the islands would not agree on an anomalous step"},
@@ -356,6 +369,12 @@ constexpr Clash kClashes[] = {
      {&kPrivate},
      "tensor ranks would share key and value heads, of which there are {model.kv_heads}, and the norm of a sequence's gradient would count them "
      "twice"},
+    {{&kSharded},
+     {&kNoisyCompression, &kNoisyRobust},
+     "with security.privacy and {with} each data rank adds its noise once a step, to its whole gradient"},
+    {{&kTiedStages},
+     {&kNoisyCompression},
+     "the first and the last pipeline rank would each compress a part of the embedding's gradient, and only the sum of both is clipped"},
     // A federation's members train alone in a round, on data of their own.
     {{&kNoRoster}, {&kFederated}, "the coordinator and the members recognise each other by it"},
     {{&kNoIdentity}, {&kFederated}, "every process must prove its identity"},
