@@ -57,7 +57,7 @@ std::vector<Settings> features() {
 
 }  // namespace
 
-TEST_CASE("config: what a refusal of two features proposes ends it") {
+TEST_CASE("config: what a refusal of two features proposes ends it and is valid itself") {
   // "PLACE KEY=VALUE: REASON; allowed A; nearest valid B", where B is a value of KEY, or another key and its value.
   const std::regex parts(R"(\S+ ([a-z_.0-9]+)[^:\n]*: (.*); allowed .*; nearest valid (?:([a-z]+\.[a-z_.]+) )?(.*?)(?: or .*)?\n)");
   const std::vector<Settings> all = features();
@@ -69,10 +69,12 @@ TEST_CASE("config: what a refusal of two features proposes ends it") {
       const std::string objections = objections_to(both);
       for (std::sregex_iterator at(objections.begin(), objections.end(), parts); at != std::sregex_iterator(); ++at) {
         Settings changed = both;
-        changed[(*at)[3].matched ? (*at)[3].str() : (*at)[1].str()] = (*at)[4];
+        const std::string key = (*at)[(*at)[3].matched ? 3 : 1];
+        changed[key] = (*at)[4];
         const std::string after = objections_to(changed);
         CAPTURE((*at)[0].str(), after);
         CHECK(after.find(concat(": ", (*at)[2].str(), ";")) == std::string::npos);
+        for (const char* invalid : {"not ", "out of range"}) CHECK(after.find(concat(key, "=", changed[key], ": ", invalid)) == std::string::npos);
         ++ended;
       }
     }
