@@ -61,8 +61,7 @@ constexpr Setting kBudget{"training.recompute", "none | selective | full",
                           [](const Config& c) { return c.training.recompute == RecomputeMode::kBudget; }, "full"};
 constexpr Setting kNoBudget{"training.recompute_budget", "with a number of bytes", [](const Config& c) { return !c.training.recompute_budget; }};
 
-// The layout.
-// First and last stage of zb_v are on the same rank.
+// The layout. With zb_v the first and the last stage are on the same rank.
 constexpr Setting kTiedStages{"model.tied_embeddings", "false, or parallel.pipeline 1, or parallel.schedule zb_v",
                               [](const Config& c) { return c.model.tied_embeddings && c.parallel.pipeline > 1 && c.parallel.schedule != "zb_v"; },
                               "false", "parallel.pipeline"};
@@ -99,17 +98,15 @@ constexpr Setting kRegistered{"parallel.register_buffers", "false", [](const Con
 
 // Islands and what is sent.
 constexpr Setting kIslands{"parallel.islands", "1", [](const Config& c) { return c.parallel.islands > 1; }};
-constexpr Setting kLocal = {"training.local.steps", "null",          [](const Config& c) { return c.training.local.steps.has_value(); }, "null",
-                            "parallel.islands",     "training.local"};
+constexpr Setting kLocal =
+    named({"training.local.steps", "null", [](const Config& c) { return c.training.local.steps.has_value(); }, "null", "parallel.islands"},
+          "training.local");
 constexpr Setting kNotLocal{"training.local.steps", "integer from 1", [](const Config& c) { return !kLocal.is(c); }};
-constexpr Setting kNeverInStep{"training.local.steps", "from 1, or a training.asynchronous.mode",
-                               [](const Config& c) { return !kLocal.is(c) && !is_asynchronous(c.training); }, "1", "training.asynchronous.mode"};
-constexpr Setting kLocalIslands{"parallel.islands",
-                                "1",
-                                [](const Config& c) { return kIslands.is(c) && kLocal.is(c); },
-                                "1",
-                                "training.local.steps",
-                                "nothing within a round of training.local"};
+constexpr Setting kUnsynchronised{"training.local.steps", "from 1, or a training.asynchronous.mode",
+                                  [](const Config& c) { return !kLocal.is(c) && !is_asynchronous(c.training); }, "1", "training.asynchronous.mode"};
+constexpr Setting kLocalIslands =
+    named({"parallel.islands", "1", [](const Config& c) { return kIslands.is(c) && kLocal.is(c); }, "1", "training.local.steps"},
+          "nothing within a round of training.local");
 constexpr Setting kFragments{"training.local.fragments", "1", [](const Config& c) { return c.training.local.fragments > 1; }};
 constexpr Setting kDelay{"training.local.delay", "0", [](const Config& c) { return c.training.local.delay > 0; }};
 constexpr Setting kBlend{"training.local.blend", "1", [](const Config& c) { return c.training.local.blend != 1; }};
@@ -121,7 +118,7 @@ constexpr Setting kAveraging =
 constexpr Setting kAveragingIslands = named(kAveraging, "only weights with elastic averaging");
 constexpr Setting kHogwild = named({"training.asynchronous.mode", "none", [](const Config& c) { return shares_weights(c.training); }}, "hogwild");
 constexpr Setting kHogwildIslands = named(kHogwild, "nothing with hogwild");
-constexpr Setting kPlainIslands{"parallel.islands", "1", [](const Config& c) { return kIslands.is(c) && !kLocal.is(c) && !kAsynchronous.is(c); }};
+constexpr Setting kPlainIslands{"parallel.islands", "1", [](const Config& c) { return kIslands.is(c) && kUnsynchronised.is(c); }};
 constexpr Setting kBackup{"resilience.backup_replicas", "0", [](const Config& c) { return c.resilience.backup_replicas > 0; }};
 constexpr Setting kStale{"training.asynchronous.staleness", "0",
                          [](const Config& c) { return kServers.is(c) && c.training.asynchronous.staleness != 0; }};
@@ -272,7 +269,7 @@ constexpr Clash kClashes[] = {
     {{&kBf16Sums}, {&kDataScope}, "training.compression has messages of its own, with vectors and a warm-up in fp32"},
     {{&kReplicasOnly}, {&kOneReplica}, "parallel.replicate is 1, so nothing would be compressed"},
     // Islands that take steps alone: state and decisions that would differ between them are refused, not approximated.
-    {{&kIslands}, {&kNeverInStep}, "training.local.steps is not set, so the islands would never synchronise"},
+    {{&kIslands}, {&kUnsynchronised}, "training.local.steps is not set, so the islands would never synchronise"},
     {{&kCompression}, {&kLocal, &kAveraging}, "{with} saves no errors of compression for each island"},
     {{&kFp16}, {&kLocal, &kAveraging}, "with {with} each island would have a loss scale of its own"},
     {{&kAnomalies}, {&kLocal, &kAveraging, &kHogwild}, "with {with} the islands would not agree on an anomalous step"},
@@ -400,7 +397,7 @@ constexpr Clash kClashes[] = {
     {{&kCudnn}, {&kCpu}, "attention on CPUs has kernels of its own"},
     {{&kCudnn}, {&kWide}, "cuDNN's attention computes in bf16 and fp16"},
     {{&kCudnn}, {&kOddHeads}, "model.head_size is {model.head_size}"},
-    // cuDNN's backward takes no sequences of different lengths on compute capability 8 and 12, and on 9 a T x T matrix for each document.
+    // Its backward takes no sequences of different lengths on compute capability 8 and 12, and on 9 a T x T matrix for each document.
     {{&kCudnn}, {&kMask}, "cuDNN's deterministic backward does not keep documents apart"},
     {{&kGraph}, {&kDropout}, "a captured step would repeat the same dropout masks"},
     {{&kGraph}, {&kRandomK}, "a captured step would send the same elements in every step"},
