@@ -3,8 +3,8 @@
 
 namespace trireme {
 
-/// The rules of what ranks send each other: training.compression, training.local, training.asynchronous, resilience.rebalance and security.aggregation,
-/// and what does not go with each. `c`: with all derived sizes filled in.
+/// The numbers of what ranks send each other: training.compression, training.local, training.asynchronous, security.aggregation and resilience.
+/// `c`: with all derived sizes filled in.
 void check_communication(Rules& rules, const Config& c);
 
 }  // namespace trireme

@@ -10,7 +10,7 @@ int64_t fewest_members(const FederationConfig& federation);
 /// against a member too, which can subtract its own.
 double noise_of_member(const FederationConfig& federation);
 
-/// Rules of security.federation, and what it does not go with.
+/// Rules of security.federation: rounds and the fewest members.
 void check_federation(Rules& rules, const Config& c);
 
 }  // namespace trireme

@@ -14,7 +14,7 @@ struct RelievedRank {
 /// nullopt unless the text is two numbers in plain digits with a slash between them.
 std::optional<RelievedRank> parse_relieved_rank(const std::string& text);
 
-/// The rules of resilience.reroute: which ranks can be relieved, and what would make the step another one.
+/// The rules of resilience.reroute: which ranks can be relieved.
 void check_reroute(Rules& rules, const Config& c);
 
 }  // namespace trireme

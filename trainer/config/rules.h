@@ -39,6 +39,10 @@ class Rules {
   void broken(const char* key, const std::string& rule, const std::string& allowed = {}, const std::string& nearest = {}) {
     out_.add({sources_.locate(key), key, shown_value(table_.at(key)), rule, allowed, nearest});
   }
+  /// Refuses a `value` above `high`.
+  void at_most(const char* key, int64_t value, int64_t low, int64_t high, const std::string& why) {
+    if (value > high) broken(key, why, concat(low, " to ", high), std::to_string(high));
+  }
 
   /// Reports keys that were given, or differ from their default, but have no effect in this configuration.
   void without_effect() {
