@@ -9,6 +9,7 @@
 #include "tests/support/private_random.h"
 #include "tests/support/run_files.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/huggingface/weight_source.h"
 #include "trainer/model/declare.h"
 #include "trainer/model/flops.h"
 
@@ -176,6 +177,27 @@ TEST_CASE("frozen: a resume restores the state bit for bit, in the same layout a
     });
     CHECK(loaded.whole() == trained.whole());
     if (one.layout == first.layout) CHECK(further.whole() == through.whole());
+  }
+}
+
+TEST_CASE("frozen: the moving average of a checkpoint has frozen parameters as they are") {
+  const TemporaryDirectory directory;
+  ParityLayout layout{{.data = 2, .zero = 1}};
+  layout.ema = 0.9;
+  const Config config = config_of({ParityModel::kLlamaGrouped, layout, kMixed}, layout, "fp32");
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    for (int step = 0; step < 2; ++step) trainer.step(kData, step, 3e-3);
+    save(trainer, directory.path, 2);
+  });
+  const auto saved = read_whole(directory.path / checkpoint_name(2));
+  WeightSource source(directory.path / checkpoint_name(2), WeightKind::kAverage);
+  CHECK(source.names().size() == whole_model(config.model).size());
+  for (const ParamSpec& spec : whole_model(config.model)) {
+    INFO(spec.name);
+    std::vector<char> values(static_cast<size_t>(spec.shape[0] * spec.shape[1] * 4));
+    source.read(spec.name, Box{{0, 0}, spec.shape}, DType::kF32, values.data());
+    CHECK(values == saved.at((spec.trainable ? "ema/" : "weight/") + spec.name));
   }
 }
 

@@ -38,6 +38,7 @@
 namespace fs = std::filesystem;
 using namespace trireme;
 using test::ScopedVariable;
+using test::Scratch;
 
 namespace {
 

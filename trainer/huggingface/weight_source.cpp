@@ -19,8 +19,12 @@ namespace {
 
 using Reader = std::variant<CheckpointReader, HuggingFaceReader>;
 
-/// Prefix of the names of these weights in a checkpoint.
-std::string prefix_of(WeightKind kind) { return kind == WeightKind::kTrained ? "weight/" : concat(kAverageName, "/"); }
+constexpr const char* kWeights = "weight/";
+
+/// The name of a parameter's weights in a checkpoint. A frozen one has no average, because it is its own.
+std::string stored_name(const ModelConfig& model, WeightKind kind, const std::string& parameter) {
+  return concat(kind == WeightKind::kTrained || is_frozen(model, parameter) ? kWeights : concat(kAverageName, "/"), parameter);
+}
 
 Reader open(const fs::path& path) {
   std::error_code error;
@@ -63,20 +67,20 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
 }
 
 /// Checks, before any allocation, that exactly the model's tensors are stored, in its shapes. CheckpointReader has already checked the file sizes.
-void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model, const std::string& prefix) {
+void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model, WeightKind kind) {
   const std::string where = (checkpoint.directory() / kManifestName).string();
   std::set<std::string> known;
   for (const ParamSpec& spec : whole_model(model)) {
-    const StoredTensor& stored = checkpoint.tensor(prefix + spec.name);
+    const std::string name = stored_name(model, kind, spec.name);
+    const StoredTensor& stored = checkpoint.tensor(name);
     const auto text = [](const std::array<int64_t, 2>& shape) { return concat("[", shape[0], ", ", shape[1], "]"); };
     if (stored.shape != spec.shape)
-      throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" has shape ", text(stored.shape), ", expected ", text(spec.shape)));
-    if (!is_floating(stored.dtype))
-      throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" is ", name_of(stored.dtype), "; allowed F32 and F64"));
-    known.insert(prefix + spec.name);
+      throw DataError(concat(where, ": tensor \"", name, "\" has shape ", text(stored.shape), ", expected ", text(spec.shape)));
+    if (!is_floating(stored.dtype)) throw DataError(concat(where, ": tensor \"", name, "\" is ", name_of(stored.dtype), "; allowed F32 and F64"));
+    known.insert(kWeights + spec.name);
   }
   for (const auto& [name, unused] : checkpoint.tensors())
-    if (name.starts_with(prefix) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not a tensor of this model"));
+    if (name.starts_with(kWeights) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not a tensor of this model"));
 }
 
 }  // namespace
@@ -87,7 +91,7 @@ WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open
     tokenizer_ = checkpoint->tokenizer_spec();
     config_ = saved_config(*checkpoint, path_);
     if (kind == WeightKind::kAverage && !checkpoint->has_kind(kAverageName)) refuse_average(path_);
-    check_tensors(*checkpoint, config_.model, prefix_of(kind));
+    check_tensors(*checkpoint, config_.model, kind);
     config_.parallel = {};
     config_.parallel.virtual_stages = 1;
     config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
@@ -102,14 +106,13 @@ WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open
   }
 }
 
-std::string WeightSource::stored(const std::string& name) const { return prefix_of(kind_) + name; }
+std::string WeightSource::stored(const std::string& name) const { return stored_name(config_.model, kind_, name); }
 
 std::vector<std::string> WeightSource::names() const {
   if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->names();
-  const std::string prefix = stored("");
   std::vector<std::string> names;
   for (const auto& [name, unused] : std::get<CheckpointReader>(reader_).tensors())
-    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
+    if (name.starts_with(kWeights)) names.push_back(name.substr(std::string_view(kWeights).size()));
   return names;
 }
 
