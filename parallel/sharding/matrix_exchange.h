@@ -22,9 +22,9 @@ struct DealtMatrices {
 };
 DealtMatrices deal(std::span<const MatrixShape> shapes, double (*cost)(const MatrixShape& shape), int shards, int tensor);
 
-/// The trainable hidden matrices of a stage's units. Each of the S x t ranks of a replica that share the stage owns some of them. The part of a matrix is what one
-/// tensor rank has of it, a piece what one shard of that part has. transform() brings each matrix to its owner and the result back to all pieces, so a
-/// transformation of equal matrices gives equal bits under every sharding and split. Replicas do the same work.
+/// The trainable hidden matrices of a stage's units. Each of the S x t ranks of a replica that share the stage owns some of them. The part of a matrix
+/// is what one tensor rank has of it, a piece what one shard of that part has. transform() brings each matrix to its owner and the result back to all
+/// pieces, so a transformation of equal matrices gives equal bits under every sharding and split. Replicas do the same work.
 ///
 /// Two exchanges each way: pieces to parts over `shard`, and parts to matrices over `tensor`.
 /// Wire, each way: (S-1)/S of P/S elements over `shard`, (t-1)/t of P/S elements over `tensor`, for P elements of a tensor rank's parts, on average

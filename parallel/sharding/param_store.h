@@ -10,8 +10,8 @@ namespace trireme {
 /// Owns this rank's parameters: the master shard of every unit, and the full copies that the layers read.
 /// Memory per rank, P elements in all units, S shards. If master dtype = compute dtype: P if resident (the master is a view of it), else P/S plus the
 /// units that are currently gathered. Otherwise P/S more for the masters, counted as optimizer memory; the full copies are made from them: P if
-/// resident, else the units that are currently gathered. The master of a frozen unit is in the compute dtype, unless its gathers are encoded: nothing
-/// is ever added to it.
+/// resident, else the units that are currently gathered. The master of a frozen unit is in the compute dtype, unless there is an encoding: nothing is
+/// ever added to it.
 /// Wire per gather: (S-1)/S * unit bytes in the compute dtype.
 ///
 /// With an encoding the owners send their matrices encoded, and every rank, the owner included, reads what it decodes: all full copies have equal
@@ -51,7 +51,9 @@ class ParamStore {
     bool secondary_fresh = false;
   };
   const Unit& unit_of(int unit) const { return *units_[static_cast<size_t>(unit)]; }
-  DType master_dtype(const Unit& unit) const { return unit.trainable() || encodes(unit.group()) ? precision_.master : precision_.compute; }
+  DType master_dtype(const Unit& unit) const {
+    return unit.trainable() || encoding_.encoding != Encoding::kNone ? precision_.master : precision_.compute;
+  }
   bool encodes(const ShardGroup& group) const { return encoding_.encoding != Encoding::kNone && group.shards() > 1; }
   static bool has_secondary(const ShardGroup& group) { return group.secondary != nullptr && group.secondary->size() > 1; }
   Tensor own_part(int unit, const Tensor& full) const;

@@ -12,12 +12,12 @@ ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const
                                    Communicator& tensor)
     : options_(options), exchanged_(exchanged_dtype(precision)) {
   for (const Unit* unit : params.units()) {
-    std::vector<const char*> names;
     if (!unit->trainable()) {
       states_.emplace_back();
       owned_.emplace_back();
       continue;
     }
+    std::vector<const char*> names;
     for (const Unit::Segment& whole : unit->segments(0, unit->numel()))
       for (const char* name : state_names_of(options.kind, whole.spec->is_hidden_matrix))
         if (std::ranges::find(names, std::string_view(name)) == names.end()) names.push_back(name);

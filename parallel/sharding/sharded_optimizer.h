@@ -24,7 +24,8 @@ struct OptimizerOptions {
 inline DType exchanged_dtype(const Precision& precision) { return precision.compute == DType::kBF16 ? DType::kBF16 : precision.master; }
 
 /// An optimizer on the owned shards. Its state, in the master dtype, per rank: for the P parameters of each rule traits_of(rule).states * P/S elements,
-/// and P/S more for a moving average of the weights; frozen parameters have no state. Weight decay applies only to parameters with ParamSpec::decay. Only orthogonalize() communicates.
+/// and P/S more for a moving average of the weights; frozen parameters have no state. Weight decay applies only to parameters with ParamSpec::decay.
+/// Only orthogonalize() communicates.
 class ShardedOptimizer {
  public:
   /// `tensor`: the ranks that split the matrices; outlives this.

@@ -180,6 +180,36 @@ TEST_CASE("frozen: a resume restores the state bit for bit, in the same layout a
   }
 }
 
+TEST_CASE("frozen: in 16 bits a checkpoint has frozen weights as the layers read them, and a resume has their bits") {
+  for (const auto& [precision, dtype] : {std::pair{"bf16", DType::kBF16}, {"fp16", DType::kF16}}) {
+    INFO(precision);
+    const TemporaryDirectory directory;
+    const FrozenCase first{ParityModel::kLlamaGrouped, {{.tensor = 2, .data = 2, .zero = 3}}, kMixed};
+    const FrozenCase other{ParityModel::kLlamaGrouped, {{.pipeline = 2, .data = 2, .zero = 1}}, kMixed};
+    GatheredState trained, loaded;
+    on_ranks(config_of(first, first.layout, precision), [&](Trainer& trainer) {
+      trainer.initialise();
+      for (int step = 0; step < 2; ++step) trainer.step(kData, step, 3e-3);
+      trained.add(trainer);
+      save(trainer, directory.path, 2);
+    });
+    on_ranks(config_of(other, other.layout, precision), [&](Trainer& trainer) {
+      CheckpointReader reader(directory.path / checkpoint_name(2));
+      for (const ParamSpec& spec : whole_model(trainer.config().model))
+        TRIREME_CHECK(reader.tensor("weight/" + spec.name).dtype == (spec.trainable ? DType::kF32 : dtype), spec.name);
+      load_state(trainer, reader);
+      loaded.add(trainer);
+    });
+    CHECK(loaded.whole() == trained.whole());
+    if (precision == std::string("fp16")) continue;
+    on_ranks(config_of(other, other.layout, "fp32"), [&](Trainer& trainer) {  // as training.precision may change
+      CheckpointReader reader(directory.path / checkpoint_name(2));
+      load_state(trainer, reader);
+      TRIREME_CHECK(trainer.step(kData, 2, 3e-3).accepted, "rejected");
+    });
+  }
+}
+
 TEST_CASE("frozen: the moving average of a checkpoint has frozen parameters as they are") {
   const TemporaryDirectory directory;
   ParityLayout layout{{.data = 2, .zero = 1}};

@@ -20,7 +20,6 @@ const std::set<std::string> kReplaced = {"run.seed",
                                          "model.layers",
                                          "model.ffn_size",
                                          "model.init_std",
-                                         "model.frozen",          // written out for the blocks of the clone
                                          "parallel.islands",      // the clone is one of them
                                          "parallel.bucket_size",  // kept as a number of blocks
                                          "training.steps",

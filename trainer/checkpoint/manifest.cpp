@@ -53,7 +53,7 @@ json to_json(const Contents& contents) {
 
 DType dtype_member(const json& object, const std::string& where) {
   const std::string name = string_member(object, "dtype", where);
-  for (DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kU8})
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8})
     if (name == name_of(dtype)) return dtype;
   throw DataError(concat(where, ": unknown dtype ", json(name).dump()));
 }

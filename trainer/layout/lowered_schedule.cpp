@@ -86,8 +86,7 @@ EncodingOptions parameter_encoding_of(const Config& config) {
 
 DType frozen_dtype(const Config& config) {
   const Precision precision = precision_of(config.training);
-  const bool encoded = parameter_encoding_of(config).encoding != Encoding::kNone && zero_policy(config.parallel).shard > 1;
-  return encoded ? precision.master : precision.compute;
+  return parameter_encoding_of(config).encoding == Encoding::kNone ? precision.compute : precision.master;
 }
 
 AggregationOptions aggregation_of(const Config& config) {

@@ -110,7 +110,7 @@ void PrivateGradients::add_noise_of_rank(const TransformerStage& stage, int unit
   const Unit& of = *stage.params().units()[static_cast<size_t>(unit)];
   for (const Unit::Segment& segment : of.segments(0, of.numel())) {
     const ParamSpec& spec = *segment.spec;
-    const bool second_tied_copy = spec.name == "embedding.weight" && !stage.range().first();
+    const bool second_tied_copy = spec.name == kEmbeddingWeight && !stage.range().first();
     if (second_tied_copy || (spec.partial_over != Partial::kNone && !spec.is_primary_copy)) continue;
     const std::string stream = concat("data rank ", mesh_.data->rank(), ": ", spec.name);
     for (const BoxRange& range : boxes_of(spec, segment.param_begin, segment.param_begin + segment.count))

@@ -160,7 +160,7 @@ int64_t low_rank_bytes(const Config& config, const CompressionOptions& options) 
   for (int t = 0; t < mesh.tensor; ++t) {
     for (const ParamSpec& spec : parameters_of(config.model, {t, mesh.tensor}, config.parallel.sequence_parallel)) {
       if (!spec.is_primary_copy || spec.dims == 1 || !spec.trainable) continue;
-      const int copies = tied_copy && spec.name == "embedding.weight" ? 2 : 1;
+      const int copies = tied_copy && spec.name == kEmbeddingWeight ? 2 : 1;
       errors += copies * spec.box.numel();
       if (has_low_rank(spec, options.rank)) bases += copies * options.rank * spec.box.extent[1];
     }

@@ -32,7 +32,7 @@ void check_shape(const std::string& where, const std::string& name, const std::a
     throw DataError(concat(where, ": ", name, " has shape [", stored[0], ", ", stored[1], "], the model's is [", wanted[0], ", ", wanted[1], "]"));
 }
 
-/// A load is bit-exact, so the dtype must be the same. That of a frozen weight is the layers', which read the same values from a wider one.
+/// A load is bit-exact, so the dtype must be the same. A frozen weight takes that of this run's layers, which rounds one from a wider type.
 void read_state(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
   const std::string name = kind + "/" + owned.spec->name;
   const StoredTensor& stored = reader.tensor(name);

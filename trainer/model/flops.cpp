@@ -70,7 +70,7 @@ double recomputation_factor(const ModelConfig& model, int64_t sequence_length, c
     all += forward.full;
     again += how == Recompute::kFull ? forward.full : how == Recompute::kSelective ? forward.full_attention : 0;
   }
-  return 1 + again / (kPasses * all);
+  return 1 + again / (kPasses * all - frozen_product_flops(model) * static_cast<double>(sequence_length));
 }
 
 int64_t parameter_count(const ModelConfig& model) {

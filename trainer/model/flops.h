@@ -7,7 +7,8 @@
 namespace trireme {
 
 /// Model FLOPs per training token: three times the forward's matrix products (2 per weight, embedding lookup excluded, head included) and causal
-/// attention (half of T x T), less the weight gradients of frozen matrices. Recomputation is not counted.   Convention: PaLM, arXiv:2204.02311, with the causal half.
+/// attention (half of T x T), less the weight gradients of frozen matrices. Input gradients count everywhere, because the backward passes through all
+/// layers. Recomputation is not counted.   Convention: PaLM, arXiv:2204.02311, with the causal half.
 double training_flops_per_token(const ModelConfig& model, int64_t sequence_length);
 
 /// The same with attention counted without the causal mask, T x T or T x window: the convention of PaLM, NVIDIA, nanotron and llm-foundry.

@@ -76,10 +76,12 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
   std::vector<Part> parts;
   if (range.first()) {
     Part& part = parts.emplace_back(Part{PartKind::kEmbedding, "embedding", kEmbeddingUnit});
-    part.units.push_back({kEmbeddingUnit, !is_frozen(model, kEmbeddingWeight)});
-    if (has_learned_positions(model)) part.units.push_back({kPositionsUnit, !is_frozen(model, kPositionsWeight)});
-    for (const char* name : {kEmbeddingWeight, kPositionsWeight})
-      if (is_frozen(model, name)) part.frozen.emplace_back(name);
+    const auto add = [&](const char* unit, const char* parameter) {
+      part.units.push_back({unit, !is_frozen(model, parameter)});
+      if (is_frozen(model, parameter)) part.frozen.emplace_back(parameter);
+    };
+    add(kEmbeddingUnit, kEmbeddingWeight);
+    if (has_learned_positions(model)) add(kPositionsUnit, kPositionsWeight);
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
     const int64_t block = range.first_block + b;

@@ -50,7 +50,7 @@ struct Part {
   std::vector<PartUnit> units = {};      ///< all units that it reads; a tied head reads the embedding
   int64_t block = -1;                    ///< kBlock: index in the model
   BlockSpec block_spec = {};             ///< kBlock
-  std::vector<std::string> frozen = {};  ///< names of its own frozen parameters, those of a block without the block's name
+  std::vector<std::string> frozen = {};  ///< names of the frozen parameters that it reads, those of a block without the block's name
 
   /// The properties that determine time and memory: parts of one kind may differ between layers.
   using Traits = std::tuple<PartKind, BlockSpec, std::vector<std::string>>;

@@ -47,8 +47,10 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
 /// A small number of nodes, above the cluster's, with which the model fits. Tries the next 32 counts, then counts in steps of 1/8.
 std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster) {
   constexpr int64_t kMost = 64;  // upper limit, as a multiple of the first count tried
-  constexpr double kState = 12;  // least bytes per parameter in any precision: master weight and two moments
-  const double state = kState * static_cast<double>(parameter_count(LayoutSpace(config, cluster).base().model));
+  constexpr double kState = 12;  // least bytes per trained parameter in any precision: master weight and two moments
+  const Config base = LayoutSpace(config, cluster).base();
+  const int64_t trained = trainable_count(base.model), frozen = parameter_count(base.model) - trained;
+  const double state = kState * static_cast<double>(trained) + static_cast<double>(frozen * size_of(frozen_dtype(base)));
   const double node = cluster.device.memory.value() * static_cast<double>(cluster.devices_per_node);
   const int64_t first = std::max(cluster.nodes + 1, static_cast<int64_t>(state / node));
   for (cluster.nodes = first; cluster.nodes <= kMost * first; cluster.nodes += cluster.nodes < first + 32 ? 1 : cluster.nodes / 8)

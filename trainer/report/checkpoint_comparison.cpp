@@ -112,6 +112,8 @@ double value_at(DType dtype, const std::byte* data) {
   switch (dtype) {
     case DType::kF64: return as(double{});
     case DType::kF32: return as(float{});
+    case DType::kBF16: return as(bfloat16{});
+    case DType::kF16: return as(float16{});
     case DType::kI32: return as(int32_t{});
     case DType::kI64: return as(int64_t{});
     default: return as(uint8_t{});

@@ -46,8 +46,9 @@ Tensor tensor_of(const OwnedBox& owned, Gathered what) {
     case Gathered::kAverage: break;
   }
   const auto average = std::ranges::find(owned.state, std::string_view(kAverageName), &ShardedOptimizer::State::name);
-  if (!owned.spec->trainable && average == owned.state.end()) return {};
-  TRIREME_CHECK(average != owned.state.end(), "no moving average of ", owned.spec->name);
+  TRIREME_CHECK(owned.spec->trainable == (average != owned.state.end()),
+                "a frozen parameter with a moving average, or another without: ", owned.spec->name);
+  if (!owned.spec->trainable) return {};
   return average->shard;
 }
 

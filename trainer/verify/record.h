@@ -63,7 +63,7 @@ RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& valid
 
 enum class Gathered : uint8_t { kWeight, kGradient, kAverage };
 /// Assembles the parameters, their gradients (divided by `loss_scale`), or their moving average from the boxes of all ranks.
-/// Frozen parameters have neither. Collective.
+/// Frozen parameters have no gradient and no average. Collective.
 /// Inconsistencies are noted in `record`.
 GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunRecord& record);
 

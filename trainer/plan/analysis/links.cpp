@@ -45,14 +45,22 @@ struct Axis {
 };
 
 /// Elements that a tensor rank stores of the whole model, with the padding of the vocabulary and of `shards` shards of each unit.
-double stored_elements(const Config& config, int shards) {
+struct StoredElements {
+  double all = 0, trained = 0;
+};
+StoredElements stored_elements(const Config& config, int shards) {
   PartProfiles profiles(config.model);
   const StageRange whole = whole_range(config.model);
   const std::vector<Part> parts = parts_of(config.model, whole, blocks_per_unit(config));
   const StageUnits reads = stage_units(parts, whole, config.model, false);
-  int64_t sum = 0;
-  for (const int64_t elements : unit_elements(profiles, parts, reads, profile_shape(config))) sum += Unit::shard_numel(elements, shards) * shards;
-  return static_cast<double>(sum);
+  const std::vector<int64_t> elements = unit_elements(profiles, parts, reads, profile_shape(config));
+  StoredElements sum;
+  for (size_t u = 0; u < elements.size(); ++u) {
+    const auto stored = static_cast<double>(Unit::shard_numel(elements[u], shards) * shards);
+    sum.all += stored;
+    if (reads.trainable(static_cast<int>(u))) sum.trained += stored;
+  }
+  return sum;
 }
 
 std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
@@ -63,7 +71,8 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = degree_of(mesh, MeshAxis::kShard), r = mesh.replicate;
   const auto [blocks, gathers_of_blocks, messages] = busiest_of(config);
   const double units = std::ceil(blocks / static_cast<double>(blocks_per_unit(config))) + 1;
-  const double parameters = stored_elements(config, policy.shard) / p;
+  const StoredElements stored = stored_elements(config, policy.shard);
+  const double parameters = stored.all / p, trained = stored.trained / p;
   const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;
 
@@ -88,15 +97,14 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   if (is_robust(config.security)) {  // all copies of a piece for its owner, and the results for the replicas
     const double ranks = n * r;
     axes.push_back(
-        group({"gradients", scatters * parameters * (ranks - 1) / ranks * message, scatters * units * (ranks - 1), reduce_beside}, MeshAxis::kData));
-    axes.push_back(group({"replicas", parameters / n * (r - 1) / r * reduced, units * (r - 1), 0}, MeshAxis::kReplicate));
+        group({"gradients", scatters * trained * (ranks - 1) / ranks * message, scatters * units * (ranks - 1), reduce_beside}, MeshAxis::kData));
+    axes.push_back(group({"replicas", trained / n * (r - 1) / r * reduced, units * (r - 1), 0}, MeshAxis::kReplicate));
   } else if (compression.method == CompressionMethod::kPowerSgd) {  // two all-reduces of factors over all data ranks
-    axes.push_back(group({"gradients", 2 * parameters * (n * r - 1) / (n * r) * message, units * 4 * (n * r - 1), reduce_beside}, MeshAxis::kData));
+    axes.push_back(group({"gradients", 2 * trained * (n * r - 1) / (n * r) * message, units * 4 * (n * r - 1), reduce_beside}, MeshAxis::kData));
   } else {
     const double scattered = needs_full_gradients(compression) ? message : reduced;
-    axes.push_back(
-        group({"gradients", scatters * parameters * (n - 1) / n * scattered, scatters * units * (n - 1), reduce_beside}, MeshAxis::kShard));
-    const double of_shard = parameters / n;
+    axes.push_back(group({"gradients", scatters * trained * (n - 1) / n * scattered, scatters * units * (n - 1), reduce_beside}, MeshAxis::kShard));
+    const double of_shard = trained / n;
     axes.push_back(group({"replicas", 2 * of_shard * (r - 1) / r * message, units * 2 * (r - 1), backwards / m}, MeshAxis::kReplicate));
   }
   const double sends = m * messages;
