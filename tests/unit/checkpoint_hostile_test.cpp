@@ -113,7 +113,7 @@ TEST_CASE("hostile checkpoint: an inconsistent manifest with a valid digest is r
        "rank-00002.safetensors"},
       {"bytes backwards",
        [](json& m) { std::swap(m["tensors"]["weight/b"]["boxes"][0]["bytes"][0], m["tensors"]["weight/b"]["boxes"][0]["bytes"][1]); }, "lie outside"},
-      {"unknown dtype", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "F16"; }, "unknown dtype \"F16\""},
+      {"unknown dtype", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "F8_E4M3"; }, "unknown dtype \"F8_E4M3\""},
       {"other dtype", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "F64"; }, "has a byte range of the wrong size"},
       {"other dtype of the same size", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "I32"; }, "\"weight/w\": differs from the manifest"},
       {"larger shape", [](json& m) { m["tensors"]["weight/w"]["shape"][0] = 8; }, "5 elements are not in any box"},
