@@ -45,6 +45,7 @@ Operation backward(const Case& c) {
             Param weight;
             weight.value = t[1];
             weight.grad = t[3];
+            weight.specs.emplace_back();  // trainable
             const HeadNorm norm = norm_of(c, weight);
             const Tensor qkv = Tensor::empty(ctx, t[0].shape(), t[0].dtype(), MemoryCategory::kWorkspace);
             copy(ctx, t[0], qkv);
