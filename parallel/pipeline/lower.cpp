@@ -178,8 +178,7 @@ void UnitMover::reduce_gradients() {
   std::map<std::pair<UnitKey, int>, size_t> last_of_microbatch;
   for (size_t i = 0; i < list_.size(); ++i) {
     if (!adds(list_[i])) continue;
-    for (const UnitKey& key : units_of(list_[i]))
-      if (trainable(key)) last_of_step[key] = last_of_microbatch[{key, list_[i].microbatch}] = i;
+    for (const UnitKey& key : units_of(list_[i])) last_of_step[key] = last_of_microbatch[{key, list_[i].microbatch}] = i;
   }
   // The all-reduce over replicas needs the completed reduce-scatter. It is issued one unit later, while the next unit's reduce-scatter runs.
   Action waiting{ActionType::kReduceReplicas, -1};
