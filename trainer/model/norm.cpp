@@ -1,7 +1,5 @@
 #include "trainer/model/norm.h"
 
-#include <algorithm>
-
 #include "kernels/ops/columns.h"
 #include "kernels/ops/norm.h"
 
@@ -64,7 +62,7 @@ void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) co
   backward_weight(ctx, x, saved, gradients);
 }
 
-bool Norm::trainable() const { return std::ranges::any_of(params(), &Param::trainable); }
+bool Norm::trainable() const { return weight->trainable() || (bias && bias->trainable()); }
 
 /// The tensor to which the kernels, which compute both gradients, add the one of `param`. If it is frozen nothing reads it.
 Tensor Norm::gradient_of(Context& ctx, Param& param, DType activations) {
