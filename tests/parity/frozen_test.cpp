@@ -150,14 +150,7 @@ TEST_CASE("frozen: a resume restores the state bit for bit, in the same layout a
   const TemporaryDirectory directory;
   const FrozenCase first{ParityModel::kLlamaGrouped, {{.tensor = 4, .data = 2, .zero = 3}}, kMixed};
   GatheredState trained, through;
-  on_ranks(config_of(first, first.layout, "fp32"), [&](Trainer& trainer) {
-    trainer.initialise();
-    for (int step = 0; step < 3; ++step) trainer.step(kData, step, 3e-3);
-    trained.add(trainer);
-    save(trainer, directory.path, 3);
-    for (int step = 3; step < 6; ++step) trainer.step(kData, step, 3e-3);
-    through.add(trainer);
-  });
+  train_with_save(config_of(first, first.layout, "fp32"), kData, directory.path, trained, through);
   const ModelConfig model = config_of(first, first.layout).model;
   for (const auto& [name, values] : read_whole(directory.path / checkpoint_name(3))) {
     const size_t slash = name.find('/');
@@ -168,13 +161,7 @@ TEST_CASE("frozen: a resume restores the state bit for bit, in the same layout a
     if (one.model != first.model) continue;
     INFO(one.str());
     GatheredState loaded, further;
-    on_ranks(config_of(one, one.layout, "fp32"), [&](Trainer& trainer) {
-      CheckpointReader reader(directory.path / checkpoint_name(3));
-      load_state(trainer, reader);
-      loaded.add(trainer);
-      for (int step = 3; step < 6; ++step) trainer.step(kData, step, 3e-3);
-      further.add(trainer);
-    });
+    continue_from_save(config_of(one, one.layout, "fp32"), kData, directory.path, loaded, further);
     CHECK(loaded.whole() == trained.whole());
     if (one.layout == first.layout) CHECK(further.whole() == through.whole());
   }

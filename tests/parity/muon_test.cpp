@@ -84,14 +84,7 @@ TEST_CASE("muon: a resume restores the state bit for bit, in the same layout and
   const ParityLayout first_layout{{.tensor = 4, .data = 2, .zero = 3}};
   const Config first = config_of(ParityModel::kLlamaGrouped, first_layout, "fp32");
   GatheredState trained, through;
-  on_ranks(first, [&](Trainer& trainer) {
-    trainer.initialise();
-    for (int step = 0; step < 3; ++step) trainer.step(kData, step, 3e-3);
-    trained.add(trainer);
-    save(trainer, directory.path, 3);
-    for (int step = 3; step < 6; ++step) trainer.step(kData, step, 3e-3);
-    through.add(trainer);
-  });
+  train_with_save(first, kData, directory.path, trained, through);
   int momenta = 0, moments = 0;
   for (const auto& [name, values] : read_whole(directory.path / checkpoint_name(3))) {
     const std::string kind = name.substr(0, name.find('/')), parameter = name.substr(name.find('/') + 1);
@@ -106,13 +99,7 @@ TEST_CASE("muon: a resume restores the state bit for bit, in the same layout and
     if (model != ParityModel::kLlamaGrouped) continue;
     INFO(layout.str());
     GatheredState loaded, further;
-    on_ranks(config_of(model, layout, "fp32"), [&](Trainer& trainer) {
-      CheckpointReader reader(directory.path / checkpoint_name(3));
-      load_state(trainer, reader);
-      loaded.add(trainer);
-      for (int step = 3; step < 6; ++step) trainer.step(kData, step, 3e-3);
-      further.add(trainer);
-    });
+    continue_from_save(config_of(model, layout, "fp32"), kData, directory.path, loaded, further);
     CHECK(loaded.whole() == trained.whole());
     if (layout == first_layout) CHECK(further.whole() == through.whole());
   }

@@ -123,6 +123,37 @@ const std::map<std::string, std::vector<char>>& GatheredState::whole() const {
   return tensors_;
 }
 
+namespace {
+
+/// Trains steps [first, first + 3).
+void train_three(Trainer& trainer, const Dataset& data, int first) {
+  for (int step = first; step < first + 3; ++step) trainer.step(data, step, 3e-3);
+}
+
+}  // namespace
+
+void train_with_save(const Config& config, const Dataset& data, const std::filesystem::path& directory, GatheredState& saved, GatheredState& after) {
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    train_three(trainer, data, 0);
+    saved.add(trainer);
+    save(trainer, directory, 3);
+    train_three(trainer, data, 3);
+    after.add(trainer);
+  });
+}
+
+void continue_from_save(const Config& config, const Dataset& data, const std::filesystem::path& directory, GatheredState& loaded,
+                        GatheredState& after) {
+  on_ranks(config, [&](Trainer& trainer) {
+    CheckpointReader reader(directory / checkpoint_name(3));
+    load_state(trainer, reader);
+    loaded.add(trainer);
+    train_three(trainer, data, 3);
+    after.add(trainer);
+  });
+}
+
 std::map<std::string, std::vector<char>> read_whole(const std::filesystem::path& checkpoint) {
   CheckpointReader reader(checkpoint);
   std::map<std::string, std::vector<char>> tensors;

@@ -66,6 +66,12 @@ class GatheredState {
   std::map<std::string, std::vector<bool>> known_;
 };
 
+/// Trains three steps, adds the state to `saved`, saves it as step 3 in `directory`, trains three more, and adds the state to `after`.
+void train_with_save(const Config& config, const Dataset& data, const std::filesystem::path& directory, GatheredState& saved, GatheredState& after);
+/// Continues from that checkpoint: the state as loaded, and after the same three steps.
+void continue_from_save(const Config& config, const Dataset& data, const std::filesystem::path& directory, GatheredState& loaded,
+                        GatheredState& after);
+
 /// The same for a checkpoint.
 std::map<std::string, std::vector<char>> read_whole(const std::filesystem::path& checkpoint);
 
