@@ -45,6 +45,7 @@ VALUES = {
     "run.directory": ["OTHER"],
     "model.attention_scale": ["0.3"],  # 0.5 is that of heads of 4 elements
     "model.frozen": ["[blocks.0.*]"],
+    "adapter.targets": ["[query]"],
     "model.window_layers": ["[0]"],
     "parallel.layers_per_stage": ["[4]", "[1,3]"],
     "parallel.schedule_file": ["/nonexistent"],

@@ -27,4 +27,14 @@ void copy_columns(Context& ctx, const Tensor& from, int64_t from_column, const T
       });
 }
 
+void add_columns(Context& ctx, const Tensor& x, const Tensor& to, int64_t first) {
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  Operation operation(ctx, "add_columns", {{"x", x, {rows, columns}, x.dtype()}, {"to", to, {rows, to.dim(1)}, x.dtype()}});
+  TRIREME_CHECK(has_columns(to, first, columns), "add_columns: invalid range: ", columns, " columns from column ", first, " of ", to.shape().str());
+  operation.moves(3 * x.bytes());
+  operation.run(
+      x.dtype(), [&] { cuda::add_columns(ctx, x, to, first); }, FastCpu{[&] { cpu::add_columns(ctx, x, to, first); }, true},
+      [&]<class T>(T) { reference::add_columns(x.data<T>(), to.data<T>() + first, to.dim(1), rows, columns); });
+}
+
 }  // namespace trireme

@@ -109,6 +109,8 @@ class UnitMover {
   bool trainable(const UnitKey& key) const { return stages_[static_cast<size_t>(key.first)].trainable(key.second); }
   bool is_recomputing(const Action& part) const { return part.part == stages_[static_cast<size_t>(part.stage)].recomputing_part; }
   bool adds(const Action& action) const;  ///< whether the action adds to the gradients of its units
+  /// Whether the unit is gathered once a step.
+  bool once(const UnitKey& key) const { return !policy_.unshard_each_use || stages_[static_cast<size_t>(key.first)].keeps_whole(key.second); }
   void move_parameters_once();
   void move_parameters_each_use();
   void reduce_gradients();
@@ -147,7 +149,7 @@ void UnitMover::move_parameters_once() {
     const Action& part = list_[uses_[use]];
     const size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
     for (const UnitKey& key : units_of(part)) {
-      if (gathered.insert(key).second) before_[uses_[issue]].push_back({ActionType::kUnshard, key.first, -1, key.second});
+      if (once(key) && gathered.insert(key).second) before_[uses_[issue]].push_back({ActionType::kUnshard, key.first, -1, key.second});
     }
   }
   for (const auto& [stage, unit] : gathered) last_.push_back({ActionType::kReshard, stage, -1, unit});
@@ -158,6 +160,7 @@ void UnitMover::move_parameters_each_use() {
   for (size_t use = 0; use < uses_.size(); ++use) {
     const Action& part = list_[uses_[use]];
     for (const UnitKey& key : units_of(part)) {
+      if (once(key)) continue;
       const auto& [stage, unit] = key;
       const auto [previous, first] = last_use.try_emplace(key, use);
       size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
@@ -246,7 +249,8 @@ ActionList UnitMover::with_waits(const ActionList& list) const {
 
 ActionList UnitMover::moved() {
   reduce_gradients();
-  policy_.unshard_each_use ? move_parameters_each_use() : move_parameters_once();
+  move_parameters_once();
+  move_parameters_each_use();
   ActionList list = with_waits(interleaved());
   std::map<int, std::set<int>> reduced;  // by stage that has a backward: the units with a gradient
   for (const Action& action : list) {

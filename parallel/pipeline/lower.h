@@ -22,11 +22,13 @@ struct StageUnits {
   int units = 0;                                    ///< number of the stage's own units
   int tied_unit = -1;                               ///< the unit whose gradient is summed over `embedding`, -1 if none on this stage
   int fused_part = -1;  ///< a part without W, whose I also computes the weight gradients (the head, which never keeps its logits); -1 if none
-  bool has_matrix_updates = false;  ///< the optimizer updates whole matrices, of which the stage has some
-  int recomputing_part = -1;        ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
-  std::vector<int> frozen = {};     ///< own units that are not trained: they are gathered, but have no gradient and no update
+  bool has_matrix_updates = false;   ///< the optimizer updates whole matrices, of which the stage has some
+  int recomputing_part = -1;         ///< a part whose W reads its parameters, too (the head, if samples are clipped before its W); -1 if none
+  std::vector<int> frozen = {};      ///< own units that are not trained: they are gathered, but have no gradient and no update
+  std::vector<int> kept_whole = {};  ///< own units that are gathered once a step, whatever the policy: adapters, which W and CLIP read, too
 
   bool trainable(int unit) const { return std::ranges::find(frozen, unit) == frozen.end(); }
+  bool keeps_whole(int unit) const { return std::ranges::find(kept_whole, unit) != kept_whole.end(); }
 };
 
 /// What a list that trains does after the sums of its gradients.
@@ -37,7 +39,8 @@ struct StepEnd {
 
 /// When full copies are gathered and freed: the lifetimes that distinguish ZeRO stages (parallel/sharding/zero_policy.h), in terms of a list.
 struct LoweringPolicy {
-  bool unshard_each_use = false;        ///< gather before each use and reshard after it (ZeRO-3 after_use); else once a step, before the first use
+  bool unshard_each_use = false;        ///< gather before each use and reshard after it (ZeRO-3 after_use); else once a step, before the first use,
+                                        ///< as units that StageUnits keeps whole always are
   bool reduce_each_microbatch = false;  ///< reduce-scatter after each micro-batch's W (ZeRO-2/3 sharded accumulation); else after the last
   int prefetch = 1;                     ///< number of parameter-reading parts by which a gather is issued ahead of its use
   bool receive_ahead = true;            ///< receives are posted before the compute that overlaps them; false, for blocking transfers: after it

@@ -126,7 +126,7 @@ void ListCheck::compute(const Action& action, int part) {
   Action one = action;
   one.part = part;
   Microbatch& microbatch = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
-  const bool reads = action.type != ActionType::kBackwardWeight || part == description(action.stage).recomputing_part;
+  const bool reads_all = action.type != ActionType::kBackwardWeight || part == description(action.stage).recomputing_part;
   const bool fused = part == description(action.stage).fused_part;
   const bool adds = action.type == ActionType::kBackward || action.type == (fused ? ActionType::kBackwardInput : ActionType::kBackwardWeight);
   for (const UnitRef& u : description(action.stage).units_of_part[static_cast<size_t>(part)]) {
@@ -135,8 +135,9 @@ void ListCheck::compute(const Action& action, int part) {
       continue;
     }
     Unit& unit = unit_of(action.stage, u);
-    if (reads && !unit.gathered) add_violation(to_string(one), " runs before unit ", u.unit, " is gathered");
-    if (!description(u.stage < 0 ? action.stage : u.stage).trainable(u.unit)) continue;
+    const StageUnits& owner = description(u.stage < 0 ? action.stage : u.stage);
+    if ((reads_all || owner.keeps_whole(u.unit)) && !unit.gathered) add_violation(to_string(one), " runs before unit ", u.unit, " is gathered");
+    if (!owner.trainable(u.unit)) continue;
     if (adds && unit.replicas_reduced) add_violation(to_string(one), " adds to the gradient of unit ", u.unit, " after it was reduced over replicas");
     if (adds && unit.in_flight) add_violation(to_string(one), " adds to the gradient of unit ", u.unit, " while it is being reduced");
     if (adds) unit.unreduced = true;

@@ -25,8 +25,12 @@ SampleSquares::SampleSquares(Context& ctx, const Region& region, int64_t samples
       squares_(Tensor::zeros(ctx, {samples}, DType::kF64, MemoryCategory::kWorkspace)) {}
 
 void SampleSquares::add_product(Context& ctx, const Param& weight, const Tensor& dy, const Tensor& x) {
-  TRIREME_CHECK(!is_partial(weight), weight.specs.front().name, ": a matrix whose gradient is partial over tensor ranks");
-  if (!counts(weight) || !weight.trainable()) return;
+  if (is_partial(weight)) {
+    return add_rows(ctx, all_rows(), {&weight}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& gradients) {
+      linear_backward_weight(ctx, dy.rows(begin, count), x.rows(begin, count), gradients.front());
+    });
+  }
+  if (!counts(weight)) return;
   const int64_t outputs = dy.dim(1), inputs = x.dim(1), rows = sequence_;
   const bool by_rows = size_of(x.dtype()) >= 4 && rows * (outputs + inputs) < outputs * inputs;
   const auto workspace = [&](const Shape& shape) { return Tensor::empty(ctx, shape, gradient_, MemoryCategory::kWorkspace); };

@@ -15,7 +15,7 @@ namespace trireme {
 /// operations than dw itself, T (D + F) < D F, in fp32 and fp64. Otherwise it computes dw of one sample at a time, in fp32.
 ///
 /// Memory: max(2 T^2, D F) elements; B elements for each element of a parameter whose gradient is partial over tensor ranks (norms under sequence
-/// parallelism), because such gradients must be summed before they are squared.
+/// parallelism, one matrix of each adapter), because such gradients must be summed before they are squared.
 /// Communication: `finish` all-reduces these over `tensor`: 2 (t-1)/t * B * n * 4 bytes for n such elements (8 bytes in fp64).
 /// Sources: Li et al. 2022, arXiv:2110.05679, section 4; Bu et al. 2022, arXiv:2210.00038 (one backward).
 class SampleSquares {
@@ -32,7 +32,7 @@ class SampleSquares {
   const Tensor& values() const { return squares_; }
   Tensor value(int64_t sample) const { return squares_.flat(sample, 1); }
 
-  /// Adds |dw|^2 of the weight dw = dy^T x.   dy [M,F], x [M,D]: all rows of the micro-batch.
+  /// Adds |dw|^2 of the trainable weight dw = dy^T x.   dy [M,F], x [M,D]: all rows of the micro-batch.
   void add_product(Context& ctx, const Param& weight, const Tensor& dy, const Tensor& x);
 
   /// The rows of a tensor that are on this rank, `per_sample` for each sample, from row `first` of the micro-batch on.

@@ -19,9 +19,9 @@ constexpr Case kWide[] = {{5, 16, 8, 24, 16, 8},    {33, 256, 0, 640, 384, 256},
                           {4, 64, 32, 128, 64, 28}, {4, 64, 30, 128, 64, 32},    {4, 64, 32, 128, 61, 32}, {301, 200, 8, 264, 64, 120}};
 
 /// Numbers that every dtype represents exactly, so that results must be equal; neighbours in rows and columns differ.
-std::vector<double> numbers(int64_t count, int64_t first) {
+std::vector<double> numbers(int64_t count, int64_t first, int64_t modulus = 251) {
   std::vector<double> all;
-  for (int64_t i = 0; i < count; ++i) all.push_back(static_cast<double>((first + i) % 251));
+  for (int64_t i = 0; i < count; ++i) all.push_back(static_cast<double>((first + i) % modulus));
   return all;
 }
 
@@ -32,22 +32,46 @@ Operation copied(const Case& c) {
           [c](Context& ctx, const std::vector<Tensor>& t) { copy_columns(ctx, t[0], c.from_column, t[1], c.to_column, c.columns); }};
 }
 
+/// Columns [to_column, to_column + columns) of `to` += a matrix of these columns. bf16 represents integers up to 256, so sums are exact too.
+Operation added(const Case& c) {
+  return {"add_columns",
+          {input("x", {c.rows, c.columns}, numbers(c.rows * c.columns, 1, 113)),
+           in_place("to", {c.rows, c.to_columns}, numbers(c.rows * c.to_columns, 100, 127))},
+          [c](Context& ctx, const std::vector<Tensor>& t) { add_columns(ctx, t[0], t[1], c.to_column); }};
+}
+
 constexpr double kExact = 0;
 
 }  // namespace
 
 TEST_CASE("columns: engines agree") {
-  for (const Case& c : kCases) check_engines(copied(c), kExact);
-  for (const Case& c : kWide) check_engines(copied(c), kExact);
+  for (const Case& c : kCases) {
+    check_engines(copied(c), kExact);
+    check_engines(added(c), kExact);
+  }
+  for (const Case& c : kWide) {
+    check_engines(copied(c), kExact);
+    check_engines(added(c), kExact);
+  }
 }
 
-TEST_CASE("columns: operands of different alignment") { check_misaligned(copied(kWide[0]), kExact); }
+TEST_CASE("columns: operands of different alignment") {
+  check_misaligned(copied(kWide[0]), kExact);
+  check_misaligned(added(kWide[0]), kExact);
+}
 
 TEST_CASE("columns: columns outside the copied range are unchanged") {
   Operation operation = copied({2, 3, 1, 4, 2, 2});
   operation.operands[0].values = {1, 2, 3, 4, 5, 6};
   operation.operands[1].values = {10, 20, 30, 40, 50, 60, 70, 80};
   for (const Device device : devices()) CHECK(run(operation, device, DType::kF32)[1] == std::vector<double>{10, 20, 2, 3, 50, 60, 5, 6});
+}
+
+TEST_CASE("columns: sums of columns, and the others unchanged") {
+  Operation operation = added({2, 2, 0, 4, 1, 2});
+  operation.operands[0].values = {1, 2, 3, 4};
+  operation.operands[1].values = {10, 20, 30, 40, 50, 60, 70, 80};
+  for (const Device device : devices()) CHECK(run(operation, device, DType::kF32)[1] == std::vector<double>{10, 21, 32, 40, 50, 63, 74, 80});
 }
 
 TEST_CASE("columns: a range outside the matrix is rejected") {
@@ -61,4 +85,8 @@ TEST_CASE("columns: a range outside the matrix is rejected") {
   CHECK_THROWS_AS(copy_columns(ctx, from, -1, to, 0, 2), InternalError);
   CHECK_THROWS_AS(copy_columns(ctx, from, 0, to, 0, -1), InternalError);
   CHECK_THROWS_AS(copy_columns(ctx, from, 0, matrix(4, DType::kF64), 0, 2), InternalError);
+  CHECK_NOTHROW(add_columns(ctx, to, from, 1));
+  CHECK_THROWS_AS(add_columns(ctx, to, from, 2), InternalError);
+  CHECK_THROWS_AS(add_columns(ctx, to, from, -1), InternalError);
+  CHECK_THROWS_AS(add_columns(ctx, to, matrix(5, DType::kF64), 0), InternalError);
 }

@@ -55,24 +55,6 @@ Config config_of(const FrozenCase& one, const ParityLayout& layout, const std::s
   return config;
 }
 
-RecordOptions every_state() {
-  RecordOptions options;
-  options.every_state = true;
-  return options;
-}
-
-RunRecord recorded(const Config& config, Device device = Device::kReference) {
-  RunRecord record;
-  run_ranks(world_of(config), [&](Communicator& world) {
-    Arena arena(device, true);
-    Context ctx{device, &arena, 1};
-    Trainer trainer(ctx, world, config, true);
-    RunRecord of_rank = record_run(trainer, kData, kData, every_state());
-    if (world.rank() == 0) record = std::move(of_rank);
-  });
-  return record;
-}
-
 bool same_bits(const GlobalTensor& a, const GlobalTensor& b) {
   return a.values.size() == b.values.size() && std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
 }
@@ -104,11 +86,11 @@ TEST_CASE("frozen: parameters keep every bit, and what is trained has the gradie
     INFO(one.str());
     Config config = config_of(one, one.layout);
     config.training.gradient_clip = 0;
-    const RunRecord record = recorded(config);
+    const RunRecord record = record_on_threads(config, kData, Device::kReference);
     CHECK(wrong_parameters(config, record).empty());
     Config whole = config;
     whole.model.frozen.clear();
-    const RunRecord all = recorded(whole);
+    const RunRecord all = record_on_threads(whole, kData, Device::kReference);
     double squares = 0;
     for (const auto& [name, gradient] : record.first_gradient) {
       INFO(name);
@@ -127,7 +109,7 @@ TEST_CASE("frozen: every optimizer and the moving average leave frozen parameter
       layout.ema = 0.9;
       const Config config = config_of({ParityModel::kLlamaGrouped, layout, kMixed}, layout, precision);
       INFO(traits_of(optimizer).name << " " << precision);
-      CHECK(wrong_parameters(config, recorded(config, Device::kCpu)).empty());
+      CHECK(wrong_parameters(config, record_on_threads(config, kData, Device::kCpu)).empty());
     }
   }
 }

@@ -96,8 +96,9 @@ enum Option {
   kSecondary,
   kBlock,
   kFrozen,
+  kAdapter,
 };
-constexpr Choice kValues = {6, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 3, 2, 3, 7, 3, 3, 3, 2, 3, 2};  ///< number of values per option
+constexpr Choice kValues = {6, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 5, 5, 2, 3, 2, 3, 7, 3, 3, 3, 2, 3, 2, 2};  ///< number of values per option
 constexpr int kUnset = -1;
 constexpr int kElastic = 2;  ///< value of kRebalance
 
@@ -320,6 +321,7 @@ ParityCase case_of(const Choice& choice) {
   layout.secondary = choice[kSecondary] == 1 ? 2 : 0;
   layout.block = static_cast<ParityBlock>(choice[kBlock]);
   layout.frozen = choice[kFrozen] == 1;
+  layout.adapter = choice[kAdapter] == 1;
   uint64_t seed = 0;
   for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);
   const int64_t stages = layout.stages();

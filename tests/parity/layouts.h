@@ -19,9 +19,9 @@ std::vector<ParityCase> all_parity_cases();
 /// its virtual stages (1 to 3), accumulation, reshard, prefetch, micro-batch size, layers per stage even, uneven, or none in the first stage, the last or
 /// both, recomputation, bucket, optimizer, moving average, window on no layer, on all or on some, algorithm of the collectives, islands with local
 /// updates, documents with or without balance by cost, numbers of micro-batches that are equal, rebalanced, or of an elastic job that does not divide
-/// its batch, secondary shards or none, what differs from the blocks of the model, frozen parameters or none. Models have 13 layers, and
+/// its batch, secondary shards or none, what differs from the blocks of the model, frozen parameters or none, adapters or none. Models have 13 layers, and
 /// worlds have up to eight ranks.
-constexpr int kOptions = 25;
+constexpr int kOptions = 26;
 using Choice = std::array<int, kOptions>;
 ParityCase case_of(const Choice& choice);
 bool is_legal(const Choice& choice);

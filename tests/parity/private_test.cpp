@@ -124,6 +124,29 @@ TEST_CASE("private: frozen parameters have no part in a sample's gradient") {
   }
 }
 
+TEST_CASE("private: adapters have their part in a sample's gradient, and the frozen base has none") {
+  const Prepare with_b = [](Trainer& trainer) {  // zeros would leave A without a gradient
+    for (const OwnedBox& owned : trainer.owned_boxes())
+      if (owned.spec->name.ends_with(".lora_b.weight"))
+        fill_normal(trainer.context(), random_key(7, owned.spec->name), 0.2, owned.spec->shape[1], owned.box.start[0], owned.box.start[1],
+                    owned.weight.view({owned.box.extent[0], owned.box.extent[1]}));
+    trainer.weights_replaced();
+  };
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2}) {
+    const AdapterConfig adapter{.rank = 2, .alpha = 6};
+    Config config = config_of(model, "dp1", 1, 0);
+    config.model.adapter = adapter;
+    const std::vector<std::vector<double>> gradients = gradients_of_samples(config, with_b);
+    const double clip = median_norm(gradients);
+    for (const char* layout : {"dp1", "tp2dp1-sp-mb3", "pp2dp1-zb_v", "tp2pp2dp2z3-sp"}) {
+      config = config_of(model, layout, clip, 0);
+      config.model.adapter = adapter;
+      INFO(name_of(model) << " " << layout);
+      CHECK(error_of(config, by_hand(config, gradients, 3), 3, with_b) < 1e-10);
+    }
+  }
+}
+
 TEST_CASE("private: chunks of logits do not change what is trained") {
   for (const ParityModel model : {ParityModel::kLlama, ParityModel::kGpt2}) {
     Config config = config_of(model, "dp1-mb3", 0.3, 0.2);

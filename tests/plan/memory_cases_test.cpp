@@ -1,5 +1,4 @@
-// The replay of the ranks' lists against memory counted by running them on the meta device, over all options that move memory. The table of the
-// hidden case `memory table` lists both.
+// The formula of memory against memory counted by running the ranks' lists on the meta device, over all options that move memory.
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -113,6 +112,8 @@ void ema(Config& c) { c.training.ema.decay = 0.99; }
 void documents(Config& c) { c.data.document_mask = true; }
 void buckets(Config& c) { c.parallel.bucket_size = 4 << 20; }
 void no_overlap(Config& c) { c.parallel.overlap = false; }
+void adapters(Config& c) { c.model.adapter.rank = 8; }
+void frozen(Config& c) { c.model.frozen = {"embedding.weight", "blocks.?.*", "*_norm.*"}; }
 Change layers(std::vector<int64_t> split) {
   return [=](Config& c) { c.parallel.layers_per_stage = split; };
 }
@@ -181,6 +182,15 @@ const std::vector<Case>& cases() {
       {"local updates of fragments, delayed", 2.59, {islands, delayed, pipeline("1f1b", 2)}},
       {"elastic averaging", 0.73, {elastic, zero(1)}},
       {"parameter servers", 0.02, {servers, zero(1)}},
+      {"adapters", 0.02, {adapters}},
+      {"adapters fp32 zero 1", 0.02, {adapters, precision("fp32"), zero(1)}},
+      {"adapters zero 2", 0.02, {adapters, zero(2)}},
+      {"adapters zero 3", 0.02, {adapters, zero(3)}},
+      {"adapters 1f1b 4 zero 3 prefetch 2", 0.02, {adapters, pipeline("1f1b", 4), zero(3), prefetch(2)}},
+      {"adapters zb_h1 4 zero 3", 0.02, {adapters, pipeline("zb_h1", 4), zero(3)}},
+      {"frozen zero 0", 0.02, {frozen}},
+      {"frozen zero 3", 0.02, {frozen, zero(3)}},
+      {"frozen 1f1b 4 zero 2 tied", 0.02, {frozen, tied, pipeline("1f1b", 4), zero(2)}},
   };
   return all;
 }

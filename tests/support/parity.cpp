@@ -25,6 +25,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   one.documents = documents;
   one.block = block;
   one.frozen = frozen;
+  one.adapter = adapter;
   return one;
 }
 
@@ -57,6 +58,7 @@ std::string ParityLayout::str() const {
   if (block == ParityBlock::kOtherResidual) out << " other residual";
   if (block == ParityBlock::kOtherValues) out << " other values";
   if (frozen) out << " frozen";
+  if (adapter) out << " adapter";
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -77,6 +79,7 @@ bool is_legal(ParityModel model, const ParityLayout& layout) {
   const int heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   const int kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
   if (heads % layout.tensor != 0 || (kv_heads % layout.tensor != 0 && layout.tensor % kv_heads != 0)) return false;
+  if (layout.adapter && !layout.frozen && layout.optimizer == Optimizer::kMuon) return false;
   if (layout.islands > 1 && (layout.ema > 0 || layout.balance)) return false;
   if (layout.balance && (!layout.documents || model == ParityModel::kGpt2Dropout)) return false;
   if (layout.rebalance && (layout.islands > 1 || layout.balance || layout.data == 1 || 12 / (layout.data * layout.micro_batch) <= layout.pipeline))
@@ -133,6 +136,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
       if (b % 3 != 1) m.window_layers->push_back(b);
   }
   if (layout.frozen) m.frozen = {"embedding.weight", "blocks.0.*", "blocks.2.attention.*", "*.mlp_norm.*", "blocks.?.mlp.down.weight"};
+  if (layout.adapter) m.adapter = {.rank = 2, .alpha = 3, .targets = {"query", "value", "blocks.?.mlp.*", "blocks.*1.attention.*"}};
   m.init_std = 0.2;  // so that logits, and with them gradients, are not nearly uniform
   ParallelConfig& p = config.parallel;
   p = layout.parallel();
@@ -216,6 +220,20 @@ RunRecord train_on_threads(const Config& config, int steps, Device device, bool 
         record = std::move(mine);
       },
       options);
+  return record;
+}
+
+RunRecord record_on_threads(const Config& config, const Dataset& data, Device device) {
+  RunRecord record;
+  RecordOptions options;
+  options.every_state = true;
+  run_ranks(mesh_shape(config.parallel).world(), [&](Communicator& world) {
+    Arena arena(device, true);
+    Context ctx{device, &arena, 1};
+    Trainer trainer(ctx, world, config, true);
+    RunRecord of_rank = record_run(trainer, data, data, options);
+    if (world.rank() == 0) record = std::move(of_rank);
+  });
   return record;
 }
 

@@ -38,7 +38,8 @@ struct ParityLayout : Layout {
   bool rebalance = false;  ///< resilience.rebalance: micro_batches; train() gives data ranks different numbers of micro-batches
   bool elastic = false;    ///< resilience.elastic: replicas, with a batch that the data ranks do not divide
   ParityBlock block = ParityBlock::kOwn;
-  bool frozen = false;  ///< model.frozen: the embedding, whole blocks, parts of blocks, and single norms
+  bool frozen = false;   ///< model.frozen: the embedding, whole blocks, parts of blocks, and single norms
+  bool adapter = false;  ///< adapters of some layers, which differ between blocks; not frozen: everything else is
 
   int world() const { return islands * static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers
@@ -67,6 +68,9 @@ RunRecord train(Context& ctx, Communicator& world, const Config& config, int ste
 
 /// The same on rank threads. `poison`: in-flight buffers hold NaN until waited for.
 RunRecord train_on_threads(const Config& config, int steps, Device device, bool poison = false);
+
+/// What record_run() records on rank threads, with every state; nothing is checked.
+RunRecord record_on_threads(const Config& config, const Dataset& data, Device device);
 
 /// Empty if `actual` is `expected` up to `tolerance`: losses and norms relatively, tensors by max|a-b| <= tolerance * max(max|tensor|, 1e-3 of the
 /// largest tensor); otherwise a description of the first difference.

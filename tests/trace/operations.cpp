@@ -105,6 +105,9 @@ void add_activations(std::vector<Case>& cases) {
   add({"bias_forward", {each("bias"), in_place("y", {kRows, kColumns})}, [](Context& c, const Tensors& t) { bias_forward(c, t[0], t[1]); }});
   add({"bias_backward", {dy, wide(added_to("dbias", {kColumns}))}, [](Context& c, const Tensors& t) { bias_backward(c, t[0], t[1]); }});
   add({"copy_columns", {pair, in_place("to", {kRows, kColumns})}, [](Context& c, const Tensors& t) { copy_columns(c, t[0], 64, t[1], 128, 256); }});
+  add({"add_columns", {in("x", kRows, 256), added_to("to", {kRows, kColumns})}, [](Context& c, const Tensors& t) {
+         add_columns(c, t[0], t[1], 128);
+       }});
 }
 
 void add_embeddings(std::vector<Case>& cases) {

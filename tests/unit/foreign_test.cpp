@@ -49,7 +49,7 @@ TEST_CASE("foreign keys: they are found in any spelling, and named in the messag
   CHECK(foreign_suggestion("--train-iters=5") == "; train_iters of Megatron-LM is training.steps here");
   CHECK(foreign_suggestion("optimizer.lr") == "; lr of torchtitan and Megatron-LM is training.optimizer.learning_rate here");
   CHECK_THAT(foreign_suggestion("bf16"), Contains("is training.precision here: bf16"));
-  CHECK_THAT(foreign_suggestion("LoRA_R"), Contains("as for lora_r of axolotl: there are no adapters"));
+  CHECK_THAT(foreign_suggestion("LoRA_R"), Contains("adapter.rank"));
   CHECK(foreign_suggestion("model.type") == "; model.type of other programs is model.architecture here: llama, gpt2, gpt_neox or gemma3");
   CHECK(foreign_suggestion("training.optimizer.type") == "; optimizer.type of DeepSpeed is training.optimizer.name here");
   CHECK(foreign_suggestion("type").empty());

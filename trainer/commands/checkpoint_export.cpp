@@ -13,6 +13,7 @@
 #include "trainer/files/progress_line.h"
 #include "trainer/files/table.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/huggingface/peft_writer.h"
 #include "trainer/huggingface/writer.h"
 #include "trainer/job/world.h"
 
@@ -36,7 +37,7 @@ void note_tokenizer(const WeightSource& source, const std::string& output) {
     std::cerr << concat("warning: ", source.tokenizer_problem(), "; the existing tokenizer files were copied unchanged\n");
   else if (source.tokenizer().empty())
     std::cerr << concat("warning: ", source.path(), " has no tokenizer, so the folder has none\n");
-  if (source.tokenizer().empty() || source.is_hugging_face()) return;
+  if (source.tokenizer().empty() || !source.is_checkpoint()) return;
   if (source.tokenizer().ends_with(".model"))
     std::cerr << "note: transformers reads tokenizer.model as a LLaMA tokenizer, BPE with byte fallback and no normalisation; compare ids if it is "
                  "not one\n";
@@ -47,7 +48,7 @@ void note_tokenizer(const WeightSource& source, const std::string& output) {
 
 /// Returns the path of the checkpoint that was read: a running job may soon write a newer one.
 std::string write(const ExportArguments& arguments, const HuggingFaceOptions& options, NewDirectory& output) {
-  WeightSource source(arguments.directory, arguments.weights);
+  WeightSource source(arguments.directory, arguments.weights, Adapters::kMerged);
   const int64_t bytes = hugging_face_bytes(source.model(), options.dtype);
   HuggingFaceSummary summary;
   {
@@ -59,7 +60,7 @@ std::string write(const ExportArguments& arguments, const HuggingFaceOptions& op
   const char* const which = arguments.weights == WeightKind::kAverage ? "the moving average of " : "";
   std::cout << concat("wrote ", arguments.output, " from ", which, source.path(), ": ", hugging_face_class(source.model()), ", ",
                       counted(summary.tensors, "tensor"), " in ", arguments.dtype, ", ", binary_bytes_text(static_cast<double>(summary.bytes)),
-                      " in ", counted(summary.files, "file"), "\n")
+                      " in ", counted(summary.files, "file"), source.merges_adapters() ? ", with its adapters merged" : "", "\n")
             << std::flush;
   return source.path();
 }
@@ -93,11 +94,32 @@ void check(const ExportArguments& arguments, const RankPlace& place, const std::
     throw InternalError(concat(arguments.output, ": ", what, "differ from those of ", source, rounded, " by up to ", found.error,
                                ", but must be identical; the folder was kept"));
   std::cout << concat("checked: ", what, "computed from the folder equal those of the source", rounded, ", bit for bit");
+  if (found.merging) std::cout << concat("; merging the adapters changed them by up to ", *found.merging);
   if (dtype != DType::kF32) std::cout << concat("; rounding the weights changed them by up to ", found.rounding);
   std::cout << '\n';
 }
 
+/// Writes the adapters alone, and compares them with what a reader finds.
+void run_peft(const ExportArguments& arguments) {
+  for (const auto& [given, option] : {std::pair(!arguments.logits.empty(), "--write-logits"),
+                                      {arguments.no_check, "--no-check"},
+                                      {arguments.max_shard_size != ExportArguments().max_shard_size, "--max-shard-size"}})
+    if (given) throw ConfigError(concat(option, ": has no effect with --format peft; allowed with --format hf"));
+  WeightSource source(arguments.directory, arguments.weights);
+  PeftSummary summary;
+  {
+    NewDirectory output(arguments.output, "--output");
+    summary = write_peft(source, output.partial(), kDTypes.at(arguments.dtype));
+    output.commit();
+  }
+  const std::string base = summary.base.empty() ? "; set \"base_model_name_or_path\" in its adapter_config.json" : concat(" for ", summary.base);
+  std::cout << concat("wrote ", arguments.output, " from ", source.path(), ": adapters of ", counted(summary.layers, "layer"), " in ",
+                      arguments.dtype, ", ", binary_bytes_text(static_cast<double>(summary.bytes)), base, "\n");
+  finish_output();
+}
+
 void run(const ExportArguments& arguments, const RankPlace& place) {
+  if (arguments.format == "peft") return run_peft(arguments);
   const HuggingFaceOptions options{kDTypes.at(arguments.dtype), static_cast<int64_t>(arguments.max_shard_size)};
   const WeightSource weights(arguments.directory, arguments.weights);
   hugging_face_class(weights.model());  // fails before anything is written if the model cannot be exported
@@ -123,7 +145,10 @@ void add_checkpoint_export(CLI::App& checkpoint, const LaunchEnvironment& enviro
       ->required()
       ->type_name("DIR");
   add_weights_option(*command, arguments->weights);
-  command->add_option("--format", arguments->format, "Format of the output: hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
+  command->add_option("--format", arguments->format, "Format of the output: hf, with adapters merged; or peft, the adapters alone")
+      ->required()
+      ->check(CLI::IsMember({"hf", "peft"}))
+      ->type_name("NAME");
   command->add_option("--output", arguments->output, "Folder to create; must not exist. It is named OUT.partial until it is complete")
       ->required()
       ->type_name("OUT");

@@ -94,7 +94,9 @@ void write_checkpoint(WeightSource& source, const fs::path& directory) {
     about.tokenizer = copy.entry;
     write_tokenizer(copy.texts, directory, manifest.contents);
   }
-  write_durably(directory / kModelName, to_yaml(source.config(), [](const std::string& path) { return path.starts_with("model."); }));
+  write_durably(directory / kModelName, to_yaml(source.config(), [&](const std::string& path) {
+                  return path.starts_with("model.") || (path.starts_with("adapter.") && source.model().adapter.rank > 0);
+                }));
   write_durably(directory / kManifestName, manifest_text(manifest));
   ProgressLine progress("reading back", ProgressUnit::kBytes, bytes);
   CheckpointReader(directory).verify_digests([&](int64_t more) { progress.advance(more); });
@@ -102,7 +104,7 @@ void write_checkpoint(WeightSource& source, const fs::path& directory) {
 
 void run(const ImportArguments& arguments) {
   WeightSource source{fs::path(arguments.directory)};
-  if (!source.is_hugging_face()) throw DataError(concat(arguments.directory, ": is already a checkpoint; import needs a Hugging Face folder"));
+  if (source.is_checkpoint()) throw DataError(concat(arguments.directory, ": is already a checkpoint; import needs a Hugging Face folder"));
   NewDirectory output(arguments.output, "--output");
   write_checkpoint(source, output.partial());
   output.commit();

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : source_(path, kind), config_(source_.config()) {
+CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind, Adapters adapters)
+    : source_(path, kind, adapters), config_(source_.config()) {
   config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // independent of the device used for training,
   config_.kernels.attention = "auto";                                          // and of its libraries
 }

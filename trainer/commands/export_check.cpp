@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostTokens = 64;
 
 struct Loaded {
-  Loaded(const std::string& path, WeightKind kind, const RankPlace& place) : model(path, kind) {
+  Loaded(const std::string& path, WeightKind kind, Adapters adapters, const RankPlace& place) : model(path, kind, adapters) {
     Config& config = model.config();
     config.run.device = "cpu";
     config.kernels = {};  // the same for both
@@ -62,19 +62,22 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype, const RankPlace& place) {
   ExportCheck check;
   std::vector<double> exact, expected;
+  bool merges = false;
   {
-    Loaded original(source, kind, place);
+    Loaded original(source, kind, Adapters::kMerged, place);
     check.tokens = original.tokens();
+    merges = original.model.merges_adapters();
     exact = expected = original.trainer->logits(check.tokens);
     if (dtype != DType::kF32) {
       dispatch_float(dtype, [&](auto type) { original.round_weights<decltype(type)>(); });
       expected = original.trainer->logits(check.tokens);
     }
   }
-  check.logits = Loaded(folder, WeightKind::kTrained, place).trainer->logits(check.tokens);
+  check.logits = Loaded(folder, WeightKind::kTrained, Adapters::kApart, place).trainer->logits(check.tokens);
   check.error = largest_difference(check.logits, expected);
   check.equal = check.logits.size() == expected.size() && std::memcmp(check.logits.data(), expected.data(), expected.size() * sizeof(double)) == 0;
   check.rounding = largest_difference(expected, exact);
+  if (merges) check.merging = largest_difference(exact, Loaded(source, kind, Adapters::kApart, place).trainer->logits(check.tokens));
   return check;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ struct ExportCheck {
   /// Largest difference to the source with its weights rounded to the folder's dtype. Any difference is an error of the export. NaN if only one of
   /// two values is NaN.
   double error = 0;
-  bool equal = false;   ///< true if both logits are bit-identical
-  double rounding = 0;  ///< largest effect of rounding the source's weights: 0 in fp32
+  bool equal = false;                  ///< true if both logits are bit-identical
+  double rounding = 0;                 ///< largest effect of rounding the source's weights: 0 in fp32
+  std::optional<double> merging = {};  ///< largest effect of merging the source's adapters; nullopt: it has none
 };
 
 /// Loads the source, then the folder, with one model in memory at a time. Errors: those of CheckpointModel.

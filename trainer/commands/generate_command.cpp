@@ -62,18 +62,14 @@ std::string prompt_of(const GenerateArguments& arguments) {
   return prompt;
 }
 
-Tokenizer tokenizer_of(const CheckpointModel& model, const std::string& path) {
-  if (!model.tokenizer_problem().empty()) return Tokenizer::open(path + "/");  // throws what it threw when the folder was opened
-  if (model.tokenizer().empty()) throw MissingFileError(path + " has no tokenizer; add its tokenizer.json or tokenizer.model");
+Tokenizer tokenizer_of(const CheckpointModel& model) {
+  if (!model.tokenizer_problem().empty()) return Tokenizer::open(model.folder() + "/");  // throws what it threw when the folder was opened
+  if (model.tokenizer().empty()) throw MissingFileError(model.folder() + " has no tokenizer; add its tokenizer.json or tokenizer.model");
   return Tokenizer::open(model.tokenizer());
 }
 
 Request::Request(const GenerateArguments& of, int64_t ranks)
-    : arguments(of),
-      model(of.checkpoint, of.weights),
-      tokenizer(tokenizer_of(model, of.checkpoint)),
-      prompt(prompt_of(of)),
-      tokens(tokenizer.encode(prompt)) {
+    : arguments(of), model(of.checkpoint, of.weights), tokenizer(tokenizer_of(model)), prompt(prompt_of(of)), tokens(tokenizer.encode(prompt)) {
   const int64_t vocabulary = *model.config().model.vocab_size;
   for (const int32_t token : tokens)
     if (token >= vocabulary) throw DataError(concat("the prompt contains token ", token, ", but the model's vocabulary size is ", vocabulary));

@@ -142,7 +142,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
       const RunData data = role && role->coordinates ? no_run_data(config) : open_run_data(config);
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
-      if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
+      if (starts && config.training.initial_weights != "none") check_initial_weights(*open_initial_weights(config), config);
       if (arguments.hosts && !environment.slurm_job && !is_elastic(config.resilience)) check_addresses(*arguments.hosts);
       const bool in_pbs = !arguments.hosts && submit::pbs_hosts(environment).has_value();
       const bool one_host = !in_pbs && (arguments.hosts ? count_hosts(*arguments.hosts) : environment.allocated_nodes.value_or(1)) == 1 &&

@@ -44,6 +44,7 @@ constexpr Setting kBf16Sums{"training.reduce_dtype", "auto | fp32", [](const Con
 // The model and its optimizer.
 constexpr Setting kDropout{"model.dropout", "0", [](const Config& c) { return c.model.dropout > 0; }};
 constexpr Setting kFrozen{"model.frozen", "[]", [](const Config& c) { return !c.model.frozen.empty(); }};
+constexpr Setting kAdapters{"adapter.rank", "0", [](const Config& c) { return c.model.adapter.rank > 0; }};
 constexpr Setting kSmallVocabulary{"model.vocab_size", "integer from 256, or auto", [](const Config& c) { return *c.model.vocab_size < 256; }, "256"};
 constexpr Setting kNotSgd{"training.optimizer.name", "sgd", [](const Config& c) { return c.training.optimizer.name != Optimizer::kSgd; }};
 constexpr Setting kNotAdamW{"training.optimizer.name", "adamw", [](const Config& c) { return c.training.optimizer.name != Optimizer::kAdamW; }};
@@ -387,7 +388,7 @@ constexpr Clash kClashes[] = {
     {{&kBlend}, {&kFederated}, "members begin a round with the weights of the coordinator"},
     {{&kAsynchronous}, {&kFederated}, "members take synchronous steps between rounds"},
     {{&kIslands}, {&kFederated}, "a member is an island of its own"},
-    {{&kFrozen}, {&kFederated}, "members send updates of all parameters, to which noise may be added"},
+    {{&kFrozen, &kAdapters}, {&kFederated}, "members send updates of all parameters, to which noise may be added"},
     {{&kSecureRobust}, {&kFederated}, "secure aggregation hides the updates that a robust rule compares"},
     {{&kOpenRobust}, {&kFederated}, "a robust rule compares the data ranks of one job, and not members"},
     {{&kPrivate},

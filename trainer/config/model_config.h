@@ -1,5 +1,5 @@
 #pragma once
-// The section `model`, and what the names of architectures stand for. Only this file, the keys' texts and the families of trainer/huggingface know
+// The sections `model` and `adapter`, and what the names of architectures stand for. Only this file, the keys' texts and the families of trainer/huggingface know
 // an architecture by its name; everything else reads the values of its preset.
 #include <cstdint>
 #include <optional>
@@ -102,6 +102,21 @@ inline constexpr ArchitecturePreset kPresets[] = {
      .gated = true},
 };
 
+/// The factor of what an adapter adds.
+enum class AdapterScale : uint8_t { kAlphaOverRank, kAlphaOverRootRank };
+template <>
+inline constexpr std::array kNames<AdapterScale>{"alpha_over_rank", "alpha_over_root_rank"};
+
+/// The section `adapter`: a product of two narrow matrices beside each of some linear layers of the blocks.
+/// Source: Hu et al. 2021, arXiv:2106.09685; alpha_over_root_rank: Kalajdzievski 2023, arXiv:2312.03732.
+struct AdapterConfig {
+  int64_t rank = 0;  ///< 0: no adapters
+  double alpha = 16;
+  OneOf<AdapterScale> scale = AdapterScale::kAlphaOverRank;
+  std::vector<std::string> targets{"*"};  ///< patterns of layers, by their whole name or by its last part
+  bool operator==(const AdapterConfig&) const = default;
+};
+
 struct ModelConfig {
   OneOf<Architecture> architecture = Architecture::kLlama;
   int64_t layers = 8;
@@ -127,7 +142,8 @@ struct ModelConfig {
   RopeScalingConfig rope_scaling;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;
-  std::vector<std::string> frozen;  ///< patterns of the names of parameters that training leaves as they are
+  std::vector<std::string> frozen;  ///< patterns of the names of parameters that training leaves as they are; with adapters, empty: of all others
+  AdapterConfig adapter;
 
   /// The preset of the architecture; llama's if the name is unknown, which check() reports.
   const ArchitecturePreset& preset() const {

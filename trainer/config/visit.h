@@ -477,6 +477,7 @@ template <class V>
 void visit(V& v, Config& c) {
   v.section("run", "The run: name, directory, seed and device.", c.run);
   v.section("model", "The model architecture.", c.model);
+  v.section("adapter", "Low-rank adapters of linear layers, trained in place of the model's own weights.", c.model.adapter);
   v.section("parallel", "The parallel layout. World size = islands x tensor x pipeline x data.", c.parallel);
   v.section("training", "Training steps: batch, precision, optimizer and length of the run.", c.training);
   v.section("data", "Training and validation data.", c.data);

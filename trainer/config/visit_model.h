@@ -1,5 +1,5 @@
 #pragma once
-// Keys of the section `model`; see visit.h.
+// Keys of the sections `model` and `adapter`; see visit.h.
 #include "trainer/config/config.h"
 #include "trainer/config/field.h"
 
@@ -152,10 +152,33 @@ void visit(V& v, ModelConfig& c) {
   v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true, .training_only = true}, c.init_std);
   v(Field{.key = "frozen",
           .doc = "Parameters that training leaves as they are, by name; * and ? stand for any characters and one: embedding.weight, blocks.0.*, "
-                 "*.bias. They have no gradient and no optimizer state, and in 16 bits no fp32 copy.",
+                 "*.bias. They have no gradient and no optimizer state, and in 16 bits no fp32 copy. Parameters of adapters are never frozen; with "
+                 "them an "
+                 "empty list stands for all others.",
           .items = "name",
           .training_only = true},
     c.frozen);
+}
+
+template <class V>
+void visit(V& v, AdapterConfig& c) {
+  const char* const none = c.rank > 0 ? nullptr : "adapter.rank is 0";
+  v(Field{.key = "rank",
+          .doc =
+              "Rank of the adapters (LoRA): y = W x + scale * B A x, with A of rank x inputs and B of outputs x rank. A begins as random numbers, B "
+              "as zeros. 0: no adapters.",
+          .min = 0,
+          .max = 1 << 16},
+    c.rank);
+  v(Field{.key = "alpha", .doc = "Numerator of the scale.", .min = 0, .above_min = true, .without_effect = none}, c.alpha);
+  v(Field{.key = "scale", .doc = "Denominator of the scale: the rank, or its square root (rsLoRA).", .without_effect = none}, c.scale);
+  v(Field{.key = "targets",
+          .doc =
+              "Linear layers of the blocks that get an adapter; * and ? stand for any characters and one. Each entry is compared with the whole name "
+              "(blocks.0.attention.query) and with its last part: query, key, value, output, gate, up, down.",
+          .without_effect = none,
+          .items = "layer"},
+    c.targets);
 }
 
 }  // namespace trireme

@@ -72,7 +72,8 @@ struct Mark {
   const char* text;
 };
 constexpr Mark kFolderMarks[] = {
-    {"adapter_config.json", "is an adapter of PEFT, not a whole model; merge it into its model first: model.merge_and_unload().save_pretrained(DIR)"},
+    {"adapter_config.json",
+     "is an adapter of PEFT, not a whole model; generate, eval, checkpoint export and training.initial_weights read it with its base"},
     {"latest_checkpointed_iteration.txt", "is a checkpoint of Megatron-LM; convert it to a Hugging Face folder with its own tools first"},
     {"zero_to_fp32.py", "is a checkpoint of DeepSpeed; make a Hugging Face folder of it first: its zero_to_fp32.py writes the whole weights"},
     {".metadata", "is a sharded checkpoint of torch.distributed.checkpoint; convert it to a Hugging Face folder first"},

@@ -58,6 +58,7 @@ std::vector<HuggingFaceTensor> hugging_face_tensors(const ModelConfig& model) {
   const Family& family = huggingface::family_of(model);
   std::vector<HuggingFaceTensor> tensors;
   for (const ParamSpec& spec : whole_model(model)) {
+    if (is_adapter(spec.name)) continue;
     auto [name, storage] = translate(spec.name, family);
     const bool transposed = storage == LayerStorage::kTransposed;
     if (tensors.empty() || tensors.back().name != name) tensors.push_back({std::move(name), {}, transposed, {}});

@@ -29,7 +29,7 @@ struct HuggingFaceTensor {
   int64_t columns() const;  ///< 1 for a vector
 };
 
-/// Every tensor of `model` (resolved), in the order of the parameter table: embedding, blocks, final norm, head unless it is tied.
+/// Every tensor of `model` (resolved) but for those of adapters, in the order of the parameter table: embedding, blocks, final norm, head unless it is tied.
 /// The names are those of the model's family (families/).
 std::vector<HuggingFaceTensor> hugging_face_tensors(const ModelConfig& model);
 /// "lm_head.weight": the tensor of an untied head, which files of tied models may have too.

@@ -59,8 +59,8 @@ ordered_json describe(const Tokenizer& tokenizer, const ModelConfig& model) {
 
 void write_tokenizer_files(const WeightSource& source, const fs::path& folder) {
   std::error_code ignored;
-  if (source.is_hugging_face()) {
-    const fs::path from = source.path();
+  if (!source.is_checkpoint()) {
+    const fs::path& from = source.folder();
     for (const char* name : kFiles)
       if (fs::is_regular_file(from / name, ignored)) write_durably(folder / name, read_text(from / name));
     return;

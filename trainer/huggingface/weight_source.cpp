@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-using Reader = std::variant<CheckpointReader, HuggingFaceReader>;
+using Reader = std::variant<CheckpointReader, HuggingFaceReader, PeftReader>;
 
 constexpr const char* kWeights = "weight/";
 
@@ -29,6 +29,7 @@ std::string stored_name(const ModelConfig& model, WeightKind kind, const std::st
 Reader open(const fs::path& path) {
   std::error_code error;
   const auto holds = [&](const char* name) { return fs::exists(fs::symlink_status(path / name, error)); };
+  if (!holds(kManifestName) && is_peft_folder(path)) return Reader(std::in_place_type<PeftReader>, path);
   if (!holds(kManifestName) && holds("config.json")) return Reader(std::in_place_type<HuggingFaceReader>, path);
   const fs::path checkpoint = checkpoint_at(path);
   if (checkpoint == path && !holds(kManifestName)) {
@@ -66,6 +67,28 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   throw DataError(concat("--weights ema: ", path, " has no moving average of the weights; allowed a checkpoint of a run with training.ema.decay"));
 }
 
+constexpr int64_t kMergedElements = 1 << 20;  ///< of a matrix that are merged at a time
+
+/// Whether the parameter is the weight of a layer with an adapter.
+bool has_adapter(const ModelConfig& model, const std::string& parameter) {
+  constexpr std::string_view kBlocks = "blocks.", kWeight = ".weight";
+  if (!parameter.starts_with(kBlocks) || !parameter.ends_with(kWeight)) return false;
+  const size_t dot = parameter.find('.', kBlocks.size());
+  const int64_t block = std::stoll(parameter.substr(kBlocks.size()));
+  return block_spec(model, block).adapter.has(parameter.substr(dot + 1, parameter.size() - kWeight.size() - dot - 1));
+}
+
+/// sum += scale * b a.   b [rows,rank], a [rank,columns], sum [rows,columns].
+void add_scaled_product(const std::vector<double>& b, const std::vector<double>& a, double scale, int64_t rank, std::vector<double>& sum) {
+  const auto columns = a.size() / static_cast<size_t>(rank);
+  for (size_t i = 0; i < b.size(); ++i) {
+    const double factor = scale * b[i];
+    const double* const from = a.data() + i % static_cast<size_t>(rank) * columns;
+    double* const to = sum.data() + i / static_cast<size_t>(rank) * columns;
+    for (size_t c = 0; c < columns; ++c) to[c] += factor * from[c];
+  }
+}
+
 /// Checks, before any allocation, that exactly the model's tensors are stored, in its shapes. CheckpointReader has already checked the file sizes.
 void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model, WeightKind kind) {
   const std::string where = (checkpoint.directory() / kManifestName).string();
@@ -85,7 +108,7 @@ void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model,
 
 }  // namespace
 
-WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open(path)), kind_(kind) {
+WeightSource::WeightSource(const fs::path& path, WeightKind kind, Adapters adapters) : reader_(open(path)), kind_(kind) {
   if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) {
     path_ = checkpoint->directory().string();
     tokenizer_ = checkpoint->tokenizer_spec();
@@ -99,36 +122,69 @@ WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open
     config_.training.recompute = RecomputeMode::kNone;
     config_.resilience = {};
   } else {
+    const auto* const peft = std::get_if<PeftReader>(&reader_);
     path_ = path.string();
+    folder_ = peft != nullptr ? peft->base_folder() : path;
     if (kind == WeightKind::kAverage) refuse_average(path_);
-    tokenizer_ = tokenizer_in(path, tokenizer_problem_);
-    config_ = config_of(std::get<HuggingFaceReader>(reader_).model(), tokenizer_);
+    tokenizer_ = tokenizer_in(folder_, tokenizer_problem_);
+    config_ = config_of(peft != nullptr ? peft->model() : std::get<HuggingFaceReader>(reader_).model(), tokenizer_);
   }
+  stored_ = config_.model;
+  merges_ = adapters == Adapters::kMerged && stored_.adapter.rank > 0;
+  if (merges_) config_.model.adapter = {};
 }
 
-std::string WeightSource::stored(const std::string& name) const { return stored_name(config_.model, kind_, name); }
+std::string WeightSource::stored(const std::string& name) const { return stored_name(stored_, kind_, name); }
 
 std::vector<std::string> WeightSource::names() const {
-  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->names();
   std::vector<std::string> names;
-  for (const auto& [name, unused] : std::get<CheckpointReader>(reader_).tensors())
-    if (name.starts_with(kWeights)) names.push_back(name.substr(std::string_view(kWeights).size()));
+  if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) {
+    for (const auto& [name, unused] : checkpoint->tensors())
+      if (name.starts_with(kWeights)) names.push_back(name.substr(std::string_view(kWeights).size()));
+  } else {
+    const auto* const peft = std::get_if<PeftReader>(&reader_);
+    names = peft != nullptr ? peft->names() : std::get<HuggingFaceReader>(reader_).names();
+  }
+  if (merges_) std::erase_if(names, is_adapter);
   return names;
 }
 
 std::array<int64_t, 2> WeightSource::shape(const std::string& name) const {
-  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->shape(name);
-  return std::get<CheckpointReader>(reader_).tensor(stored(name)).shape;
+  if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) return checkpoint->tensor(stored(name)).shape;
+  if (const auto* peft = std::get_if<PeftReader>(&reader_)) return peft->shape(name);
+  return std::get<HuggingFaceReader>(reader_).shape(name);
 }
 
 DType WeightSource::dtype(const std::string& name) const {
-  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->dtype(name);
-  return std::get<CheckpointReader>(reader_).tensor(stored(name)).dtype;
+  if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) return checkpoint->tensor(stored(name)).dtype;
+  if (const auto* peft = std::get_if<PeftReader>(&reader_)) return peft->dtype(name);
+  return std::get<HuggingFaceReader>(reader_).dtype(name);
+}
+
+void WeightSource::read_apart(const std::string& name, const Box& box, DType dtype, void* out) {
+  if (auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) return checkpoint->read(stored(name), box, dtype, out);
+  if (const auto* peft = std::get_if<PeftReader>(&reader_)) return peft->read(name, box, dtype, out);
+  std::get<HuggingFaceReader>(reader_).read(name, box, dtype, out);
 }
 
 void WeightSource::read(const std::string& name, const Box& box, DType dtype, void* out) {
-  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->read(name, box, dtype, out);
-  std::get<CheckpointReader>(reader_).read(stored(name), box, dtype, out);
+  if (!merges_ || !has_adapter(stored_, name)) return read_apart(name, box, dtype, out);
+  const std::string layer = name.substr(0, name.rfind('.'));
+  const int64_t rank = stored_.adapter.rank, columns = box.extent[1], piece = std::max<int64_t>(1, kMergedElements / std::max<int64_t>(1, columns));
+  std::vector<double> a(static_cast<size_t>(rank * columns)), b, sum;
+  read_apart(adapter_a(layer), {{0, box.start[1]}, {rank, columns}}, DType::kF64, a.data());
+  auto* bytes = static_cast<std::byte*>(out);
+  for (int64_t row = 0; row < box.extent[0]; row += piece) {
+    const Box rows{{box.start[0] + row, box.start[1]}, {std::min(piece, box.extent[0] - row), columns}};
+    sum.resize(static_cast<size_t>(rows.numel()));
+    b.resize(static_cast<size_t>(rows.extent[0] * rank));
+    read_apart(name, rows, DType::kF64, sum.data());
+    read_apart(adapter_b(layer), {{rows.start[0], 0}, {rows.extent[0], rank}}, DType::kF64, b.data());
+    add_scaled_product(b, a, adapter_scale(stored_.adapter), rank, sum);
+    const StoredMatrix merged{reinterpret_cast<const std::byte*>(sum.data()), DType::kF64, columns, 1, rows.start};
+    copy_box(merged, rows, rows, dtype, bytes);
+    bytes += rows.numel() * size_of(dtype);
+  }
 }
 
 Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {

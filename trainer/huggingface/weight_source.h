@@ -1,5 +1,6 @@
 #pragma once
-// Reads weights from a Trireme checkpoint or a Hugging Face folder, for `generate`, `eval`, `checkpoint export` and training.initial_weights.
+// Reads weights from a Trireme checkpoint, a Hugging Face folder or a folder of PEFT, for `generate`, `eval`, `checkpoint export` and
+// training.initial_weights.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/config/config.h"
+#include "trainer/huggingface/peft.h"
 #include "trainer/huggingface/reader.h"
 
 namespace trireme {
@@ -19,18 +21,27 @@ enum class WeightKind : uint8_t {
   kAverage,  ///< exponential moving average, from a run with training.ema
 };
 
-/// A Trireme checkpoint (or a run directory: its newest one) or a Hugging Face folder (one with config.json). Tensors have the names of the parameter
+/// What becomes of adapters.
+enum class Adapters : uint8_t {
+  kApart,   ///< they are parameters
+  kMerged,  ///< the weights of their layers are W + scale * B A, computed in fp64, and the model has no adapters
+};
+
+/// A Trireme checkpoint (or a run directory: its newest one), a Hugging Face folder (one with config.json), or a folder of PEFT with its base. Tensors have the names of the parameter
 /// table, such as "blocks.0.mlp.up.weight", and are read by box, so that a rank needs memory for its own part and at most one tensor more.
 /// Not thread-safe: one per rank.
 class WeightSource {
  public:
   /// Checks that all tensors of the model are stored in their shapes, without reading or allocating weights.
   /// Errors: MissingFileError; DataError naming file and tensor, for a directory that is neither, or if `kind` is kAverage and there is no average.
-  explicit WeightSource(const std::filesystem::path& path, WeightKind kind = WeightKind::kTrained);
+  explicit WeightSource(const std::filesystem::path& path, WeightKind kind = WeightKind::kTrained, Adapters adapters = Adapters::kApart);
 
-  const std::string& path() const { return path_; }  ///< directory of the checkpoint, or the Hugging Face folder
+  const std::string& path() const { return path_; }  ///< directory of the checkpoint, or the folder
   WeightKind kind() const { return kind_; }
-  bool is_hugging_face() const { return std::holds_alternative<HuggingFaceReader>(reader_); }
+  bool is_checkpoint() const { return std::holds_alternative<CheckpointReader>(reader_); }
+  /// The Hugging Face folder: path(), or that of the base of adapters. Not of a checkpoint.
+  const std::filesystem::path& folder() const { return folder_; }
+  bool merges_adapters() const { return merges_; }
   /// Resolved: the configuration of the checkpoint with the layout of one rank; for a Hugging Face folder its model, with defaults otherwise.
   const Config& config() const { return config_; }
   const ModelConfig& model() const { return config_.model; }
@@ -46,10 +57,14 @@ class WeightSource {
 
  private:
   std::string stored(const std::string& name) const;  ///< name in a checkpoint: "weight/NAME" or "ema/NAME"
+  void read_apart(const std::string& name, const Box& box, DType dtype, void* out);
 
-  std::variant<CheckpointReader, HuggingFaceReader> reader_;
+  std::variant<CheckpointReader, HuggingFaceReader, PeftReader> reader_;
   WeightKind kind_;
   std::string path_;
+  std::filesystem::path folder_;
+  ModelConfig stored_;   ///< as saved, with adapters
+  bool merges_ = false;  ///< it has adapters, which read() adds to the weights of their layers
   std::string tokenizer_, tokenizer_problem_;
   Config config_;
 };

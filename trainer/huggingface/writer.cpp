@@ -102,8 +102,8 @@ std::string shard_name(size_t index, size_t count) {
 /// The special tokens of a Hugging Face folder's config.json; for a checkpoint, the end-of-text token of its tokenizer.
 ordered_json special_tokens(const WeightSource& source) {
   // Absent tokens are written as null, because the defaults of a class may be outside the vocabulary.
-  if (!source.is_hugging_face()) return special_ids(source.tokenizer());
-  const fs::path config = fs::path(source.path()) / "config.json";
+  if (source.is_checkpoint()) return special_ids(source.tokenizer());
+  const fs::path config = source.folder() / "config.json";
   const json given = parse_object(read_text(config), config.string());
   ordered_json ids = ordered_json::object();
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -116,8 +116,8 @@ void write_json(const fs::path& path, const ordered_json& value) { write_durably
 /// Copies the file of a Hugging Face folder, if it has one, because it may contain more than ids.
 void write_generation_config(const WeightSource& source, const fs::path& folder, const ordered_json& special) {
   constexpr const char* kName = "generation_config.json";
-  if (!source.is_hugging_face()) return write_json(folder / kName, hugging_face_generation_config(special));
-  const fs::path given = fs::path(source.path()) / kName;
+  if (source.is_checkpoint()) return write_json(folder / kName, hugging_face_generation_config(special));
+  const fs::path given = source.folder() / kName;
   std::error_code ignored;
   if (fs::is_regular_file(given, ignored)) write_durably(folder / kName, read_text(given));
 }

@@ -25,7 +25,7 @@ int64_t hugging_face_bytes(const ModelConfig& model, DType dtype);
 /// model.safetensors; above max_shard_bytes, shards of at most that size (or one larger tensor) with model.safetensors.index.json. The output bytes
 /// depend on model, weights and options only, not on the layout of the checkpoint. Needs memory for one tensor and a copy of it. Calls `progress`
 /// with the bytes about to be written.
-/// Errors: ConfigError of hugging_face_class; DataError for a finite weight that overflows in fp16; those of WeightSource; IoError.
+/// `source`: without adapters, or with merged ones. Errors: ConfigError of hugging_face_class; DataError for a finite weight that overflows in fp16; those of WeightSource; IoError.
 HuggingFaceSummary write_hugging_face(WeightSource& source, const std::filesystem::path& folder, const HuggingFaceOptions& options,
                                       const std::function<void(int64_t bytes)>& progress);
 

@@ -58,6 +58,30 @@ std::string nearest_layouts(const Config& config, int64_t world) {
   return out;
 }
 
+/// Whether a pattern has only * and ?: fnmatch() knows more.
+bool is_plain(const std::string& pattern) { return pattern.find_first_of("[\\") == pattern.npos; }
+
+/// Each entry of adapter.targets names a layer, and there is one.
+void check_adapter(const ModelConfig& model, const Sources& sources, Violations& violations) {
+  constexpr const char* kKey = "adapter.targets";
+  if (model.adapter.rank == 0) return;
+  std::vector<std::string> layers;
+  std::string shown;
+  for (const std::string& layer : linear_layers(model)) {
+    layers.push_back(layer.substr(layer.rfind('.') + 1));
+    shown += concat(shown.empty() ? "" : ", ", layers.back());
+  }
+  for (int64_t block = 0; block < model.layers; ++block)
+    for (const std::string& layer : linear_layers(model)) layers.push_back(concat("blocks.", block, ".", layer));
+  const std::string allowed = concat("patterns of ", shown, ", and of names such as blocks.0.attention.query");
+  for (const std::string& pattern : model.adapter.targets)
+    if (!is_plain(pattern) || std::ranges::none_of(layers, [&](const std::string& layer) { return is_target(pattern, layer); }))
+      violations.add({sources.locate(kKey), kKey, pattern, "names no linear layer of a block", allowed,
+                      pattern.find('*') == pattern.npos ? nearest_word(pattern, layers) : ""});
+  if (model.adapter.targets.empty())
+    violations.add({sources.locate(kKey), kKey, "[]", "names no layer, which leaves nothing to adapt", allowed, "[\"*\"]"});
+}
+
 /// Each entry of model.frozen names parameters, all of a matrix if it names a part, and not all of the model.
 void check_frozen(const ModelConfig& model, const Sources& sources, Violations& violations) {
   constexpr const char* kKey = "model.frozen";
@@ -66,8 +90,9 @@ void check_frozen(const ModelConfig& model, const Sources& sources, Violations& 
   };
   if (model.frozen.empty()) return;
   std::vector<std::string> names;
-  bool trains = false;
+  bool trains = model.adapter.rank > 0;
   for (const std::vector<std::string>& stacked : stacked_names(model)) {
+    if (is_adapter(stacked.front())) continue;  // never frozen
     names.insert(names.end(), stacked.begin(), stacked.end());
     const auto frozen = std::ranges::count_if(stacked, [&](const std::string& name) { return is_frozen(model, name); });
     trains = trains || frozen < std::ssize(stacked);
@@ -82,12 +107,21 @@ void check_frozen(const ModelConfig& model, const Sources& sources, Violations& 
   for (const std::string& pattern : model.frozen) {
     ModelConfig one = model;
     one.frozen = {pattern};
-    const bool plain = pattern.find_first_of("[\\") == pattern.npos;  // fnmatch() knows more than * and ?
-    if (!plain || std::ranges::none_of(names, [&](const std::string& name) { return is_frozen(one, name); }))
+    if (!is_plain(pattern) || std::ranges::none_of(names, [&](const std::string& name) { return is_frozen(one, name); }))
       broken(pattern, "names no parameter of the model", concat("patterns of these names and of those of other blocks: ", shown),
              pattern.find('*') == pattern.npos ? nearest_word(pattern, names) : "");
   }
   if (!trains) broken("", "names every parameter, which leaves nothing to train", "a part of them", "");
+}
+
+/// An optimizer of matrices has some to update.
+void check_matrices(const Config& config, const Sources& sources, Violations& violations) {
+  const OneOf<Optimizer>& optimizer = config.training.optimizer.name;
+  if (!traits_of(optimizer.value()).updates_matrices) return;
+  if (std::ranges::any_of(whole_model(config.model), [](const ParamSpec& spec) { return spec.is_hidden_matrix && spec.trainable; })) return;
+  violations.add({sources.locate("training.optimizer.name"), "training.optimizer.name", optimizer.text(),
+                  "updates matrices of linear layers, and all of them are frozen (model.frozen, adapter.rank)", "an optimizer of single elements",
+                  "adamw"});
 }
 
 void resolve_data(Config& config, std::optional<int64_t> world, const Sources& sources) {
@@ -177,6 +211,8 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   violations.raise(sources);
   Config resolved = with_derived_sizes(config);
   check_frozen(resolved.model, sources, violations);
+  check_adapter(resolved.model, sources, violations);
+  check_matrices(resolved, sources, violations);
   violations.raise(sources);
   resolve_data(resolved, world_size, sources);
   check(resolved, sources, violations);  // the rules that need `data`, which what follows relies on

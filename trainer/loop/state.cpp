@@ -115,6 +115,7 @@ void load_weights(Trainer& trainer, WeightSource& source) {
     for (const std::string& name : source.names())
       if (!known.contains(name)) throw DataError(concat(source.path(), ": ", name, " is not a tensor of the configured model"));
     for (const OwnedBox& owned : trainer.owned_boxes()) {
+      if (is_adapter(owned.spec->name) && source.model().adapter.rank == 0) continue;
       check_shape(source.path(), owned.spec->name, source.shape(owned.spec->name), owned.spec->shape);
       const Tensor host = host_tensor(owned.weight.shape(), owned.weight.dtype());
       source.read(owned.spec->name, owned.box, host.dtype(), host.raw());

@@ -1,6 +1,7 @@
 #include "trainer/model/declare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 
@@ -18,9 +19,9 @@ constexpr std::string_view kBlockPrefix = "blocks.";
 Declaration::Declaration(const ModelConfig& model, const Region& region)
     : model_(model), dims_(model, region.tensor().size()), region_(&region), at_{region.tensor().rank(), region.tensor().size()} {}
 
-Unit& PartUnits::of(bool trainable) const {
-  Unit* const unit = trainable ? trainable_ : frozen_;
-  TRIREME_CHECK(unit != nullptr, "a part has no unit for its ", trainable ? "trainable" : "frozen", " parameters");
+Unit& PartUnits::of(const ParamSpec& spec) const {
+  Unit* const unit = is_adapter(spec.name) ? adapters_ : spec.trainable ? trainable_ : frozen_;
+  TRIREME_CHECK(unit != nullptr, spec.name, ": its part has no unit for it");
   return *unit;
 }
 
@@ -29,7 +30,8 @@ Param* Declaration::add(const PartUnits& units, std::vector<ParamSpec> specs) co
   const bool trainable = specs.front().trainable;
   for (const ParamSpec& spec : specs)
     TRIREME_CHECK(spec.trainable == trainable, spec.name, " and ", specs.front().name, " are one matrix, of which a part is frozen");
-  return units.of(trainable).add(std::move(specs));
+  Unit& unit = units.of(specs.front());
+  return unit.add(std::move(specs));
 }
 
 ParamSpec Declaration::matrix(ParamSpec spec, double standard_deviation) const {
@@ -91,52 +93,78 @@ HeadNorm Declaration::head_norm(const PartUnits& units, const std::string& name,
   return {rms_norm(units, replicated(name + ".weight", {head_size, 1}, 1, at_, Partial::kTensor), spec), first_column, heads, head_size};
 }
 
-Linear Declaration::query_key_value(const PartUnits& units, const std::string& name, const AttentionSpec& spec) const {
-  const int64_t kv_parts = std::min<int64_t>(spec.kv_heads, at_.size), kv_rows = spec.kv_heads * spec.head_size;
-  const struct {
-    const char* part;
-    int64_t rows, parts;
-  } parts[] = {{"query", spec.heads * spec.head_size, at_.size}, {"key", kv_rows, kv_parts}, {"value", kv_rows, kv_parts}};
+Linear Declaration::column_linear(const PartUnits& units, const Part& block, const std::vector<ColumnLayer>& layers, const char* log_name,
+                                  bool bias) const {
   std::vector<ParamSpec> weights, biases;
-  for (const auto& [part, rows, pieces] : parts) {
-    const std::string prefix = name + "." + part;
-    weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
-    biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
+  for (const auto& [layer, rows, pieces] : layers) {
+    const std::string prefix = block.name + "." + layer;
+    weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, pieces), model_.init_std));
+    biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, pieces));
   }
-  Linear layer{add(units, std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "qkv"};
-  if (spec.qkv_bias) layer.bias = add(units, std::move(biases));
-  return layer;
+  Linear linear{add(units, std::move(weights)), nullptr, LinearSplit::kOutputs, region_, log_name};
+  if (bias) linear.bias = add(units, std::move(biases));
+  const AdapterSpec& adapter = block.block_spec.adapter;
+  int64_t first_output = 0;
+  for (const auto& [layer, rows, pieces] : layers) {
+    const std::string name = block.name + "." + layer;
+    ParamSpec b = split_rows(adapter_b(name), {rows, adapter.rank}, 2, at_, pieces);
+    const int64_t outputs = b.box.extent[0];
+    // A rank's gradient of A is that of its own rows of B, or of its own query heads.
+    if (adapter.has(layer))
+      linear.adapters.push_back(
+          low_rank(units, replicated(adapter_a(name), {adapter.rank, dims_.D}, 2, at_, shared_partial()), std::move(b), adapter, first_output));
+    first_output += outputs;
+  }
+  return linear;
 }
 
-Linear Declaration::row_linear(const PartUnits& units, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const {
-  Linear layer{add(units, {hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
-               LinearSplit::kInputs, region_, layer_name};
+Adapter Declaration::low_rank(const PartUnits& units, ParamSpec a, ParamSpec b, const AdapterSpec& spec, int64_t first_output) const {
+  // The variance of PEFT's initial values, which are uniform in +-1/sqrt(inputs).
+  a = matrix(std::move(a), 1 / std::sqrt(3 * static_cast<double>(a.shape[1])));
+  b.decay = true;
+  return {add(units, {std::move(a)}), add(units, {std::move(b)}), spec.scale, first_output};
+}
+
+Linear Declaration::query_key_value(const PartUnits& units, const Part& block) const {
+  const AttentionSpec& spec = block.block_spec.attention;
+  const int64_t rows = spec.heads * spec.head_size, kv_rows = spec.kv_heads * spec.head_size;
+  const int kv_pieces = static_cast<int>(std::min<int64_t>(spec.kv_heads, at_.size));
+  return column_linear(units, block,
+                       {{"attention.query", rows, at_.size}, {"attention.key", kv_rows, kv_pieces}, {"attention.value", kv_rows, kv_pieces}}, "qkv",
+                       spec.qkv_bias);
+}
+
+Linear Declaration::mlp_up(const PartUnits& units, const Part& block) const {
+  const MlpSpec& spec = block.block_spec.mlp;
+  std::vector<ColumnLayer> layers;
+  if (spec.gated) layers.push_back({"mlp.gate", spec.size, at_.size});
+  layers.push_back({"mlp.up", spec.size, at_.size});
+  return column_linear(units, block, layers, "up", spec.bias);
+}
+
+Linear Declaration::row_linear(const PartUnits& units, const Part& block, const std::string& layer, const char* log_name, int64_t inputs,
+                               bool bias) const {
+  const std::string name = block.name + "." + layer;
+  Linear linear{add(units, {hidden_matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), residual_init_std(model_))}), nullptr,
+                LinearSplit::kInputs, region_, log_name};
   // The bias gradient sums dy over all rows, so it is complete on each tensor rank.
-  if (bias) layer.bias = vector(units, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
-  return layer;
-}
-
-Linear Declaration::mlp_up(const PartUnits& units, const std::string& name, const MlpSpec& spec) const {
-  std::vector<ParamSpec> weights, biases;
-  for (const char* part : {"gate", "up"}) {
-    if (!spec.gated && part == std::string("gate")) continue;
-    const std::string prefix = name + "." + part;
-    weights.push_back(hidden_matrix(split_rows(prefix + ".weight", {spec.size, dims_.D}, 2, at_, at_.size), model_.init_std));
-    biases.push_back(split_rows(prefix + ".bias", {spec.size, 1}, 1, at_, at_.size));
-  }
-  Linear layer{add(units, std::move(weights)), nullptr, LinearSplit::kOutputs, region_, "up"};
-  if (spec.bias) layer.bias = add(units, std::move(biases));
-  return layer;
+  if (bias) linear.bias = vector(units, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
+  const AdapterSpec& adapter = block.block_spec.adapter;
+  // A rank's gradient of B is that of its own columns of A.
+  if (adapter.has(layer))
+    linear.adapters.push_back(low_rank(units, split_columns(adapter_a(name), {adapter.rank, inputs}, at_),
+                                       replicated(adapter_b(name), {dims_.D, adapter.rank}, 2, at_, shared_partial()), adapter, 0));
+  return linear;
 }
 
 TransformerBlock Declaration::block(const PartUnits& units, const Part& part, const Tensor& rope) const {
   const std::string& name = part.name;
-  const auto& [norm_spec, norms, residual, attention, mlp] = part.block_spec;
+  const auto& [norm_spec, norms, residual, attention, mlp, unused_adapter] = part.block_spec;
   TRIREME_CHECK(mlp.gated || mlp.activation != Activation::kSilu, name, ": SiLU without a gate");
   TransformerBlock block;
   block.name = name;
   block.attention_norm = norm(units, name + ".attention_norm", norm_spec);
-  block.attention.qkv = query_key_value(units, name + ".attention", attention);
+  block.attention.qkv = query_key_value(units, part);
   block.attention.heads = attention.heads / at_.size;
   block.attention.kv_heads = std::max<int64_t>(1, attention.kv_heads / at_.size);
   block.attention.head_size = attention.head_size;
@@ -145,15 +173,15 @@ TransformerBlock Declaration::block(const PartUnits& units, const Part& part, co
     block.attention.query_norm = head_norm(units, name + ".attention.query_norm", norm_spec, 0, block.attention.heads, attention.head_size);
     block.attention.key_norm = head_norm(units, name + ".attention.key_norm", norm_spec, queries, block.attention.kv_heads, attention.head_size);
   }
-  block.attention.output = row_linear(units, name + ".attention.output", "out", attention.heads * attention.head_size, attention.output_bias);
+  block.attention.output = row_linear(units, part, "attention.output", "out", attention.heads * attention.head_size, attention.output_bias);
   block.attention.window = attention.window;
   block.attention.score_scale = attention.score_scale;
   block.attention.rope = rope;
   block.residual = residual;
   if (norms == NormPlacement::kBoth) block.attention_post_norm.norm = norm(units, name + ".attention_post_norm", norm_spec);
   block.mlp_norm = norm(units, name + ".mlp_norm", norm_spec);
-  block.mlp.up = mlp_up(units, name + ".mlp", mlp);
-  block.mlp.down = row_linear(units, name + ".mlp.down", "down", mlp.size, mlp.bias);
+  block.mlp.up = mlp_up(units, part);
+  block.mlp.down = row_linear(units, part, "mlp.down", "down", mlp.size, mlp.bias);
   block.mlp.activation = mlp.activation;
   block.mlp.gated = mlp.gated;
   block.mlp.ffn = mlp.size / at_.size;

@@ -11,16 +11,17 @@ namespace trireme {
 inline constexpr const char* kEmbeddingWeight = "embedding.weight";
 inline constexpr const char* kPositionsWeight = "positions.weight";
 
-/// The units in which a part declares its parameters: the trainable and the frozen ones, or all in one.
+/// The units in which a part declares its parameters: the trainable ones, adapters, and the frozen ones; or all in one.
 class PartUnits {
  public:
-  PartUnits(Unit& all) : trainable_(&all), frozen_(&all) {}
-  /// Either may be null if the part has no parameters for it, and `frozen` if `trainable` has them all.
-  PartUnits(Unit* trainable, Unit* frozen) : trainable_(trainable), frozen_(frozen != nullptr ? frozen : trainable) {}
-  Unit& of(bool trainable) const;
+  PartUnits(Unit& all) : trainable_(&all), adapters_(&all), frozen_(&all) {}
+  /// Each may be null if the part has no parameters for it, and `frozen` if `trainable` has them all.
+  PartUnits(Unit* trainable, Unit* adapters, Unit* frozen)
+      : trainable_(trainable), adapters_(adapters), frozen_(frozen != nullptr ? frozen : trainable) {}
+  Unit& of(const ParamSpec& spec) const;
 
  private:
-  Unit *trainable_, *frozen_;
+  Unit *trainable_, *adapters_, *frozen_;
 };
 
 /// Declares parameters in units and returns the layers that use them. One per stage.
@@ -41,11 +42,20 @@ class Declaration {
   Param* head(const PartUnits& units) const;
 
  private:
+  /// One of the layers of a block that read the same: its name without the block's, the rows of its weight, and in how many pieces ranks have them.
+  struct ColumnLayer {
+    const char* layer;
+    int64_t rows;
+    int pieces;
+  };
+
   ParamSpec vocabulary(const std::string& name) const;
   Norm norm(const PartUnits& units, const std::string& name, const NormSpec& spec) const;
   /// RMSNorm over `weight`, which begins as what multiplies by 1.
   Norm rms_norm(const PartUnits& units, ParamSpec weight, const NormSpec& spec) const;
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
+  /// The sum that the gradient of the matrix of an adapter lacks which every tensor rank has whole.
+  Partial shared_partial() const { return at_.size > 1 ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
   ParamSpec hidden_matrix(ParamSpec spec, double standard_deviation) const;
   /// Adds parameters that one layer reads as one matrix. Errors: InternalError if model.frozen has some of them only.
@@ -53,9 +63,12 @@ class Declaration {
   Param* vector(const PartUnits& units, ParamSpec spec, Init::Kind kind) const;
   HeadNorm head_norm(const PartUnits& units, const std::string& name, const NormSpec& spec, int64_t first_column, int64_t heads,
                      int64_t head_size) const;
-  Linear query_key_value(const PartUnits& units, const std::string& name, const AttentionSpec& spec) const;
-  Linear row_linear(const PartUnits& units, const std::string& name, const char* layer_name, int64_t inputs, bool bias) const;
-  Linear mlp_up(const PartUnits& units, const std::string& name, const MlpSpec& spec) const;
+  Linear query_key_value(const PartUnits& units, const Part& block) const;
+  Linear row_linear(const PartUnits& units, const Part& block, const std::string& layer, const char* log_name, int64_t inputs, bool bias) const;
+  Linear mlp_up(const PartUnits& units, const Part& block) const;
+  /// Adds weight and bias of the layers of a block that are one linear layer, with outputs split, and their adapters.
+  Linear column_linear(const PartUnits& units, const Part& block, const std::vector<ColumnLayer>& layers, const char* log_name, bool bias) const;
+  Adapter low_rank(const PartUnits& units, ParamSpec a, ParamSpec b, const AdapterSpec& spec, int64_t first_output) const;
 
   ModelConfig model_;
   Dims dims_;

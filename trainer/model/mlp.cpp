@@ -13,10 +13,10 @@ Tensor Mlp::activate(Context& ctx, const Tensor& hidden) const {
 }
 
 Tensor Mlp::forward_gelu(Context& ctx, const Tensor& x, Saved& saved) const {
-  if (form() == Gelu::kTanh) return up.forward_gelu(ctx, x, saved.hidden);  // products with this one at their end exist
+  if (form() == Gelu::kTanh && up.adapters.empty()) return up.forward_gelu(ctx, x, saved.hidden);  // products with this one at their end exist
   saved.hidden = up.forward(ctx, x);
   const Tensor activated = Tensor::empty(ctx, saved.hidden.shape(), saved.hidden.dtype(), MemoryCategory::kActivations);
-  gelu_forward(ctx, saved.hidden, activated, Gelu::kErf);
+  gelu_forward(ctx, saved.hidden, activated, form());
   return activated;
 }
 

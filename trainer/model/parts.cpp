@@ -16,15 +16,17 @@ class OwnUnits {
   explicit OwnUnits(const ModelConfig& model) : model_(model) {}
 
   void set(Part& part) {
-    if (!model_.frozen.empty()) {
+    if (!model_.frozen.empty() || model_.adapter.rank > 0) {
       const std::string prefix = part.kind == PartKind::kBlock ? part.name + "." : "";
-      bool trains = false;
+      bool trains = false, adapts = false;
       for (const std::string& name : names(part)) {
-        const bool frozen = is_frozen(model_, prefix + name);
-        trains = trains || !frozen;
+        const bool frozen = is_frozen(model_, prefix + name), adapter = is_adapter(name);
+        trains = trains || (!frozen && !adapter);
+        adapts = adapts || adapter;
         if (frozen) part.frozen.push_back(name);
       }
       if (trains) part.units.push_back({part.unit});
+      if (adapts) part.units.push_back({.name = adapter_unit(part.unit), .kept_whole = true});
       if (!part.frozen.empty()) part.units.push_back({frozen_unit(part.unit), false});
     } else {
       part.units.push_back({part.unit});
@@ -65,6 +67,8 @@ StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) 
 StageRange whole_range(const ModelConfig& model) { return stage_range({model.layers}, 0); }
 
 bool is_frozen(const ModelConfig& model, const std::string& parameter) {
+  if (is_adapter(parameter)) return false;
+  if (model.frozen.empty()) return model.adapter.rank > 0;
   return std::ranges::any_of(model.frozen, [&](const std::string& pattern) { return fnmatch(pattern.c_str(), parameter.c_str(), 0) == 0; });
 }
 
@@ -102,13 +106,13 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
 
 std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local) {
   std::vector<std::string> names;
-  // Only consecutive parts, or the first and the last part, share a unit, or two.
+  // Only consecutive parts, or the first and the last part, share units, of which a part has up to three.
   const auto known = [&](const std::string& unit) {
     return !names.empty() &&
-           (names.front() == unit || std::find(names.end() - std::min<std::ptrdiff_t>(2, std::ssize(names)), names.end(), unit) != names.end());
+           (names.front() == unit || std::find(names.end() - std::min<std::ptrdiff_t>(3, std::ssize(names)), names.end(), unit) != names.end());
   };
   for (const Part& part : parts)
-    for (const auto& [unit, unused] : part.units)
+    for (const auto& [unit, trainable, kept_whole] : part.units)
       if (!reads_first_stage(part, unit, range, first_stage_is_local) && !known(unit)) names.push_back(unit);
   return names;
 }
@@ -116,10 +120,10 @@ std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageR
 StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local,
                        bool clips_samples) {
   const std::vector<std::string> names = unit_names(parts, range, first_stage_is_local);
-  size_t at = 0;  // parts read units in order, of which two may alternate; only a tied head on a single stage reads the first again
+  size_t at = 0;  // parts read units in order, of which three may alternate; only a tied head on a single stage reads the first again
   const auto number = [&](const std::string& name) {
     if (names.front() == name) return 0;
-    at -= std::min<size_t>(1, at);
+    at -= std::min<size_t>(2, at);
     while (names[at] != name) ++at;
     return static_cast<int>(at);
   };
@@ -128,10 +132,11 @@ StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, 
   for (const Part& part : parts) {
     if (part.kind == PartKind::kHead) (clips_samples ? units.recomputing_part : units.fused_part) = static_cast<int>(units.units_of_part.size());
     std::vector<UnitRef>& reads = units.units_of_part.emplace_back();
-    for (const auto& [unit, trainable] : part.units) {
+    for (const auto& [unit, trainable, kept_whole] : part.units) {
       const bool elsewhere = reads_first_stage(part, unit, range, first_stage_is_local);
       reads.push_back(elsewhere ? UnitRef(0, 0) : UnitRef(number(unit)));
       if (!elsewhere && !trainable && units.trainable(reads.back().unit)) units.frozen.push_back(reads.back().unit);
+      if (!elsewhere && kept_whole && !units.keeps_whole(reads.back().unit)) units.kept_whole.push_back(reads.back().unit);
     }
   }
   const bool apart = has_tied_gradients(model) && range.stages > 1 && !first_stage_is_local;

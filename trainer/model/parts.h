@@ -30,8 +30,10 @@ inline constexpr const char* kEmbeddingUnit = "embedding";
 inline constexpr const char* kPositionsUnit = "positions";
 /// The unit of the frozen parameters beside `unit`, which has the trainable ones. Embedding and positions, a parameter each, have one unit either way.
 inline std::string frozen_unit(const std::string& unit) { return unit + ".frozen"; }
+/// The unit of the adapters beside `unit`.
+inline std::string adapter_unit(const std::string& unit) { return unit + ".adapter"; }
 
-/// True if model.frozen names the parameter.
+/// True if model.frozen names the parameter; with adapters and an empty model.frozen, every parameter of the model itself.
 bool is_frozen(const ModelConfig& model, const std::string& parameter);
 /// True if embedding and head share a gradient.
 bool has_tied_gradients(const ModelConfig& model);
@@ -40,13 +42,14 @@ bool has_tied_gradients(const ModelConfig& model);
 struct PartUnit {
   std::string name;
   bool trainable = true;
+  bool kept_whole = false;  ///< StageUnits::kept_whole
 };
 
 /// The part of a model that one F, I, W or B action runs.
 struct Part {
   PartKind kind = PartKind::kBlock;
   std::string name;                      ///< "embedding", "blocks.3", "head"
-  std::string unit;                      ///< the unit of its own trainable parameters, positions apart
+  std::string unit;                      ///< the unit of its own trainable parameters, positions and adapters apart
   std::vector<PartUnit> units = {};      ///< all units that it reads; a tied head reads the embedding
   int64_t block = -1;                    ///< kBlock: index in the model
   BlockSpec block_spec = {};             ///< kBlock
@@ -58,7 +61,7 @@ struct Part {
 };
 
 /// The parts of a stage in forward order. The trainable parameters of up to `blocks_per_unit` consecutive blocks share a unit, named after the first of
-/// them, and so do their frozen parameters.
+/// them, and so do their adapters and their frozen parameters.
 std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit = 1);
 
 /// The units of a stage, as lowering reads them. A tied embedding is a separate unit, so that its flat layout, and with it what each shard owns, is

@@ -1,5 +1,7 @@
 #include "trainer/model/spec.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +21,46 @@ RopeSpec rope_of(const ModelConfig& model, int64_t window) {
   return {rotated, model.rope_theta, true};
 }
 
+/// The layers of a block that adapter.targets names.
+AdapterSpec adapter_of(const ModelConfig& model, int64_t block) {
+  AdapterSpec spec;
+  if (model.adapter.rank == 0) return spec;
+  spec.rank = model.adapter.rank;
+  spec.scale = adapter_scale(model.adapter);
+  const std::string prefix = "blocks." + std::to_string(block) + ".";
+  for (const std::string& layer : linear_layers(model))
+    if (std::ranges::any_of(model.adapter.targets, [&](const std::string& pattern) { return is_target(pattern, prefix + layer); }))
+      spec.layers.push_back(layer);
+  return spec;
+}
+
+constexpr const char* kAdapterA = ".lora_a.weight";
+constexpr const char* kAdapterB = ".lora_b.weight";
+
 }  // namespace
+
+bool is_target(const std::string& pattern, const std::string& layer) {
+  const auto matches = [&](const std::string& name) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; };
+  return matches(layer) || matches(layer.substr(layer.rfind('.') + 1));
+}
+
+bool AdapterSpec::has(const std::string& layer) const { return std::ranges::find(layers, layer) != layers.end(); }
+
+std::vector<std::string> linear_layers(const ModelConfig& model) {
+  std::vector<std::string> layers{"attention.query", "attention.key", "attention.value", "attention.output"};
+  if (model.preset().gated) layers.emplace_back("mlp.gate");
+  layers.insert(layers.end(), {"mlp.up", "mlp.down"});
+  return layers;
+}
+
+std::string adapter_a(const std::string& layer) { return layer + kAdapterA; }
+std::string adapter_b(const std::string& layer) { return layer + kAdapterB; }
+bool is_adapter(const std::string& parameter) { return parameter.ends_with(kAdapterA) || parameter.ends_with(kAdapterB); }
+
+double adapter_scale(const AdapterConfig& adapter) {
+  const auto rank = static_cast<double>(adapter.rank);
+  return adapter.alpha / (adapter.scale == AdapterScale::kAlphaOverRootRank ? std::sqrt(rank) : rank);
+}
 
 BlockSpec block_spec(const ModelConfig& model, int64_t block) {
   const ArchitecturePreset& preset = model.preset();
@@ -36,7 +77,8 @@ BlockSpec block_spec(const ModelConfig& model, int64_t block) {
                         .head_norms = preset.head_norms || model.qk_norm,
                         .score_scale = model.attention_scale.value_or(0),
                         .rope = rope_of(model, window)},
-          .mlp = {.size = model.ffn_size.value(), .activation = model.mlp_activation(), .gated = preset.gated, .bias = preset.biases}};
+          .mlp = {.size = model.ffn_size.value(), .activation = model.mlp_activation(), .gated = preset.gated, .bias = preset.biases},
+          .adapter = adapter_of(model, block)};
 }
 
 NormSpec final_norm_spec(const ModelConfig& model) { return {model.preset().norm, model.norm_epsilon}; }

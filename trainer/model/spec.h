@@ -1,6 +1,7 @@
 #pragma once
 // What a model consists of, as values. Parameters, layers, profiles and forecasts read these; only spec.cpp derives them from the configuration.
 #include <compare>
+#include <string>
 #include <vector>
 
 #include "trainer/config/model_config.h"
@@ -39,6 +40,15 @@ struct MlpSpec {
   auto operator<=>(const MlpSpec&) const = default;
 };
 
+/// The adapters of a block: y = W x + scale * B (A x), with A [rank,inputs] and B [outputs,rank].
+struct AdapterSpec {
+  int64_t rank = 0;
+  double scale = 0;
+  std::vector<std::string> layers = {};  ///< of the block, in the order of its parameters: "attention.query"
+  bool has(const std::string& layer) const;
+  auto operator<=>(const AdapterSpec&) const = default;
+};
+
 /// sequential: x := x + attention(norm(x)); x := x + mlp(norm'(x)). parallel: x := x + attention(norm(x)) + mlp(norm'(x)).
 /// With NormPlacement::kBoth norm''(attention(...)) and norm'''(mlp(...)) are added. Blocks of one model may differ.
 struct BlockSpec {
@@ -47,10 +57,21 @@ struct BlockSpec {
   ResidualKind residual = ResidualKind::kSequential;
   AttentionSpec attention;
   MlpSpec mlp;
+  AdapterSpec adapter = {};
   auto operator<=>(const BlockSpec&) const = default;
 };
 
 BlockSpec block_spec(const ModelConfig& model, int64_t block);
+/// Names of the linear layers of every block, without the block's name: "attention.query". Each has a parameter NAME.weight.
+std::vector<std::string> linear_layers(const ModelConfig& model);
+/// Whether an entry of adapter.targets names a layer: "blocks.0.attention.query".
+bool is_target(const std::string& pattern, const std::string& layer);
+/// Names of the parameters of an adapter.
+std::string adapter_a(const std::string& layer);  ///< "blocks.0.attention.query.lora_a.weight"
+std::string adapter_b(const std::string& layer);
+bool is_adapter(const std::string& parameter);
+/// What the adapters' products are multiplied with.
+double adapter_scale(const AdapterConfig& adapter);
 /// The norm before the head.
 NormSpec final_norm_spec(const ModelConfig& model);
 bool has_learned_positions(const ModelConfig& model);

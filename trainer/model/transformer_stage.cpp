@@ -45,7 +45,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
     const auto found = std::ranges::find(owned_units_, name, [](const std::unique_ptr<Unit>& owned) { return owned->name(); });
     return found == owned_units_.end() ? nullptr : found->get();
   };
-  const auto units = [&](const std::string& name) { return PartUnits(find(name), find(frozen_unit(name))); };
+  const auto units = [&](const std::string& name) { return PartUnits(find(name), find(adapter_unit(name)), find(frozen_unit(name))); };
   const Declaration declare(model, region_);
   std::map<RopeSpec, Tensor> ropes;
   ropes[RopeSpec()] = Tensor();

@@ -22,7 +22,8 @@ std::vector<PendingRegionOp> gather_inputs(Context& ctx, const WeightGradients& 
 void add_squares(Context& ctx, const ProductGradient& gradient, PendingRegionOp x, SampleSquares& squares) {
   const Linear& linear = *gradient.linear;
   const LogLayer layer(ctx, linear.name);
-  squares.add_product(ctx, *linear.weight, gradient.dy, x.wait(ctx));
+  linear.weight_products(ctx, x.wait(ctx), gradient.dy,
+                         [&](Param& weight, const Tensor& dy, const Tensor& read) { squares.add_product(ctx, weight, dy, read); });
   if (!linear.bias) return;
   squares.add_rows(ctx, squares.all_rows(), {linear.bias}, [&](int64_t begin, int64_t count, const std::vector<Tensor>& biases) {
     bias_backward(ctx, gradient.dy.rows(begin, count), biases.front());

@@ -11,7 +11,7 @@
 
 namespace trireme {
 
-/// dw = dy^T x of a product.
+/// dw = dy^T x of a linear layer, and of its adapters.
 struct ProductGradient {
   const Linear* linear;
   Tensor x;   ///< as forward got it: of this rank's rows, if `linear` splits outputs

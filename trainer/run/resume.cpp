@@ -112,10 +112,24 @@ ConfigChange check_resumable(const CheckpointReader& reader, const std::string& 
   return change;
 }
 
+std::unique_ptr<WeightSource> open_initial_weights(const Config& config) {
+  const Adapters adapters = config.model.adapter.rank > 0 ? Adapters::kApart : Adapters::kMerged;
+  return std::make_unique<WeightSource>(config.training.initial_weights, WeightKind::kTrained, adapters);
+}
+
 void check_initial_weights(const WeightSource& source, const Config& config) {
   const std::string where = concat("training.initial_weights=", config.training.initial_weights, ": ");
   const std::string difference = model_difference(config.model, source.model());
   if (!difference.empty()) throw ConfigError(concat(where, "model differs from the configured one; allowed a configuration with\n", difference));
+  const auto adapters = [](const ModelConfig& model) {
+    std::vector<AdapterSpec> all;
+    for (int64_t block = 0; block < model.layers; ++block) all.push_back(block_spec(model, block).adapter);
+    return all;
+  };
+  if (source.model().adapter.rank > 0 && adapters(source.model()) != adapters(config.model))
+    throw ConfigError(concat(where,
+                             "its adapters are not those of the section adapter; allowed the same rank, scale and layers, or a folder in which they "
+                             "are merged (checkpoint export --format hf)"));
   if (source.tokenizer().empty()) return;
   if (!same_ids(Tokenizer::open(source.tokenizer()), Tokenizer::open(config.data.tokenizer)))
     throw ConfigError(
@@ -136,18 +150,23 @@ static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
 /// Initialises the weights of a new run. Collective.
 static void begin(Trainer& trainer, const Config& config) {
   const std::string& from = config.training.initial_weights;
-  if (from == "none") return trainer.initialise();
   Communicator& world = trainer.mesh().world;
+  if (from == "none") {
+    if (config.model.adapter.rank > 0 && config.model.frozen.empty() && world.rank() == 0)
+      std::cerr << "warning: adapters are trained on random weights; training.initial_weights names those of a model\n";
+    return trainer.initialise();
+  }
   std::unique_ptr<WeightSource> source;
   collectively(world, [&] {
-    source = std::make_unique<WeightSource>(from);
+    source = open_initial_weights(config);
     check_initial_weights(*source, config);
   });
   if (world.rank() == 0) {
     if (const std::string& problem = source->tokenizer_problem(); !problem.empty())
       std::cerr << concat("warning: ", printable(problem), "; not compared with data.tokenizer\n");
-    std::cerr << concat("starting from the weights in ", source->path(), "\n");
+    std::cerr << concat("starting from the weights in ", source->path(), source->merges_adapters() ? ", with its adapters merged" : "", "\n");
   }
+  if (config.model.adapter.rank > 0 && source->model().adapter.rank == 0) trainer.initialise();  // the adapters, which the source lacks
   load_weights(trainer, *source);
   const NonFinite found = non_finite_weights(trainer);
   collectively(world, [&] { refuse_non_finite(source->path(), found); });

@@ -29,8 +29,10 @@ bool is_own(const std::string& checkpoint, const Config& config);
 ConfigChange check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data,
                              const std::set<std::string>& named);
 
-/// Checks that a run of `config` (resolved) can start from these weights. Errors: ConfigError if the model, with the keys that differ, or the
-/// tokenizer differs.
+/// training.initial_weights. If the run has no adapters, those of the weights are merged. Errors: those of WeightSource.
+std::unique_ptr<WeightSource> open_initial_weights(const Config& config);
+/// Checks that a run of `config` (resolved) can start from these weights. Errors: ConfigError if the model, with the keys that differ, the
+/// adapters or the tokenizer differ.
 void check_initial_weights(const WeightSource& source, const Config& config);
 
 /// The checkpoint that a run resumes from, or PeerState::name(), its step, and the number of consecutive rejected steps up to it, of this rank's island; empty and 0 for a new

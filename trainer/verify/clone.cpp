@@ -149,6 +149,23 @@ std::vector<std::string> frozen_like(const ModelConfig& users, const ModelConfig
   return {frozen.begin(), frozen.end()};
 }
 
+/// The adapters of the clone: of each block those of a block of `users` that it stands for, or of all blocks if that left none. Their scale stays.
+AdapterConfig adapter_like(const ModelConfig& users, const ModelConfig& clone) {
+  constexpr int64_t kRank = 3;
+  AdapterConfig adapter = users.adapter;
+  if (adapter.rank == 0) return adapter;
+  adapter.rank = std::min(adapter.rank, kRank);
+  adapter.alpha *= adapter_scale(users.adapter) / adapter_scale(adapter);
+  adapter.targets.clear();
+  const auto add = [&](int64_t block, int64_t like) {
+    for (const std::string& layer : block_spec(users, block).adapter.layers) adapter.targets.push_back(concat("blocks.", like, ".", layer));
+  };
+  for (int64_t like = 0; like < clone.layers; ++like) add(block_like(like, clone.layers, users.layers), like);
+  if (!adapter.targets.empty()) return adapter;
+  for (int64_t block = 0; block < users.layers; ++block) add(block, block_like(block, users.layers, clone.layers));
+  return adapter;
+}
+
 void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, const std::vector<Layout>& layouts) {
   const int64_t tensor = least_common(layouts, [](const Layout& layout) { return layout.tensor; });
   const int64_t group = m.heads / *m.kv_heads;
@@ -260,6 +277,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   const int64_t sequence = (kLeastSequence + unit - 1) / unit * unit;
   const int64_t blocks = blocks_per_unit(config);
   shrink_model(c.model, config.training.sequence_length, sequence, layouts);
+  c.model.adapter = adapter_like(config.model, c.model);
   c.model.frozen = frozen_like(config.model, c.model);
   shrink_training(c.training, sequence, layouts, config.resilience.rebalance == Rebalance::kMicroBatches);
   clone.even_batch = c.training.global_batch_size;

@@ -75,6 +75,7 @@ Diagnosis of_loss(const Evidence& e, const First& first, const std::string& axis
   if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "documents of one sequence are not separated"};
   if (cured_by(e, Feature::kHeadNorms)) return {axis, "head_norm", "queries or keys are normalised differently"};
   if (cured_by(e, Feature::kWindow)) return {axis, "attention", "the window is applied to the wrong layers, or ends at the wrong token"};
+  if (cured_by(e, Feature::kAdapters)) return {axis, "adapter", "an adapter reads another part of its layer's input, or adds to other outputs"};
   if (cured_by(e, Feature::kMicrobatches)) return {axis, "loss", "the losses of several micro-batches, or of their chunks, are not summed"};
   const bool attention = cured_by(e, Feature::kAttention), mlp = cured_by(e, Feature::kMlp);
   if (attention && !mlp) return {axis, "attention", "the forward of attention computes something different"};
@@ -94,10 +95,13 @@ Diagnosis of_gradients(const Evidence& e, const First& first, const std::string&
     return {axis, "kv", "gradients of replicated key and value heads are not summed exactly once over the ranks that share a head"};
   if (kind == "norm" || kind == "head_norm" || kind == "positions" || kind == "vectors")
     return {axis, kind, "gradients of replicated parameters are partial: each tensor rank saw only its own rows or heads, and they are not summed"};
+  if (kind == "adapter")
+    return {axis, kind, "gradients of adapters are wrong: those of the matrix that every tensor rank has whole are partial, and must be summed"};
   if (kind == "bias") return {axis, kind, "the gradient of a row-parallel bias is complete on every tensor rank, but summed again"};
   if (first.ratio)
     if (const std::string factor = factor_in_words(e, *first.ratio); !factor.empty()) return {axis, kind, "gradients are " + factor};
   if (cured_by(e, Feature::kTied)) return {axis, "embedding", "tied embedding: the gradients of first and last stage are not summed exactly once"};
+  if (cured_by(e, Feature::kAdapters)) return {axis, kind, "the backward of a layer with an adapter loses what flows through the adapter"};
   if (cured_by(e, Feature::kFrozen)) return {axis, kind, "the backward passes a frozen parameter by, or loses the gradient of one that is trained"};
   if (cured_by(e, Feature::kMicrobatches)) return {axis, kind, "gradients of micro-batches are lost, or reduced before the last micro-batch"};
   if (cured_by(e, Feature::kDropout)) return {axis, kind == "all" ? "dropout" : kind, "the dropout mask of the backward is not that of the forward"};
@@ -118,6 +122,8 @@ Diagnosis of_norm(const Evidence& e, const First& first, const std::string& axis
   if (cured_by(e, Feature::kTied)) return {axis, "grad_norm", "the gradient norm counts the copy of a tied embedding"};
   if (cured_by(e, Feature::kSharedKv)) return {axis, "grad_norm", "the gradient norm counts every copy of a shared kv head"};
   if (cured_by(e, Feature::kFrozen)) return {axis, "grad_norm", "the gradient norm counts frozen parameters"};
+  if (cured_by(e, Feature::kAdapters))
+    return {axis, "grad_norm", "the gradient norm counts a matrix of an adapter that tensor ranks share more than once"};
   if (!more) return {axis, "grad_norm", "the gradient norm, and with it clipping, is not taken over all ranks"};
   return {axis, "grad_norm", "the gradient norm counts replicated parameters more than once"};
 }
@@ -167,6 +173,7 @@ std::string kind_of(const std::string& name) {
   if (name == "embedding.weight") return "embedding";
   if (name == "positions.weight") return "positions";
   if (name == "head.weight") return "head";
+  if (name.find(".lora_") != name.npos) return "adapter";
   if (ends("query_norm.weight") || ends("key_norm.weight")) return "head_norm";
   if (ends("norm.weight") || ends("norm.bias")) return "norm";
   if (ends(".key.weight") || ends(".key.bias") || ends(".value.weight") || ends(".value.bias")) return "kv";

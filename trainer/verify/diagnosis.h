@@ -25,11 +25,12 @@ enum class Feature : uint8_t {
   kHeadNorms,
   kWindow,     ///< every query attends to all preceding tokens
   kFrozen,     ///< every parameter is trained
+  kAdapters,   ///< there are none, so the layers themselves are trained
   kDocuments,  ///< one document in each sequence
   kAttention,  ///< its output projections are 0
   kMlp,        ///< its down projections are 0
 };
-constexpr int kFeatures = 15;
+constexpr int kFeatures = 16;
 
 struct Evidence {
   /// The layout, reduced to the fewest options that still show the difference. A plain one: every layout shows it.

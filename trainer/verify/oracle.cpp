@@ -59,6 +59,15 @@ Row Sequence::linear(const std::string& name, const Row& x) const {
   const auto bias = weights_.find(name + ".bias");
   Row y(static_cast<size_t>(w.shape[0]));
   for (size_t r = 0; r < y.size(); ++r) y[r] = sum_of(x, w.values.data() + r * x.size()) + (bias == weights_.end() ? 0 : bias->second.values[r]);
+  const auto a = weights_.find(name + ".lora_a.weight");
+  if (a == weights_.end() || fault_ == KnownFault::kNoAdapters) return y;
+  const AdapterConfig& adapter = m_.adapter;
+  const auto rank = static_cast<size_t>(adapter.rank);
+  const bool root = (adapter.scale == AdapterScale::kAlphaOverRootRank) != (fault_ == KnownFault::kOtherAdapterScale);
+  const double scale = adapter.alpha / (root ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+  Row z;
+  for (size_t k = 0; k < rank; ++k) z.push_back(scale * sum_of(x, a->second.values.data() + k * x.size()));
+  for (size_t r = 0; r < y.size(); ++r) y[r] += sum_of(z, weight(name + ".lora_b.weight").data() + r * rank);
   return y;
 }
 
@@ -348,6 +357,8 @@ KnownFaultText text_of(KnownFault fault) {
     case KnownFault::kScaleOfHeadSize: return {"attention", "model.attention_scale has no effect"};
     case KnownFault::kPlainEmbedding: return {"embedding", "the embedding is not multiplied by the root of its width"};
     case KnownFault::kNoPostNorms: return {"all", "results of attention and MLP are not normalised"};
+    case KnownFault::kNoAdapters: return {"all", "adapters add nothing"};
+    case KnownFault::kOtherAdapterScale: return {"all", "adapter.scale has no effect"};
     case KnownFault::kStaleWeights: return {"all", "stale parameters: a step reads the weights from before the last update"};
   }
   return {"all", ""};
@@ -384,13 +395,20 @@ GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) cons
     const double scale = m.preset().scaled_residual_init && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
     const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name);
     const double mean = norm && m.preset().norm != NormKind::kRmsPlusOne ? 1 : 0;
-    const double deviation = norm ? norm_scale : bias ? bias_scale : m.init_std * scale;
+    // A of an adapter has the variance of numbers uniform in +-1/sqrt(inputs); B is zero, as biases are.
+    const bool a = spec.name.ends_with(".lora_a.weight"), b = spec.name.ends_with(".lora_b.weight");
+    const double deviation = norm        ? norm_scale
+                             : bias || b ? bias_scale
+                             : a         ? 1 / std::sqrt(3.0 * static_cast<double>(spec.shape[1]))
+                                         : m.init_std * scale;
     for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = mean + deviation * random_normal(key, i);
   }
   return weights;
 }
 
 namespace {
+
+bool is_of_adapter(const std::string& name) { return name.find(".lora_") != name.npos; }
 
 /// Whether `*` for any characters and `?` for one make the pattern the name.
 bool matches(const char* pattern, const char* name) {
@@ -401,6 +419,8 @@ bool matches(const char* pattern, const char* name) {
 }  // namespace
 
 bool Oracle::trains(const std::string& name) const {
+  if (is_of_adapter(name)) return true;
+  if (config_.model.frozen.empty()) return config_.model.adapter.rank == 0;
   return std::ranges::none_of(config_.model.frozen, [&](const std::string& pattern) { return matches(pattern.c_str(), name.c_str()); });
 }
 
@@ -421,7 +441,7 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
     if (!trains(name)) continue;
     const bool is_matrix = !name.ends_with(".bias") && !name.ends_with("norm.weight");
     const double decay = is_matrix ? o.weight_decay : 0;
-    if (o.name == Optimizer::kMuon && is_matrix && name.starts_with("blocks.")) {
+    if (o.name == Optimizer::kMuon && is_matrix && name.starts_with("blocks.") && !is_of_adapter(name)) {
       Matrix momentum{tensor.shape, std::vector<double>(tensor.values.size())};
       for (size_t s = 0; s < steps.size(); ++s)
         muon_step(o, steps[s].gradient.at(name).values, scales[s], steps[s].learning_rate, momentum, tensor.values);

@@ -7,31 +7,34 @@ namespace trireme {
 /// Deliberate faults of the Oracle: if the Oracle with a fault reproduces a run's loss, the run has that fault.
 enum class KnownFault : uint8_t {
   kNone,
-  kRopePairs,         ///< RoPE rotates neighbouring elements instead of halves
-  kSeesNext,          ///< a query attends to the token after it
-  kNormAfterRope,     ///< queries and keys are normalised after RoPE
-  kRopeUnscaled,      ///< model.rope_scaling has no effect
-  kDropoutOfStepOne,  ///< every step uses the dropout masks of the first
-  kMaskedCount,       ///< the mean includes masked targets
-  kDocumentsMixed,    ///< documents of one sequence attend to each other
-  kPositionsRunOn,    ///< positions do not restart in each document
-  kHeadsInTurn,       ///< query head n reads kv head n mod kv_heads
-  kWindowIgnored,     ///< model.window has no effect
-  kWindowWide,        ///< a query attends to the token just before its window
-  kOtherResidual,     ///< parallel branches run in turn, or the reverse
-  kRopeWhole,         ///< RoPE rotates whole heads instead of their first part
-  kOtherGelu,         ///< GELU is computed in its other form
-  kOneRopeBase,       ///< model.window_rope_theta has no effect
-  kScaleOfHeadSize,   ///< model.attention_scale has no effect
-  kPlainEmbedding,    ///< the embedding is not scaled
-  kNoPostNorms,       ///< branches are added as they are
-  kStaleWeights,      ///< a step reads the previous step's weights; detected by check_baseline, which has both
+  kRopePairs,          ///< RoPE rotates neighbouring elements instead of halves
+  kSeesNext,           ///< a query attends to the token after it
+  kNormAfterRope,      ///< queries and keys are normalised after RoPE
+  kRopeUnscaled,       ///< model.rope_scaling has no effect
+  kDropoutOfStepOne,   ///< every step uses the dropout masks of the first
+  kMaskedCount,        ///< the mean includes masked targets
+  kDocumentsMixed,     ///< documents of one sequence attend to each other
+  kPositionsRunOn,     ///< positions do not restart in each document
+  kHeadsInTurn,        ///< query head n reads kv head n mod kv_heads
+  kWindowIgnored,      ///< model.window has no effect
+  kWindowWide,         ///< a query attends to the token just before its window
+  kOtherResidual,      ///< parallel branches run in turn, or the reverse
+  kRopeWhole,          ///< RoPE rotates whole heads instead of their first part
+  kOtherGelu,          ///< GELU is computed in its other form
+  kOneRopeBase,        ///< model.window_rope_theta has no effect
+  kScaleOfHeadSize,    ///< model.attention_scale has no effect
+  kPlainEmbedding,     ///< the embedding is not scaled
+  kNoPostNorms,        ///< branches are added as they are
+  kNoAdapters,         ///< adapters add nothing
+  kOtherAdapterScale,  ///< adapter.scale has no effect: alpha is divided by the root of the rank instead of the rank, or the reverse
+  kStaleWeights,       ///< a step reads the previous step's weights; detected by check_baseline, which has both
 };
 constexpr KnownFault kKnownFaults[] = {
-    KnownFault::kRopePairs,       KnownFault::kSeesNext,       KnownFault::kNormAfterRope,  KnownFault::kRopeUnscaled, KnownFault::kDropoutOfStepOne,
-    KnownFault::kMaskedCount,     KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn, KnownFault::kHeadsInTurn,  KnownFault::kWindowIgnored,
-    KnownFault::kWindowWide,      KnownFault::kOtherResidual,  KnownFault::kRopeWhole,      KnownFault::kOtherGelu,    KnownFault::kOneRopeBase,
-    KnownFault::kScaleOfHeadSize, KnownFault::kPlainEmbedding, KnownFault::kNoPostNorms};
+    KnownFault::kRopePairs,        KnownFault::kSeesNext,      KnownFault::kNormAfterRope,  KnownFault::kRopeUnscaled,
+    KnownFault::kDropoutOfStepOne, KnownFault::kMaskedCount,   KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn,
+    KnownFault::kHeadsInTurn,      KnownFault::kWindowIgnored, KnownFault::kWindowWide,     KnownFault::kOtherResidual,
+    KnownFault::kRopeWhole,        KnownFault::kOtherGelu,     KnownFault::kOneRopeBase,    KnownFault::kScaleOfHeadSize,
+    KnownFault::kPlainEmbedding,   KnownFault::kNoPostNorms,   KnownFault::kNoAdapters,     KnownFault::kOtherAdapterScale};
 struct KnownFaultText {
   const char* layer;
   const char* trap;
@@ -53,7 +56,7 @@ class Oracle {
     const GlobalTensors& gradient;
     double learning_rate;
   };
-  /// Whether training changes the parameter: no pattern of model.frozen names it.
+  /// Whether training changes the parameter: it is of an adapter, or no pattern of model.frozen names it.
   bool trains(const std::string& name) const;
   /// The weights after these first steps of the configured optimizer, from zero state, with each step's gradient clipped by its global norm.
   GlobalTensors updated(const GlobalTensors& weights, const std::vector<Step>& steps) const;

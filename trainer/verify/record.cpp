@@ -28,12 +28,17 @@ void prepare_weights(Trainer& trainer, const RecordOptions& options) {
   const auto seed = static_cast<uint64_t>(trainer.config().run.seed);
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     if (!options.zeroed.empty() && owned.spec->name.ends_with(options.zeroed)) fill(trainer.context(), 0, owned.weight);
-    const bool bias = owned.spec->name.ends_with(".bias"), norm = owned.spec->name.ends_with("norm.weight");
-    if (!bias && !(norm && options.norm_scale > 0)) continue;
-    const double mean = owned.spec->init.kind == Init::Kind::kOnes ? 1 : 0, scale = bias ? options.bias_scale : options.norm_scale;
+    const bool zero = owned.spec->name.ends_with(".bias") || owned.spec->name.ends_with(".lora_b.weight");
+    const bool norm = owned.spec->name.ends_with("norm.weight");
+    if (!zero && !(norm && options.norm_scale > 0)) continue;
+    const double mean = owned.spec->init.kind == Init::Kind::kOnes ? 1 : 0, scale = zero ? options.bias_scale : options.norm_scale;
     const Tensor host = host_tensor(owned.weight.shape(), owned.weight.dtype());
-    for (int64_t i = 0; i < owned.box.numel(); ++i)
-      set(host, i, mean + scale * random_normal(random_key(seed, "init:" + owned.spec->name), static_cast<uint64_t>(owned.box.start[0] + i)));
+    const uint64_t key = random_key(seed, "init:" + owned.spec->name);
+    const auto& [start, extent] = owned.box;
+    for (int64_t i = 0; i < owned.box.numel(); ++i) {
+      const int64_t row = start[0] + i / extent[1], column = start[1] + i % extent[1];
+      set(host, i, mean + scale * random_normal(key, static_cast<uint64_t>(row * owned.spec->shape[1] + column)));
+    }
     from_host(trainer.context(), host, owned.weight);
   }
   trainer.weights_replaced();

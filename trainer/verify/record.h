@@ -53,7 +53,7 @@ struct RunRecord {
 struct RecordOptions {
   int steps = 3;
   bool every_state = false;  ///< record the optional tensors of RunRecord too
-  double bias_scale = 0.1;   ///< standard deviation of initial biases: the product's are 0, which would hide errors
+  double bias_scale = 0.1;   ///< standard deviation of initial biases and of B of adapters: the product's are 0, which would hide errors
   double norm_scale = 0;     ///< the same, added to norm weights: all ones would hide which is read, and a swap of norm and RoPE
   std::string zeroed = {};   ///< weights whose names have this suffix start as 0; empty: none
 };

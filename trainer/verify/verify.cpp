@@ -81,7 +81,10 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
         if (!m.preset().head_norms) set(m.qk_norm, false);
         break;
       case Feature::kWindow: set(m.window, std::optional<int64_t>()); break;
-      case Feature::kFrozen: set(m.frozen, std::vector<std::string>()); break;
+      case Feature::kFrozen:
+        if (!m.frozen.empty()) set(m.frozen, m.adapter.rank > 0 ? std::vector<std::string>{"no parameter"} : std::vector<std::string>());
+        break;
+      case Feature::kAdapters: set(m.adapter.rank, int64_t{0}); break;
       case Feature::kDocuments: set(s.config.data.document_mask, false); break;
       case Feature::kAttention: set(s.record.zeroed, std::string("attention.output.weight")); break;
       case Feature::kMlp: set(s.record.zeroed, std::string("mlp.down.weight")); break;

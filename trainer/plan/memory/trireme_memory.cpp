@@ -4,6 +4,7 @@
 #include <deque>
 #include <iterator>
 #include <numeric>
+#include <optional>
 
 #include "kernels/ops/muon.h"
 #include "parallel/sharding/sharded_optimizer.h"
@@ -42,6 +43,8 @@ struct HeldPart {
 struct StageMemory {
   std::vector<HeldPart> parts;
   std::vector<double> units;                      ///< elements of all shards, padding included
+  std::vector<bool> trains;                       ///< by unit
+  std::vector<size_t> whole;                      ///< units that are gathered once a step
   double matrices = 0;                            ///< elements of this tensor rank's parts of hidden matrices
   double orthogonalize = 0;                       ///< elements that ORTHOGONALIZE takes where most matrices are dealt to
   std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: first and last part that adds to its gradient
@@ -50,6 +53,7 @@ struct StageMemory {
   PartBytes activations;                    ///< all parts: peak of each action
   PartBytes with_units;                     ///< the same plus gathered parameters and full gradients
   double gathered = 0, full_gradients = 0;  ///< peak bytes of these two
+  double trained = 0;                       ///< elements of units that train
   double beyond = 0;                        ///< additional prefetched bytes of a single-part stage if the next action belongs to another stage
   /// The same for the last part only, with which a backward, or its W, begins.
   double first_backward = 0, first_weight_gradient = 0, first_gradients = 0;
@@ -58,6 +62,14 @@ struct StageMemory {
   bool head_alone = false;            ///< its I adds to the gradient
   double reduced_alone = 0;           ///< gradients of a single-part stage while the first of its units is reduced, with the result
 };
+
+/// The trained unit to which a backward adds last; nullopt if the stage is frozen.
+std::optional<size_t> last_trained(const StageMemory& stage) {
+  for (const HeldPart& part : stage.parts)
+    for (size_t u = part.units.size(); u-- > 0;)
+      if (stage.trains[part.units[u]]) return part.units[u];
+  return std::nullopt;
+}
 
 class StageMemoryModel {
  public:
@@ -137,12 +149,19 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
   stage.head_adds = range.first() && first_stage_is_local && config_.model.tied_embeddings;
   for (const int64_t elements : unit_elements(profiles_, parts, reads, shape_))
     stage.units.push_back(static_cast<double>(Unit::shard_numel(elements, policy_.shard) * policy_.shard));
+  stage.trains.assign(stage.units.size(), true);
   for (size_t i = 0; i < parts.size(); ++i) {
     const Recompute recompute = recompute_of(parts[i], recompute_);
     HeldPart& part = stage.parts.emplace_back(HeldPart{bytes_of(profiles_.of(parts[i], shape_, recompute)), {}});
-    for (const UnitRef& unit : reads.units_of_part[i])
-      if (unit.stage < 0) part.units.push_back(static_cast<size_t>(unit.unit));
+    for (size_t u = 0; u < parts[i].units.size(); ++u) {
+      const UnitRef& unit = reads.units_of_part[i][u];
+      if (unit.stage >= 0) continue;
+      part.units.push_back(static_cast<size_t>(unit.unit));
+      stage.trains[part.units.back()] = parts[i].units[u].trainable;
+    }
   }
+  for (size_t unit = 0; unit < stage.units.size(); ++unit) stage.trained += stage.trains[unit] ? stage.units[unit] : 0;
+  stage.whole.assign(reads.kept_whole.begin(), reads.kept_whole.end());
   set_matrices(stage, parts);
   stage.head_alone = parts.size() == 1 && parts.front().kind == PartKind::kHead;
   set_peaks(stage);
@@ -154,8 +173,9 @@ double StageMemoryModel::gathered(const StageMemory& stage, size_t part, bool fo
   if (policy_.parameters_resident) return 0;
   const double element = static_cast<double>(size_of(precision_.compute)) + (encodes_parameters() ? parameter_message_bytes(config_) : 0);
   if (!policy_.unshard_each_use) return element * std::accumulate(stage.units.begin(), stage.units.end(), 0.0);
-  std::vector<size_t> alive;
+  std::vector<size_t> alive = stage.whole;
   double elements = 0;
+  for (const size_t unit : alive) elements += stage.units[unit];
   for (int64_t ahead = 0; ahead < uses; ++ahead) {
     const int64_t at = static_cast<int64_t>(part) + (forward ? ahead : -ahead);
     if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) {
@@ -178,9 +198,10 @@ double StageMemoryModel::full_gradients(const StageMemory& stage, size_t part) c
   if (policy_.gradients_resident) return 0;
   double elements = 0;
   for (size_t unit = 0; unit < stage.units.size(); ++unit) {
+    if (!stage.trains[unit]) continue;
     const auto [first, last] = stage.adders[unit];
     if (first <= part && part <= last) elements += stage.units[unit];
-    if (first > part && part + 1 != stage.parts.size() && stage.parts[part + 1].units.front() == unit)
+    if (first > part && part + 1 != stage.parts.size() && std::ranges::find(stage.parts[part + 1].units, unit) != stage.parts[part + 1].units.end())
       elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
   }
   return static_cast<double>(size_of(precision_.gradient)) * elements;
@@ -199,13 +220,14 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
   const int64_t ahead = config_.parallel.prefetch;
   if (*config_.parallel.virtual_stages > 1 && stage.parts.size() == 1 && !policy_.parameters_resident && policy_.unshard_each_use)
     stage.beyond = static_cast<double>(size_of(precision_.compute) * ahead) * largest_block_;
-  const size_t final_unit = stage.parts.front().units.back();
-  stage.begins_where_it_ends = stage.adders[final_unit].second + 1 == stage.parts.size();
-  if (!policy_.gradients_resident)
-    stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
-  if (!policy_.gradients_resident && stage.parts.size() == 1)
-    stage.reduced_alone = static_cast<double>(size_of(precision_.gradient)) *
-                          (std::accumulate(stage.units.begin(), stage.units.end(), 0.0) + std::ranges::max(stage.units) / policy_.shard);
+  if (const auto final_unit = last_trained(stage); final_unit && !policy_.gradients_resident) {
+    const auto element = static_cast<double>(size_of(precision_.gradient));
+    stage.begins_where_it_ends = stage.adders[*final_unit].second + 1 == stage.parts.size();
+    stage.lingering = element * stage.units[*final_unit] * (1 + 1.0 / policy_.shard);
+    double largest = 0;
+    for (size_t unit = 0; unit < stage.units.size(); ++unit) largest = std::max(largest, stage.trains[unit] ? stage.units[unit] : 0);
+    if (stage.parts.size() == 1) stage.reduced_alone = element * (stage.trained + largest / policy_.shard);
+  }
   PartBytes held{};  // bytes held by the other parts while one runs
   held.forward = 0;
   held.input_gradient = stage.saved;
@@ -248,7 +270,7 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
 RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank,
                                  int index) const {
   RankBytes bytes;
-  double elements = 0, matrices = 0, orthogonalize = 0;
+  double elements = 0, trained = 0, matrices = 0, orthogonalize = 0;
   int local = 0;
   double gathered = 0;
   bool has_blocks = false;
@@ -263,6 +285,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     if (stage_rank[s] != index) continue;
     ++local;
     elements += std::accumulate(stages[s]->units.begin(), stages[s]->units.end(), 0.0);
+    trained += stages[s]->trained;
     matrices += stages[s]->matrices;
     orthogonalize = std::max(orthogonalize, stages[s]->orthogonalize);
     bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + beyond_of(*stages[s]));
@@ -270,22 +293,22 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
   const bool apart = precision_.master != precision_.compute || (encodes_parameters() && policy_.parameters_resident);
   const int64_t secondary = config_.parallel.secondary_shards;
-  const double parameters = element * ((policy_.parameters_resident ? elements
-                                        : apart                     ? 0
-                                                                    : elements / policy_.shard) +
+  // A frozen unit is its own master, unless its gathers are encoded.
+  const double mastered = encodes_parameters() ? elements : trained;
+  const double parameters = element * ((policy_.parameters_resident ? elements : (apart ? elements - mastered : elements) / policy_.shard) +
                                        (secondary > 0 ? elements / static_cast<double>(secondary) : 0));
-  const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
+  const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? trained : trained / policy_.shard);
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
   const LocalConfig& rounds = training.local;
   const bool averages = averages_elastically(training);
   const auto states = static_cast<double>(state_count(training, false) + (rounds.steps ? 2 : averages ? 1 : 0));
-  bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
+  bytes.optimizer = (states * trained + (apart ? mastered : 0)) * wide / policy_.shard;
   bytes.optimizer += static_cast<double>(state_count(training, true) - state_count(training, false)) * wide * matrices / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
   // The parts of servers (trainer/islands/parameter_server.h).
-  const double owned = elements / policy_.shard, narrow = static_cast<double>(size_of(precision_.gradient));
+  const double owned = trained / policy_.shard, narrow = static_cast<double>(size_of(precision_.gradient));
   const auto islands = static_cast<double>(config_.parallel.islands);
   if (averages) bytes.other += wide * owned * (islands - 1) / islands;
   if (has_parameter_servers(training)) {
@@ -295,7 +318,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     bytes.other += narrow * owned * (islands - 1) / islands;
   }
   // About the largest fragment, whose sum is in flight.
-  if (rounds.delay > 0) bytes.other += wide * elements / policy_.shard / static_cast<double>(rounds.fragments);
+  if (rounds.delay > 0) bytes.other += wide * trained / policy_.shard / static_cast<double>(rounds.fragments);
   bytes.other += static_cast<double>(local * rope_table_elements(config_.model) * size_of(accumulator_of(precision_.compute)));
 
   // In flight between stages: an output not yet sent; a gradient once backwards have begun; an input received ahead while inputs remain.
