@@ -184,13 +184,13 @@ const std::vector<Case>& cases() {
       {"parameter servers", 0.02, {servers, zero(1)}},
       {"adapters", 0.02, {adapters}},
       {"adapters fp32 zero 1", 0.02, {adapters, precision("fp32"), zero(1)}},
-      {"adapters zero 2", 0.02, {adapters, zero(2)}},
-      {"adapters zero 3", 0.02, {adapters, zero(3)}},
-      {"adapters 1f1b 4 zero 3 prefetch 2", 0.02, {adapters, pipeline("1f1b", 4), zero(3), prefetch(2)}},
-      {"adapters zb_h1 4 zero 3", 0.02, {adapters, pipeline("zb_h1", 4), zero(3)}},
+      {"adapters zero 2", 0.72, {adapters, zero(2)}},
+      {"adapters zero 3", 1.24, {adapters, zero(3)}},
+      {"adapters 1f1b 4 zero 3 prefetch 2", 2.31, {adapters, pipeline("1f1b", 4), zero(3), prefetch(2)}},
+      {"adapters zb_h1 4 zero 3", 2.32, {adapters, pipeline("zb_h1", 4), zero(3)}},
       {"frozen zero 0", 0.02, {frozen}},
       {"frozen zero 3", 0.02, {frozen, zero(3)}},
-      {"frozen 1f1b 4 zero 2 tied", 0.02, {frozen, tied, pipeline("1f1b", 4), zero(2)}},
+      {"frozen 1f1b 4 zero 2 tied", 1.85, {frozen, tied, pipeline("1f1b", 4), zero(2)}},
   };
   return all;
 }

@@ -266,6 +266,7 @@ class Binder {
 
   void read(const Field& field, const YamlNode& node, std::vector<std::string>& target) {
     if (node.kind != YamlNode::Kind::kSequence) return refuse(node, concat(kind_name(node), " where a list is expected"), allowed(), as_list(node));
+    target.clear();  // of its default
     for (const YamlNode& item : node.children) {
       if (item.kind == YamlNode::Kind::kRefused) continue;
       if (item.kind != YamlNode::Kind::kScalar || item.text.empty())
