@@ -136,7 +136,7 @@ TEST_CASE("resume: --change takes exactly the keys that would be refused, except
     if (change.path.empty()) break;
     INFO(change.path);
     const bool never = change.path.starts_with("model.") || change.path == "training.optimizer.name" || change.path == "parallel.islands" ||
-                       change.path == "training.asynchronous.mode";
+                       change.path == "training.asynchronous.mode" || change.path == "adapter.rank" || change.path == "adapter.targets";
     if (is_neutral(change.path) || never) {
       CHECK_THROWS_AS(changeable_keys({change.path}), ConfigError);
     } else {

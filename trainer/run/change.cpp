@@ -27,7 +27,7 @@ FieldTable known_keys() {
 
 /// Why no resumed run may change the key; empty if it may.
 std::string reason_against(const std::string& key) {
-  if (key == "model.frozen" || is_in(key, "adapter"))
+  if (key == "model.frozen" || key == "adapter.rank" || key == "adapter.targets")
     return "the checkpoint has the optimizer state of other parameters; training.initial_weights starts a run from its weights";
   if (is_in(key, "model")) return "the model decides what the tensors of the checkpoint mean";
   if (key == "parallel.islands") return "the checkpoint contains the optimizer state of each of its islands";

@@ -201,7 +201,7 @@ double StageMemoryModel::full_gradients(const StageMemory& stage, size_t part) c
     if (!stage.trains[unit]) continue;
     const auto [first, last] = stage.adders[unit];
     if (first <= part && part <= last) elements += stage.units[unit];
-    if (first > part && part + 1 != stage.parts.size() && std::ranges::find(stage.parts[part + 1].units, unit) != stage.parts[part + 1].units.end())
+    if (first > part && part + 1 != stage.parts.size() && stage.parts[part + 1].units.front() == unit)
       elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
   }
   return static_cast<double>(size_of(precision_.gradient)) * elements;
@@ -303,7 +303,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const LocalConfig& rounds = training.local;
   const bool averages = averages_elastically(training);
   const auto states = static_cast<double>(state_count(training, false) + (rounds.steps ? 2 : averages ? 1 : 0));
-  bytes.optimizer = (states * trained + (apart ? mastered : 0)) * wide / policy_.shard;
+  bytes.optimizer = ((apart ? states + 1 : states) * wide * trained + (apart ? wide * (mastered - trained) : 0)) / policy_.shard;
   bytes.optimizer += static_cast<double>(state_count(training, true) - state_count(training, false)) * wide * matrices / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
