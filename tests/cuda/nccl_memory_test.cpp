@@ -156,6 +156,7 @@ TEST_CASE("a failed rank ends the registrations with its communicators") {
                                   }),
                     Error);
     CHECK(cuda_sim::live_communicators() == 0);
-    CHECK(cuda_sim::errors().empty());
+    // One rank leaves first. What the other has in flight then ends with that error, if it begins before this rank leaves, too.
+    for (const std::string& error : cuda_sim::errors()) CHECK_THAT(error, Catch::Matchers::EndsWith("aborted communicator 'world'"));
   }
 }
