@@ -4,7 +4,7 @@
     trireme checkpoint export --format hf --output OUT --write-logits LOGITS.json DIR
     python3 scripts/check_export.py OUT LOGITS.json [tolerance, default 1e-4] [--text FILE --ids FILE]
 
-A folder of `--format peft` is opened by PEFT, with the logits of the merged folder of the same run.
+A folder of `--format peft` is opened by PEFT, with the LOGITS.json of the hf export of the same run.
 
 Needs torch (CPU) and transformers, and for adapters peft. The model is loaded with AutoModelForCausalLM, all its weights must come from the folder, and its logits in fp32 on the
 tokens of LOGITS.json must be those there. The tokenizer is loaded with AutoTokenizer; with --text and --ids it must turn the first into the second (ids as

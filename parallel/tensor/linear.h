@@ -30,7 +30,7 @@ struct Adapter {
   Tensor outputs_of(Context& ctx, const Tensor& dy_all) const;
 };
 
-/// Y = X W^T + b, with W split over the tensor axis.
+/// Y = X W^T + b, plus what its adapters add, with W split over the tensor axis.
 ///            x on this rank   w         b       y on this rank   communication, forward and backward
 ///   kOutputs [M/t or M, D]    [F/t,D]   [F/t]   [M,F/t]          `enter`, and under sequence parallelism one more all-gather for dw
 ///   kInputs  [M,D/t]          [F,D/t]   [F]     [M/t or M, F]    `exit`; b is added once, behind the sum
@@ -50,7 +50,7 @@ struct Linear {
   Tensor forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const;
   /// dy of all rows, which both products of the backward read. Communicates for kInputs under sequence parallelism; otherwise it is dy.
   [[nodiscard]] PendingRegionOp gather_gradient(Context& ctx, const Tensor& dy) const;
-  /// dx = dy W, as x is split.   dy_all of all rows.
+  /// dx = dy W + the sum of scale * (dy B) A over the adapters, as x is split.   dy_all of all rows.
   [[nodiscard]] PendingRegionOp backward_input(Context& ctx, const Tensor& dy_all) const;
   /// x of all rows, for dw. Communicates for kOutputs under sequence parallelism; otherwise, and if nothing that reads it is trained, it is x.
   [[nodiscard]] PendingRegionOp gather_input(Context& ctx, const Tensor& x) const;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/catch.h"
 #include "tests/support/places.h"
@@ -211,6 +212,27 @@ TEST_CASE("peft: adapters that are written again have the same logits, bit for b
   }
 }
 
+TEST_CASE("peft: the configuration of written adapters is that of the folder that they come from") {
+  for (const std::string& name : kRead) {
+    INFO(name);
+    const json theirs = read_json(kFolders / name / "adapter_config.json");
+    const WeightSource source(kFolders / name);
+    const json ours = json::parse(peft_config(source.model(), "base").dump());
+    for (const char* key : {"peft_type", "task_type", "r", "lora_alpha", "use_rslora", "use_dora", "bias", "fan_in_fan_out", "modules_to_save"}) {
+      INFO(key);
+      CHECK(ours.at(key) == theirs.at(key));
+    }
+    const auto targets = [](const json& config) { return config.at("target_modules").get<std::set<std::string>>(); };
+    CHECK(targets(ours) == targets(theirs));
+    // Three layers that are one tensor have three times the rank, and the same scale.
+    const std::string stacked = name == "gpt2_attention" ? "transformer.h.0.attn.c_attn" : "gpt_neox.layers.0.attention.query_key_value";
+    const bool stacks = name == "gpt2_attention" || name == "gpt_neox_all";
+    CHECK(ours.at("rank_pattern").size() == (stacks ? 2 : 0));
+    if (stacks) CHECK(ours["rank_pattern"].at(stacked) == 3 * theirs["r"].get<int64_t>());
+    if (stacks) CHECK(ours["alpha_pattern"].at(stacked) == 3 * theirs["lora_alpha"].get<int64_t>());
+  }
+}
+
 TEST_CASE("peft: merged weights have the logits of adapters on their base") {
   for (const std::string& name : kRead) {
     INFO(name);
@@ -222,7 +244,7 @@ TEST_CASE("peft: merged weights have the logits of adapters on their base") {
   }
 }
 
-TEST_CASE("peft: a merged folder is that of the model without adapters, with other values") {
+TEST_CASE("peft: a merged folder has the logits of the merged weights, bit for bit") {
   const TemporaryDirectory directory;
   WeightSource source(kFolders / "llama_all", WeightKind::kTrained, Adapters::kMerged);
   write_hugging_face(source, directory.path, {}, [](int64_t) {});

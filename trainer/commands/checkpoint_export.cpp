@@ -99,7 +99,7 @@ void check(const ExportArguments& arguments, const RankPlace& place, const std::
   std::cout << '\n';
 }
 
-/// Writes the adapters alone, and compares them with what a reader finds.
+/// Writes the adapters alone.
 void run_peft(const ExportArguments& arguments) {
   for (const auto& [given, option] : {std::pair(!arguments.logits.empty(), "--write-logits"),
                                       {arguments.no_check, "--no-check"},

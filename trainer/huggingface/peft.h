@@ -1,7 +1,7 @@
 #pragma once
 // Adapters in the format of PEFT: adapter_config.json and adapter_model.safetensors, beside the Hugging Face folder of their base model.
-// A tensor with several of our layers (c_attn of GPT-2) has one A and B there. Those that PEFT makes share A among the layers; those that
-// peft_tensors() makes stack the layers' A, and have their B as blocks.
+// A tensor with several of our layers (c_attn of GPT-2) has one A and B there. PEFT's own share A among the layers. Those of
+// peft_tensors() stack the A of the layers, and each layer has columns of B of its own.
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -63,7 +63,7 @@ struct PeftTensor {
   };
   std::vector<Block> blocks;  ///< the other elements are 0
 };
-/// Those of the adapters of a resolved model.
+/// Those of the adapters of a resolved model. Errors: ConfigError if only some of the layers of one tensor have an adapter.
 std::vector<PeftTensor> peft_tensors(const ModelConfig& model);
 
 /// adapter_config.json. `base`: the path of the base model; empty: unknown, and written as null.

@@ -22,7 +22,7 @@ std::vector<int64_t> island_numbers(Trainer& trainer, int64_t mine);
 /// Bytes of a checkpoint's tensors over all ranks: weights and optimizer state of every parameter, in the dtype of the master weights.
 int64_t state_bytes(const Config& config);
 
-/// Loads this rank's weights from `source`, saved under any layout. Collective.
+/// Loads this rank's weights from `source`, saved under any layout. Adapters that the source lacks stay as they are. Collective.
 /// Errors: DataError on all ranks, naming the tensor that is missing, has another shape, or does not belong to the model.
 void load_weights(Trainer& trainer, WeightSource& source);
 /// Number of non-finite values per parameter in the current weights; the same result on all ranks. Collective.

@@ -42,7 +42,7 @@ class Declaration {
   Param* head(const PartUnits& units) const;
 
  private:
-  /// One of the layers of a block that read the same: its name without the block's, the rows of its weight, and in how many pieces ranks have them.
+  /// One of the layers of a block with the same input: its name without the block's, the rows of its weight, and in how many pieces ranks have them.
   struct ColumnLayer {
     const char* layer;
     int64_t rows;
@@ -54,7 +54,7 @@ class Declaration {
   /// RMSNorm over `weight`, which begins as what multiplies by 1.
   Norm rms_norm(const PartUnits& units, ParamSpec weight, const NormSpec& spec) const;
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
-  /// The sum that the gradient of the matrix of an adapter lacks which every tensor rank has whole.
+  /// Each tensor rank computes a part of the gradient of the matrix of an adapter that all of them hold.
   Partial shared_partial() const { return at_.size > 1 ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
   ParamSpec hidden_matrix(ParamSpec spec, double standard_deviation) const;
@@ -68,6 +68,7 @@ class Declaration {
   Linear mlp_up(const PartUnits& units, const Part& block) const;
   /// Adds weight and bias of the layers of a block that are one linear layer, with outputs split, and their adapters.
   Linear column_linear(const PartUnits& units, const Part& block, const std::vector<ColumnLayer>& layers, const char* log_name, bool bias) const;
+  /// Adds the matrices of an adapter, which adds to the outputs of its layer from `first_output` on.
   Adapter low_rank(const PartUnits& units, ParamSpec a, ParamSpec b, const AdapterSpec& spec, int64_t first_output) const;
 
   ModelConfig model_;
