@@ -21,8 +21,6 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr const char* kAdapterConfig = "adapter_config.json";
-constexpr const char* kAdapterTensors = "adapter_model.safetensors";
 constexpr const char* kModulePrefix = "base_model.model.";
 constexpr int64_t kMostRank = 1 << 16;  // as adapter.rank
 constexpr int64_t kMostConfigBytes = 1 << 20;
@@ -179,8 +177,7 @@ void PeftReader::place(const HuggingFaceTensor& tensor) {
   if (a.shape[1] != tensor.columns() || b.shape != std::vector<int64_t>{tensor.rows(), rank})
     refuse(concat("A is [", a.shape[0], ", ", a.shape[1], "] and B [", b.shape[0], ", ", b.shape[1], "], expected [", rank, ", ", tensor.columns(),
                   "] and [", tensor.rows(), ", ", rank, "]"));
-  const bool root = adapter.scale == AdapterScale::kAlphaOverRootRank;
-  const double scale = alpha_of(keys, module) / (root ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+  const double scale = adapter_scale({.rank = rank, .alpha = alpha_of(keys, module), .scale = adapter.scale});
   if (std::abs(scale - adapter_scale(adapter)) > 1e-9 * std::abs(scale))
     refuse(concat("a scale of ", scale, " beside others of ", adapter_scale(adapter), "; adapters of several scales are not supported"));
   const bool blocks = rank != adapter.rank;

@@ -13,6 +13,9 @@
 
 namespace trireme {
 
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+inline constexpr const char* kAdapterTensors = "adapter_model.safetensors";
+
 /// Whether `folder` has an adapter_config.json. Errors: DataError if it has the weights of a model, too.
 bool is_peft_folder(const std::filesystem::path& folder);
 
@@ -26,7 +29,7 @@ class PeftReader {
 
   const HuggingFaceReader& base() const { return *base_; }
   const std::filesystem::path& base_folder() const { return base_folder_; }
-  const ModelConfig& model() const { return model_; }  ///< of the base, with its adapters
+  const ModelConfig& model() const { return model_; }  ///< that of the base, with its adapters
   std::vector<std::string> names() const;              ///< in the parameter table, those of the base included
   std::array<int64_t, 2> shape(const std::string& name) const;
   DType dtype(const std::string& name) const;

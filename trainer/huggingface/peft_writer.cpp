@@ -67,9 +67,9 @@ PeftSummary write_peft(WeightSource& source, const fs::path& folder, DType dtype
   }
   refuse_non_finite(source.path(), non_finite);
   summary.layers = std::ssize(tensors) / 2;
-  write_durably(folder / "adapter_config.json", peft_config(source.model(), summary.base).dump(2) + "\n");
-  write_safetensors(folder / "adapter_model.safetensors", entries, {{"format", "pt"}});
-  const SafetensorsFile written(folder / "adapter_model.safetensors");
+  write_durably(folder / kAdapterConfig, peft_config(source.model(), summary.base).dump(2) + "\n");
+  write_safetensors(folder / kAdapterTensors, entries, {{"format", "pt"}});
+  const SafetensorsFile written(folder / kAdapterTensors);
   for (size_t i = 0; i < tensors.size(); ++i)
     TRIREME_CHECK(std::memcmp(written.data(written.entry(tensors[i].name)).data(), values[i].data(), values[i].size()) == 0, tensors[i].name);
   return summary;

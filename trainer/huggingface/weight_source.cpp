@@ -67,7 +67,7 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   throw DataError(concat("--weights ema: ", path, " has no moving average of the weights; allowed a checkpoint of a run with training.ema.decay"));
 }
 
-constexpr int64_t kMergedElements = 1 << 20;  ///< of a matrix that are merged at a time
+constexpr int64_t kMergedElements = 1 << 20;  ///< elements that are merged at a time
 
 /// Whether the parameter is the weight of a layer with an adapter.
 bool has_adapter(const ModelConfig& model, const std::string& parameter) {

@@ -44,7 +44,7 @@ struct MlpSpec {
 struct AdapterSpec {
   int64_t rank = 0;
   double scale = 0;
-  std::vector<std::string> layers = {};  ///< of the block, in the order of its parameters: "attention.query"
+  std::vector<std::string> layers = {};  ///< names without that of the block, in the order of its parameters: "attention.query"
   bool has(const std::string& layer) const;
   auto operator<=>(const AdapterSpec&) const = default;
 };
