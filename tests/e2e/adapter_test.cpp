@@ -53,6 +53,9 @@ TEST_CASE("adapter: a run's adapters are a folder of PEFT with the run's loss, a
   CHECK(trained != loss_of(directory, "base"));
   check(export_as(directory, "peft", "lora", "adapter"), 0, "adapters of 14 layers in fp32");
   CHECK(loss_of(directory, "adapter") == trained);
+  must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "adapter-imported", "adapter"}));
+  CHECK(loss_of(directory, "adapter-imported") == trained);
+  CHECK_THAT(read_file(directory / "adapter-imported/model.yaml"), Contains("adapter:\n  rank: 2\n"));
   check(run(directory, {"generate", "--checkpoint", "adapter", "--prompt", "It", "--max-tokens", "4"}), 66, "base/: contains neither tokenizer.json");
   check(export_as(directory, "hf", "lora", "merged"), 0, "merging the adapters changed them by up to");
   CHECK(std::abs(loss_of(directory, "merged") - trained) < 1e-5 * trained);

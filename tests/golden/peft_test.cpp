@@ -1,6 +1,7 @@
 // Reads adapters that PEFT has written (tests/golden/peft, made by scripts/golden_peft.py), compares what they compute and how they learn with PEFT,
 // and writes them again.
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -187,12 +188,12 @@ TEST_CASE("peft: ten steps and the first gradients are PEFT's to 1e-9 in fp64") 
       CHECK(golden["first_gradient"].size() == tensors.size());
       for (const PeftTensor& of_peft : tensors) {
         INFO(of_peft.name);
-        REQUIRE(of_peft.blocks.size() == 1);
+        REQUIRE(of_peft.pieces.size() == 1);
         const std::vector<double> expected = flat(golden["first_gradient"].at(of_peft.name));
         double largest = 0;
         for (const double value : expected) largest = std::max(largest, std::abs(value));
         CHECK(largest > 0);
-        CHECK(largest_difference(gradients.at(of_peft.blocks.front().parameter), expected) < 1e-9 * largest);
+        CHECK(largest_difference(gradients.at(of_peft.pieces.front().parameter), expected) < 1e-9 * largest);
       }
     }
   }
@@ -231,6 +232,46 @@ TEST_CASE("peft: the configuration of written adapters is that of the folder tha
     if (stacks) CHECK(ours["rank_pattern"].at(stacked) == 3 * theirs["r"].get<int64_t>());
     if (stacks) CHECK(ours["alpha_pattern"].at(stacked) == 3 * theirs["lora_alpha"].get<int64_t>());
   }
+}
+
+TEST_CASE("peft: what a folder of adapters cannot hold is refused before anything is written") {
+  const TemporaryDirectory directory;
+  ModelConfig some = WeightSource(kFolders / "gpt2_attention").model();
+  some.adapter.targets = {"query", "value"};
+  CHECK_THROWS_WITH(peft_tensors(some), Catch::Matchers::Contains("only some of its 3 layers"));
+
+  const Copy copy("llama_all");
+  RawTensors tensors = read_raw(copy.path() / "adapter_model.safetensors");
+  const auto a = std::ranges::find_if(tensors, [](const auto& entry) { return entry.second.dtype == "F32"; });
+  REQUIRE(a != tensors.end());
+  const float large = 1e5F;
+  std::memcpy(a->second.data.data(), &large, sizeof large);
+  write_raw(copy.path() / "adapter_model.safetensors", tensors);
+  WeightSource wide(copy.path());
+  CHECK_THROWS_WITH(write_peft(wide, directory.path, DType::kF16), Catch::Matchers::Contains("1 value overflow in fp16"));
+  CHECK(fs::is_empty(directory.path));
+  write_peft(wide, directory.path, DType::kBF16);
+  CHECK(WeightSource(directory.path).dtype("blocks.0.attention.query.lora_a.weight") == DType::kBF16);
+}
+
+TEST_CASE("peft: an adapter of three layers of one tensor has a B of its own for each") {
+  const Copy copy("gpt2_attention");
+  const TemporaryDirectory directory;
+  {
+    WeightSource source(copy.path());
+    write_peft(source, directory.path, DType::kF32);
+  }
+  json config = read_json(directory.path / "adapter_config.json");
+  config["base_model_name_or_path"] = copy.path().string() + "/../base";
+  std::ofstream(directory.path / "adapter_config.json") << config.dump(1);
+  CHECK(WeightSource(directory.path).model().adapter.rank == 4);
+  const std::string b = "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight";
+  RawTensors tensors = read_raw(directory.path / "adapter_model.safetensors");
+  REQUIRE(tensors.at(b).shape == std::vector<int64_t>{96, 12});
+  const float shared = 1e-6F;
+  std::memcpy(tensors.at(b).data.data() + 4 * sizeof shared, &shared, sizeof shared);  // the first query row, in the columns of keys
+  write_raw(directory.path / "adapter_model.safetensors", tensors);
+  CHECK_THROWS_WITH(WeightSource(directory.path), Catch::Matchers::Contains("of which no B is alone in its columns"));
 }
 
 TEST_CASE("peft: merged weights have the logits of adapters on their base") {

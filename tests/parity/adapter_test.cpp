@@ -1,6 +1,5 @@
 // Adapters (LoRA): step 0 is the base model bit for bit, the base keeps every bit, and every layout trains what one rank trains.
 #include <algorithm>
-#include <cstring>
 
 #include "tests/parity/layouts.h"
 #include "tests/parity/run_state.h"
@@ -48,10 +47,6 @@ Config config_of(const AdapterCase& one, const ParityLayout& layout, const std::
   config.model.adapter = one.adapter;
   config.model.frozen = one.frozen;
   return config;
-}
-
-bool same_bits(const GlobalTensor& a, const GlobalTensor& b) {
-  return a.values.size() == b.values.size() && std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
 }
 
 /// The loss of the first step, from the run's own initial weights.

@@ -1,6 +1,5 @@
 // Frozen parameters keep every bit, have no gradient and no state, and change nothing of what the other parameters learn.
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "tests/parity/layouts.h"
@@ -53,10 +52,6 @@ Config config_of(const FrozenCase& one, const ParityLayout& layout, const std::s
   Config config = parity_config(one.model, layout, precision);
   config.model.frozen = one.frozen;
   return config;
-}
-
-bool same_bits(const GlobalTensor& a, const GlobalTensor& b) {
-  return a.values.size() == b.values.size() && std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
 }
 
 /// Names of frozen parameters that have changed, have a gradient or an average, and of others that have not changed or have no gradient.

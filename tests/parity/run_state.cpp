@@ -50,6 +50,10 @@ Config on_one_rank(Config config) {
   return config;
 }
 
+bool same_bits(const GlobalTensor& a, const GlobalTensor& b) {
+  return a.values.size() == b.values.size() && std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
+}
+
 std::vector<double> flattened(const GlobalTensors& tensors) {
   std::vector<double> all;
   for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.values.begin(), tensor.values.end());

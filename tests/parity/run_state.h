@@ -39,6 +39,7 @@ RankMemory checked_forecast(const Config& config, const MeasuredRun& run, int ra
 /// The same model on one rank, one sample at a time, with the plain sum of gradients.
 Config on_one_rank(Config config);
 
+bool same_bits(const GlobalTensor& a, const GlobalTensor& b);
 /// The elements of all parameters in the order of their names.
 std::vector<double> flattened(const GlobalTensors& tensors);
 /// The gradient of the last step of all ranks, likewise. Collective. Throws if copies of it differ.

@@ -110,6 +110,7 @@ inline constexpr std::array kNames<AdapterScale>{"alpha_over_rank", "alpha_over_
 /// The section `adapter`: a product of two narrow matrices beside each of some linear layers of the blocks.
 /// Source: Hu et al. 2021, arXiv:2106.09685; alpha_over_root_rank: Kalajdzievski 2023, arXiv:2312.03732.
 struct AdapterConfig {
+  static constexpr int64_t kMostRank = 1 << 16;
   int64_t rank = 0;  ///< 0: no adapters
   double alpha = 16;
   OneOf<AdapterScale> scale = AdapterScale::kAlphaOverRank;

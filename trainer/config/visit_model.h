@@ -168,7 +168,7 @@ void visit(V& v, AdapterConfig& c) {
               "Rank of the adapters (LoRA): y = W x + scale * B A x, with A of rank x inputs and B of outputs x rank. A begins as random numbers, B "
               "as zeros. 0: no adapters.",
           .min = 0,
-          .max = 1 << 16},
+          .max = AdapterConfig::kMostRank},
     c.rank);
   v(Field{.key = "alpha", .doc = "Numerator of the scale.", .min = 0, .above_min = true, .without_effect = none}, c.alpha);
   v(Field{.key = "scale", .doc = "Denominator of the scale: the rank, or its square root (rsLoRA).", .without_effect = none}, c.scale);

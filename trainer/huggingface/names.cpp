@@ -27,21 +27,16 @@ struct Translation {
 
 /// "blocks.3.mlp.up.weight" -> "model.layers.3.mlp.up_proj.weight".
 Translation translate(const std::string& parameter, const Family& family) {
-  constexpr std::string_view kBlocks = "blocks.";
   const size_t last = parameter.rfind('.');
   const std::string kind = parameter.substr(last);  // ".weight" or ".bias"
   const auto result = [&](const std::string& prefix, const LayerName& name) {
     const bool turned = name.storage == LayerStorage::kTransposed && kind != ".weight";
     return Translation{concat(prefix, name.name, kind), turned ? LayerStorage::kPlain : name.storage};
   };
-  if (!parameter.starts_with(kBlocks)) {
-    const std::string layer = parameter.substr(0, last);
-    return result("", find(family.layers, layer, parameter));
-  }
-  const size_t number_end = parameter.find('.', kBlocks.size());
-  const std::string number = parameter.substr(kBlocks.size(), number_end - kBlocks.size());
-  const std::string layer = parameter.substr(number_end + 1, last - number_end - 1);
-  return result(concat(family.blocks, number, "."), find(family.block_layers, layer, parameter));
+  const std::string layer = parameter.substr(0, last);
+  const auto inside = in_block(layer);
+  return inside ? result(concat(family.blocks, inside->block, "."), find(family.block_layers, inside->name, parameter))
+                : result("", find(family.layers, layer, parameter));
 }
 
 }  // namespace

@@ -22,7 +22,6 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kModulePrefix = "base_model.model.";
-constexpr int64_t kMostRank = 1 << 16;  // as adapter.rank
 constexpr int64_t kMostConfigBytes = 1 << 20;
 
 std::string layer_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
@@ -136,7 +135,7 @@ PeftReader::PeftReader(const fs::path& folder) : folder_(folder) {
   AdapterConfig& adapter = model_.adapter;
   adapter.rank = keys.integer("r");
   adapter.alpha = keys.number("lora_alpha");
-  if (adapter.rank > kMostRank) keys.refuse("r", concat("allowed integers from 1 to ", kMostRank));
+  if (adapter.rank > AdapterConfig::kMostRank) keys.refuse("r", concat("allowed integers from 1 to ", AdapterConfig::kMostRank));
   if (adapter.alpha <= 0) keys.refuse("lora_alpha", "allowed numbers above 0");
   adapter.scale = keys.boolean("use_rslora", false) ? AdapterScale::kAlphaOverRootRank : AdapterScale::kAlphaOverRank;
   file_ = std::make_unique<SafetensorsFile>(folder / kAdapterTensors, Links::kFollow);
@@ -180,22 +179,22 @@ void PeftReader::place(const HuggingFaceTensor& tensor) {
   const double scale = adapter_scale({.rank = rank, .alpha = alpha_of(keys, module), .scale = adapter.scale});
   if (std::abs(scale - adapter_scale(adapter)) > 1e-9 * std::abs(scale))
     refuse(concat("a scale of ", scale, " beside others of ", adapter_scale(adapter), "; adapters of several scales are not supported"));
-  const bool blocks = rank != adapter.rank;
+  const bool stacked = rank != adapter.rank;
   for (int64_t i = 0; i < layers; ++i) {
     const HuggingFaceTensor::Part& part = tensor.parts[static_cast<size_t>(i)];
     const std::string layer = layer_of(part.parameter);
-    const int64_t first = blocks ? i * adapter.rank : 0;
+    const int64_t first = stacked ? i * adapter.rank : 0;
     places_[adapter_a(layer)] = {&a, {adapter_a(layer), {adapter.rank, tensor.columns()}, first, adapter.rank, 0}, 0};
     HuggingFaceTensor::Part rows = part;
     rows.parameter = adapter_b(layer);
     rows.shape[1] = adapter.rank;
     places_[rows.parameter] = {&b, rows, first};
   }
-  if (blocks) check_blocks(b, tensor);
+  if (stacked) check_columns(b, tensor);
 }
 
 /// The columns of a layer are zero in the rows of the others.
-void PeftReader::check_blocks(const SafetensorsEntry& b, const HuggingFaceTensor& tensor) const {
+void PeftReader::check_columns(const SafetensorsEntry& b, const HuggingFaceTensor& tensor) const {
   std::vector<double> row(static_cast<size_t>(b.shape[1]));
   file_->load(b.begin, b.end);
   const StoredMatrix matrix{file_->data(b).data(), b.dtype, b.shape[1], 1, {0, 0}};
@@ -249,9 +248,7 @@ std::vector<PeftTensor> peft_tensors(const ModelConfig& model) {
   for (const HuggingFaceTensor& tensor : linear_tensors(model)) {
     std::vector<HuggingFaceTensor::Part> adapted;
     for (const HuggingFaceTensor::Part& part : tensor.parts) {
-      const std::string layer = layer_of(part.parameter);
-      const int64_t block = std::stoll(layer.substr(layer.find('.') + 1));
-      if (block_spec(model, block).adapter.has(layer.substr(layer.find('.', layer.find('.') + 1) + 1))) adapted.push_back(part);
+      if (has_adapter(model, layer_of(part.parameter))) adapted.push_back(part);
     }
     if (adapted.empty()) continue;
     if (adapted.size() < tensor.parts.size())
@@ -262,9 +259,9 @@ std::vector<PeftTensor> peft_tensors(const ModelConfig& model) {
     for (int64_t i = 0; i < layers; ++i) {
       const HuggingFaceTensor::Part& part = adapted[static_cast<size_t>(i)];
       const std::string layer = layer_of(part.parameter);
-      a.blocks.push_back({adapter_a(layer), {{0, 0}, {rank, tensor.columns()}}, {i * rank, 0}});
+      a.pieces.push_back({adapter_a(layer), {{0, 0}, {rank, tensor.columns()}}, {i * rank, 0}});
       for (int64_t row = 0; row < part.shape[0]; row += part.run)
-        b.blocks.push_back({adapter_b(layer), {{row, 0}, {part.run, rank}}, {part.row(row), i * rank}});
+        b.pieces.push_back({adapter_b(layer), {{row, 0}, {part.run, rank}}, {part.row(row), i * rank}});
     }
     tensors.push_back(std::move(a));
     tensors.push_back(std::move(b));

@@ -45,7 +45,7 @@ class PeftReader {
   };
   void place(const HuggingFaceTensor& tensor);
   const SafetensorsEntry& entry(const std::string& name) const;
-  void check_blocks(const SafetensorsEntry& b, const HuggingFaceTensor& tensor) const;
+  void check_columns(const SafetensorsEntry& b, const HuggingFaceTensor& tensor) const;
 
   std::filesystem::path folder_, base_folder_;
   std::unique_ptr<HuggingFaceReader> base_;
@@ -59,12 +59,12 @@ class PeftReader {
 struct PeftTensor {
   std::string name;  ///< "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
   std::array<int64_t, 2> shape;
-  struct Block {
+  struct Piece {
     std::string parameter;
     Box from;                      ///< in the parameter
     std::array<int64_t, 2> begin;  ///< in the tensor
   };
-  std::vector<Block> blocks;  ///< the other elements are 0
+  std::vector<Piece> pieces;  ///< the other elements are 0
 };
 /// Those of the adapters of a resolved model. Errors: ConfigError if only some of the layers of one tensor have an adapter.
 std::vector<PeftTensor> peft_tensors(const ModelConfig& model);

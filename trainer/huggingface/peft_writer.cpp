@@ -38,11 +38,11 @@ std::string base_path(const WeightSource& source) {
 std::vector<std::byte> values_of(WeightSource& source, const PeftTensor& tensor, DType dtype) {
   std::vector<std::byte> all(static_cast<size_t>(tensor.shape[0] * tensor.shape[1] * size_of(dtype)));
   std::vector<std::byte> values;
-  for (const PeftTensor::Block& block : tensor.blocks) {
-    values.resize(static_cast<size_t>(block.from.numel() * size_of(dtype)));
-    source.read(block.parameter, block.from, dtype, values.data());
-    const StoredMatrix from{values.data(), dtype, block.from.extent[1], 1, block.begin};
-    copy_box(from, {block.begin, block.from.extent}, {{0, 0}, tensor.shape}, dtype, all.data());
+  for (const PeftTensor::Piece& piece : tensor.pieces) {
+    values.resize(static_cast<size_t>(piece.from.numel() * size_of(dtype)));
+    source.read(piece.parameter, piece.from, dtype, values.data());
+    const StoredMatrix from{values.data(), dtype, piece.from.extent[1], 1, piece.begin};
+    copy_box(from, {piece.begin, piece.from.extent}, {{0, 0}, tensor.shape}, dtype, all.data());
   }
   return all;
 }

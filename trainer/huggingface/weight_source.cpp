@@ -69,15 +69,6 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
 
 constexpr int64_t kMergedElements = 1 << 20;  ///< elements that are merged at a time
 
-/// Whether the parameter is the weight of a layer with an adapter.
-bool has_adapter(const ModelConfig& model, const std::string& parameter) {
-  constexpr std::string_view kBlocks = "blocks.", kWeight = ".weight";
-  if (!parameter.starts_with(kBlocks) || !parameter.ends_with(kWeight)) return false;
-  const size_t dot = parameter.find('.', kBlocks.size());
-  const int64_t block = std::stoll(parameter.substr(kBlocks.size()));
-  return block_spec(model, block).adapter.has(parameter.substr(dot + 1, parameter.size() - kWeight.size() - dot - 1));
-}
-
 /// sum += scale * b a.   b [rows,rank], a [rank,columns], sum [rows,columns].
 void add_scaled_product(const std::vector<double>& b, const std::vector<double>& a, double scale, int64_t rank, std::vector<double>& sum) {
   const auto columns = a.size() / static_cast<size_t>(rank);
@@ -122,12 +113,11 @@ WeightSource::WeightSource(const fs::path& path, WeightKind kind, Adapters adapt
     config_.training.recompute = RecomputeMode::kNone;
     config_.resilience = {};
   } else {
-    const auto* const peft = std::get_if<PeftReader>(&reader_);
     path_ = path.string();
-    folder_ = peft != nullptr ? peft->base_folder() : path;
+    folder_ = std::holds_alternative<PeftReader>(reader_) ? std::get<PeftReader>(reader_).base_folder() : path;
     if (kind == WeightKind::kAverage) refuse_average(path_);
     tokenizer_ = tokenizer_in(folder_, tokenizer_problem_);
-    config_ = config_of(peft != nullptr ? peft->model() : std::get<HuggingFaceReader>(reader_).model(), tokenizer_);
+    config_ = config_of(with_folder([](const auto& folder) { return folder.model(); }), tokenizer_);
   }
   stored_ = config_.model;
   merges_ = adapters == Adapters::kMerged && stored_.adapter.rank > 0;
@@ -142,34 +132,30 @@ std::vector<std::string> WeightSource::names() const {
     for (const auto& [name, unused] : checkpoint->tensors())
       if (name.starts_with(kWeights)) names.push_back(name.substr(std::string_view(kWeights).size()));
   } else {
-    const auto* const peft = std::get_if<PeftReader>(&reader_);
-    names = peft != nullptr ? peft->names() : std::get<HuggingFaceReader>(reader_).names();
+    names = with_folder([](const auto& folder) { return folder.names(); });
   }
   if (merges_) std::erase_if(names, is_adapter);
   return names;
 }
 
 std::array<int64_t, 2> WeightSource::shape(const std::string& name) const {
-  if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) return checkpoint->tensor(stored(name)).shape;
-  if (const auto* peft = std::get_if<PeftReader>(&reader_)) return peft->shape(name);
-  return std::get<HuggingFaceReader>(reader_).shape(name);
+  const auto* const checkpoint = std::get_if<CheckpointReader>(&reader_);
+  return checkpoint != nullptr ? checkpoint->tensor(stored(name)).shape : with_folder([&](const auto& folder) { return folder.shape(name); });
 }
 
 DType WeightSource::dtype(const std::string& name) const {
-  if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) return checkpoint->tensor(stored(name)).dtype;
-  if (const auto* peft = std::get_if<PeftReader>(&reader_)) return peft->dtype(name);
-  return std::get<HuggingFaceReader>(reader_).dtype(name);
+  const auto* const checkpoint = std::get_if<CheckpointReader>(&reader_);
+  return checkpoint != nullptr ? checkpoint->tensor(stored(name)).dtype : with_folder([&](const auto& folder) { return folder.dtype(name); });
 }
 
 void WeightSource::read_apart(const std::string& name, const Box& box, DType dtype, void* out) {
   if (auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) return checkpoint->read(stored(name), box, dtype, out);
-  if (const auto* peft = std::get_if<PeftReader>(&reader_)) return peft->read(name, box, dtype, out);
-  std::get<HuggingFaceReader>(reader_).read(name, box, dtype, out);
+  with_folder([&](const auto& folder) { folder.read(name, box, dtype, out); });
 }
 
 void WeightSource::read(const std::string& name, const Box& box, DType dtype, void* out) {
-  if (!merges_ || !has_adapter(stored_, name)) return read_apart(name, box, dtype, out);
   const std::string layer = name.substr(0, name.rfind('.'));
+  if (!merges_ || !name.ends_with(".weight") || !has_adapter(stored_, layer)) return read_apart(name, box, dtype, out);
   const int64_t rank = stored_.adapter.rank, columns = box.extent[1], piece = std::max<int64_t>(1, kMergedElements / std::max<int64_t>(1, columns));
   std::vector<double> a(static_cast<size_t>(rank * columns)), b, sum;
   read_apart(adapter_a(layer), {{0, box.start[1]}, {rank, columns}}, DType::kF64, a.data());

@@ -27,8 +27,9 @@ enum class Adapters : uint8_t {
   kMerged,  ///< the weights of their layers are W + scale * B A, computed in fp64, and the model has no adapters
 };
 
-/// A Trireme checkpoint (or a run directory: its newest one), a Hugging Face folder (one with config.json), or a folder of PEFT with its base. Tensors have the names of the parameter
-/// table, such as "blocks.0.mlp.up.weight", and are read by box, so that a rank needs memory for its own part and at most one tensor more.
+/// A Trireme checkpoint (or a run directory: its newest one), a Hugging Face folder (one with config.json), or a folder of PEFT with its base. Tensors
+/// have the names of the parameter table, such as "blocks.0.mlp.up.weight", and are read by box, so that a rank needs memory for its own part and at
+/// most one tensor more.
 /// Not thread-safe: one per rank.
 class WeightSource {
  public:
@@ -58,6 +59,11 @@ class WeightSource {
  private:
   std::string stored(const std::string& name) const;  ///< name in a checkpoint: "weight/NAME" or "ema/NAME"
   void read_apart(const std::string& name, const Box& box, DType dtype, void* out);
+  /// `use(reader)` of a folder, which is not a checkpoint.
+  auto with_folder(const auto& use) const {
+    const auto* const peft = std::get_if<PeftReader>(&reader_);
+    return peft != nullptr ? use(*peft) : use(std::get<HuggingFaceReader>(reader_));
+  }
 
   std::variant<CheckpointReader, HuggingFaceReader, PeftReader> reader_;
   WeightKind kind_;

@@ -32,10 +32,7 @@ Rounds rounds_of(const TrainingConfig& training, int64_t last) {
   return {*training.local.steps, last, training.local.fragments, training.local.delay};
 }
 
-int64_t fragment_of(const std::string& parameter, int64_t fragments) {
-  const std::string prefix = "blocks.";
-  return parameter.starts_with(prefix) ? std::stoll(parameter.substr(prefix.size())) % fragments : 0;
-}
+int64_t fragment_of(const std::string& parameter, int64_t fragments) { return in_block(parameter).value_or(InBlock{}).block % fragments; }
 
 LocalUpdates::LocalUpdates(Context& ctx, Mesh& mesh, const Stages& stages, const SharedShards& shared, const LocalConfig& config, DType master)
     : mesh_(mesh),

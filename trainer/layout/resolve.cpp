@@ -72,7 +72,7 @@ void check_adapter(const ModelConfig& model, const Sources& sources, Violations&
     shown += concat(shown.empty() ? "" : ", ", layers.back());
   }
   for (int64_t block = 0; block < model.layers; ++block)
-    for (const std::string& layer : linear_layers(model)) layers.push_back(concat("blocks.", block, ".", layer));
+    for (const std::string& layer : linear_layers(model)) layers.push_back(concat(block_name(block), ".", layer));
   const std::string allowed = concat("patterns of ", shown, ", and of names such as blocks.0.attention.query");
   for (const std::string& pattern : model.adapter.targets)
     if (!is_plain(pattern) || std::ranges::none_of(layers, [&](const std::string& layer) { return is_target(pattern, layer); }))
@@ -103,7 +103,7 @@ void check_frozen(const ModelConfig& model, const Sources& sources, Violations& 
   }
   std::string shown;
   for (const std::string& name : names)
-    if (!name.starts_with("blocks.") || name.starts_with("blocks.0.")) shown += concat(shown.empty() ? "" : ", ", name);
+    if (in_block(name).value_or(InBlock{}).block == 0) shown += concat(shown.empty() ? "" : ", ", name);
   for (const std::string& pattern : model.frozen) {
     ModelConfig one = model;
     one.frozen = {pattern};

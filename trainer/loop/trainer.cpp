@@ -265,7 +265,7 @@ std::vector<std::pair<std::string, double>> Trainer::activation_maxima() {
   for (const Tensor& each : {maxima, nans}) mesh_.step.all_reduce(host, each, ReduceOp::kMax).wait(host);
   std::vector<std::pair<std::string, double>> named;
   for (int64_t i = 0; i <= blocks; ++i)
-    named.emplace_back(i == 0 ? "embedding" : concat("blocks.", i - 1),
+    named.emplace_back(i == 0 ? "embedding" : block_name(i - 1),
                        nans.data<double>()[i] > 0 ? std::numeric_limits<double>::quiet_NaN() : maxima.data<double>()[i]);
   return named;
 }

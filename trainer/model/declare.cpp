@@ -10,12 +10,6 @@
 
 namespace trireme {
 
-namespace {
-
-constexpr std::string_view kBlockPrefix = "blocks.";
-
-}  // namespace
-
 Declaration::Declaration(const ModelConfig& model, const Region& region)
     : model_(model), dims_(model, region.tensor().size()), region_(&region), at_{region.tensor().rank(), region.tensor().size()} {}
 
@@ -254,17 +248,17 @@ std::vector<std::vector<std::string>> stacked_names(const ModelConfig& model) {
 std::vector<ParamSpec> whole_model(const ModelConfig& model) { return parameters_of(model, TensorRank{}, false); }
 
 int64_t largest_block(const ModelConfig& model) {
-  std::map<std::string, int64_t> elements;
+  std::map<int64_t, int64_t> elements;
   for (const ParamSpec& spec : whole_model(model))
-    if (spec.name.starts_with(kBlockPrefix)) elements[layer_group(spec.name)] += spec.shape[0] * spec.shape[1];
+    if (const auto inside = in_block(spec.name)) elements[inside->block] += spec.shape[0] * spec.shape[1];
   int64_t largest = 0;
   for (const auto& [block, count] : elements) largest = std::max(largest, count);
   return largest;
 }
 
 std::string layer_group(const std::string& parameter) {
-  const size_t dot = parameter.find('.');
-  return parameter.substr(0, parameter.starts_with(kBlockPrefix) ? parameter.find('.', dot + 1) : dot);
+  const auto inside = in_block(parameter);
+  return inside ? block_name(inside->block) : parameter.substr(0, parameter.find('.'));
 }
 
 namespace {

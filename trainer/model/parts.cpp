@@ -75,7 +75,6 @@ bool is_frozen(const ModelConfig& model, const std::string& parameter) {
 bool has_tied_gradients(const ModelConfig& model) { return model.tied_embeddings && !is_frozen(model, kEmbeddingWeight); }
 
 std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit) {
-  const auto block_name = [](int64_t block) { return "blocks." + std::to_string(block); };
   OwnUnits own(model);
   std::vector<Part> parts;
   if (range.first()) {

@@ -27,17 +27,26 @@ AdapterSpec adapter_of(const ModelConfig& model, int64_t block) {
   if (model.adapter.rank == 0) return spec;
   spec.rank = model.adapter.rank;
   spec.scale = adapter_scale(model.adapter);
-  const std::string prefix = "blocks." + std::to_string(block) + ".";
+  const std::string prefix = block_name(block) + ".";
   for (const std::string& layer : linear_layers(model))
     if (std::ranges::any_of(model.adapter.targets, [&](const std::string& pattern) { return is_target(pattern, prefix + layer); }))
       spec.layers.push_back(layer);
   return spec;
 }
 
+constexpr std::string_view kBlockPrefix = "blocks.";
 constexpr const char* kAdapterA = ".lora_a.weight";
 constexpr const char* kAdapterB = ".lora_b.weight";
 
 }  // namespace
+
+std::string block_name(int64_t block) { return std::string(kBlockPrefix) + std::to_string(block); }
+
+std::optional<InBlock> in_block(const std::string& name) {
+  if (!name.starts_with(kBlockPrefix)) return std::nullopt;
+  const size_t dot = name.find('.', kBlockPrefix.size());
+  return InBlock{std::stoll(name.substr(kBlockPrefix.size(), dot - kBlockPrefix.size())), dot == name.npos ? "" : name.substr(dot + 1)};
+}
 
 bool is_target(const std::string& pattern, const std::string& layer) {
   const auto matches = [&](const std::string& name) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; };
@@ -56,6 +65,11 @@ std::vector<std::string> linear_layers(const ModelConfig& model) {
 std::string adapter_a(const std::string& layer) { return layer + kAdapterA; }
 std::string adapter_b(const std::string& layer) { return layer + kAdapterB; }
 bool is_adapter(const std::string& parameter) { return parameter.ends_with(kAdapterA) || parameter.ends_with(kAdapterB); }
+
+bool has_adapter(const ModelConfig& model, const std::string& layer) {
+  const std::optional<InBlock> inside = in_block(layer);
+  return inside && block_spec(model, inside->block).adapter.has(inside->name);
+}
 
 double adapter_scale(const AdapterConfig& adapter) {
   const auto rank = static_cast<double>(adapter.rank);

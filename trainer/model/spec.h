@@ -1,6 +1,7 @@
 #pragma once
 // What a model consists of, as values. Parameters, layers, profiles and forecasts read these; only spec.cpp derives them from the configuration.
 #include <compare>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,21 @@ struct MlpSpec {
   auto operator<=>(const MlpSpec&) const = default;
 };
 
+std::string block_name(int64_t block);  ///< "blocks.3"
+
+/// A parameter or layer of a block, by the name that it has in each block.
+struct InBlock {
+  int64_t block = 0;
+  std::string name;  ///< "attention.query.weight"
+};
+/// nullopt for a name outside of blocks.
+std::optional<InBlock> in_block(const std::string& name);
+
 /// The adapters of a block: y = W x + scale * B (A x), with A [rank,inputs] and B [outputs,rank].
 struct AdapterSpec {
   int64_t rank = 0;
   double scale = 0;
-  std::vector<std::string> layers = {};  ///< names without that of the block, in the order of its parameters: "attention.query"
+  std::vector<std::string> layers = {};  ///< InBlock::name, in the order of the block's parameters
   bool has(const std::string& layer) const;
   auto operator<=>(const AdapterSpec&) const = default;
 };
@@ -62,7 +73,7 @@ struct BlockSpec {
 };
 
 BlockSpec block_spec(const ModelConfig& model, int64_t block);
-/// Names of the linear layers of every block, without the block's name: "attention.query". Each has a parameter NAME.weight.
+/// The linear layers of every block by InBlock::name. Each has a parameter NAME.weight.
 std::vector<std::string> linear_layers(const ModelConfig& model);
 /// Whether an entry of adapter.targets names a layer: "blocks.0.attention.query".
 bool is_target(const std::string& pattern, const std::string& layer);
@@ -70,6 +81,8 @@ bool is_target(const std::string& pattern, const std::string& layer);
 std::string adapter_a(const std::string& layer);  ///< "blocks.0.attention.query.lora_a.weight"
 std::string adapter_b(const std::string& layer);
 bool is_adapter(const std::string& parameter);
+/// Whether a layer has an adapter: "blocks.0.attention.query".
+bool has_adapter(const ModelConfig& model, const std::string& layer);
 /// What the adapters' products are multiplied with.
 double adapter_scale(const AdapterConfig& adapter);
 /// The norm before the head.

@@ -125,10 +125,8 @@ int64_t block_like(int64_t block, int64_t layers, int64_t all) { return block + 
 
 /// The same parameter of another block; the name itself if it is of no block.
 std::string of_block(const std::string& name, const std::function<int64_t(int64_t)>& change) {
-  constexpr std::string_view kPrefix = "blocks.";
-  if (!name.starts_with(kPrefix)) return name;
-  const size_t dot = name.find('.', kPrefix.size());
-  return concat(kPrefix, change(std::stoll(name.substr(kPrefix.size(), dot - kPrefix.size()))), name.substr(dot));
+  const auto inside = in_block(name);
+  return inside ? concat(block_name(change(inside->block)), ".", inside->name) : name;
 }
 
 /// What of the clone is frozen: of each block what is frozen in a block of `users` that it stands for. If that left nothing frozen, or nothing to train,
@@ -158,7 +156,7 @@ AdapterConfig adapter_like(const ModelConfig& users, const ModelConfig& clone) {
   adapter.alpha *= adapter_scale(users.adapter) / adapter_scale(adapter);
   adapter.targets.clear();
   const auto add = [&](int64_t block, int64_t like) {
-    for (const std::string& layer : block_spec(users, block).adapter.layers) adapter.targets.push_back(concat("blocks.", like, ".", layer));
+    for (const std::string& layer : block_spec(users, block).adapter.layers) adapter.targets.push_back(concat(block_name(like), ".", layer));
   };
   for (int64_t like = 0; like < clone.layers; ++like) add(block_like(like, clone.layers, users.layers), like);
   if (!adapter.targets.empty()) return adapter;

@@ -173,7 +173,7 @@ std::string kind_of(const std::string& name) {
   if (name == "embedding.weight") return "embedding";
   if (name == "positions.weight") return "positions";
   if (name == "head.weight") return "head";
-  if (name.find(".lora_") != name.npos) return "adapter";
+  if (is_adapter(name)) return "adapter";
   if (ends("query_norm.weight") || ends("key_norm.weight")) return "head_norm";
   if (ends("norm.weight") || ends("norm.bias")) return "norm";
   if (ends(".key.weight") || ends(".key.bias") || ends(".value.weight") || ends(".value.bias")) return "kv";

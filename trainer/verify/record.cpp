@@ -174,7 +174,7 @@ RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& valid
   // Where RoPE does not rotate it, a bias of the keys adds the same to all scores of a query: its gradient is rounding, whose sign Lion follows.
   if (config.training.optimizer.name == Optimizer::kLion && block_spec(config.model, 0).attention.qkv_bias &&
       rotated_elements(config.model) < config.model.head_size.value())
-    for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat("blocks.", block, ".attention.key.bias"));
+    for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat(block_name(block), ".attention.key.bias"));
   if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(uneven_split(config));
   trainer.initialise();
   if (options.every_state) record.fresh_weight = gather(trainer, Gathered::kWeight, 1, record);

@@ -23,7 +23,7 @@ bool is_sooner(const Difference& a, const Difference& b) {
   return time(a) < time(b);
 }
 
-int64_t block_of(const std::string& tensor) { return tensor.starts_with("blocks.") ? std::stoll(tensor.substr(7)) : -1; }
+int64_t block_of(const std::string& tensor) { return in_block(tensor).value_or(InBlock{-1, ""}).block; }
 
 }  // namespace
 
