@@ -12,6 +12,7 @@
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/gradient_seconds.h"
+#include "trainer/plan/stack.h"
 
 namespace trireme {
 namespace {
@@ -53,9 +54,9 @@ struct StageMemory {
   PartBytes activations;                    ///< all parts: peak of each action
   PartBytes with_units;                     ///< the same plus gathered parameters and full gradients
   double gathered = 0, full_gradients = 0;  ///< peak bytes of these two
-  double trained = 0;                       ///< elements of units that train
+  double trained = 0, largest = 0;          ///< elements of units that train, and of the largest of them
   double beyond = 0;                        ///< additional prefetched bytes of a single-part stage if the next action belongs to another stage
-  /// The same for the last part only, with which a backward, or its W, begins.
+  /// The same for the parts with which a backward, or its W, begins: from the last one to the one behind which a gradient is reduced.
   double first_backward = 0, first_weight_gradient = 0, first_gradients = 0;
   double lingering = 0;               ///< last gradient of a backward; its reduction ends with the first reduction of the rank's next backward
   bool begins_where_it_ends = false;  ///< the next backward adds to that same gradient first, so it waits for the reduction
@@ -71,6 +72,34 @@ std::optional<size_t> last_trained(const StageMemory& stage) {
   return std::nullopt;
 }
 
+/// Bytes of a rank's reducers, as their headers state them.
+struct ReducerBytes {
+  double states = 0;     ///< errors and momenta
+  double gradients = 0;  ///< of each data rank, for a robust rule
+  double scattered = 0;  ///< messages, or a narrow copy, of the unit that is scattered during a backward
+  double summed = 0;     ///< the same of all units whose shards replicas sum behind the last backward
+};
+
+/// `trained` and `largest`: elements of the rank's trained units, and of one of them, all shards. Not counted: the bases of power_sgd, which are as
+/// narrow as its rank, and the messages of power_sgd and of robust rules.
+ReducerBytes reducer_bytes(const Config& config, const ZeroPolicy& policy, const Precision& precision, double trained, double largest) {
+  const CompressionConfig& compression = config.training.compression;
+  const AggregationConfig& aggregation = config.security.aggregation;
+  const bool compresses = compression.method != CompressionMethod::kNone, feeds_back = compresses && compression.error_feedback;
+  const bool narrows = precision.reduce != precision.gradient;
+  const double replicas = policy.replicate, own = trained / policy.shard,
+               message = compresses ? 2 * gradient_message_bytes(config, stack_of("trireme")) : static_cast<double>(size_of(precision.reduce));
+  const bool scatters = policy.shard > 1 && compression.scope == CompressionScope::kData, sums = policy.replicate > 1;
+  const auto element = static_cast<double>(size_of(precision.gradient)), errors = element * (trained + own);
+  if (aggregation.rule != AggregationRule::kMean)
+    return {(aggregation.momentum.value() > 0 ? element * trained : 0) + (feeds_back ? errors : 0), element * (trained + own / replicas)};
+  if (compression.method == CompressionMethod::kPowerSgd) return {feeds_back && (policy.shard > 1 || sums) ? errors : 0};
+  if (!compresses && !narrows) return {};
+  return {.states = feeds_back ? (scatters ? errors : 0) + (sums ? element * 2 * own * (1 + 1 / replicas) : 0) : 0,
+          .scattered = scatters ? message * largest : 0,
+          .summed = sums ? message * own : 0};
+}
+
 class StageMemoryModel {
  public:
   StageMemoryModel(const Config& config, PartProfiles& profiles);
@@ -83,6 +112,7 @@ class StageMemoryModel {
   void set_peaks(StageMemory& stage) const;
   double gathered(const StageMemory& stage, size_t part, bool forward, int64_t uses) const;
   double full_gradients(const StageMemory& stage, size_t part) const;
+  double in_reduction() const;
   bool encodes_parameters() const { return config_.training.compression.parameters != ParameterEncoding::kNone && policy_.shard > 1; }
   RankBytes rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank, int index) const;
 
@@ -160,7 +190,11 @@ StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is
       stage.trains[part.units.back()] = parts[i].units[u].trainable;
     }
   }
-  for (size_t unit = 0; unit < stage.units.size(); ++unit) stage.trained += stage.trains[unit] ? stage.units[unit] : 0;
+  for (size_t unit = 0; unit < stage.units.size(); ++unit) {
+    if (!stage.trains[unit]) continue;
+    stage.trained += stage.units[unit];
+    stage.largest = std::max(stage.largest, stage.units[unit]);
+  }
   stage.whole.assign(reads.kept_whole.begin(), reads.kept_whole.end());
   set_matrices(stage, parts);
   stage.head_alone = parts.size() == 1 && parts.front().kind == PartKind::kHead;
@@ -192,19 +226,26 @@ double StageMemoryModel::gathered(const StageMemory& stage, size_t part, bool fo
   return element * elements;
 }
 
+/// Elements of a full gradient that take as much as one does while it is reduced, with the result.
+double StageMemoryModel::in_reduction() const {
+  return 1 + static_cast<double>(size_of(precision_.reduce)) / static_cast<double>(size_of(precision_.gradient)) / policy_.shard;
+}
+
 /// Bytes of full gradients during the backward of a part: units to which the part, or parts both before and after it, add (a tied embedding, from
-/// head to embedding); and the previous unit, which is being reduced, with the result of its reduction.
+/// head to embedding); and the last unit that is complete, which is being reduced until the next one is, with the result of its reduction.
 double StageMemoryModel::full_gradients(const StageMemory& stage, size_t part) const {
   if (policy_.gradients_resident) return 0;
-  double elements = 0;
+  double elements = 0, reducing = 0;
+  size_t since = stage.parts.size();
   for (size_t unit = 0; unit < stage.units.size(); ++unit) {
     if (!stage.trains[unit]) continue;
     const auto [first, last] = stage.adders[unit];
     if (first <= part && part <= last) elements += stage.units[unit];
-    if (first > part && part + 1 != stage.parts.size() && stage.parts[part + 1].units.front() == unit)
-      elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
+    if (first <= part || first > since) continue;
+    since = first;
+    reducing = stage.units[unit];
   }
-  return static_cast<double>(size_of(precision_.gradient)) * elements;
+  return static_cast<double>(size_of(precision_.gradient)) * (elements + reducing * in_reduction());
 }
 
 /// While a part runs, parts that have done F hold `saved` bytes, and parts that have done I hold the `kept` bytes for W.
@@ -223,10 +264,8 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
   if (const auto final_unit = last_trained(stage); final_unit && !policy_.gradients_resident) {
     const auto element = static_cast<double>(size_of(precision_.gradient));
     stage.begins_where_it_ends = stage.adders[*final_unit].second + 1 == stage.parts.size();
-    stage.lingering = element * stage.units[*final_unit] * (1 + 1.0 / policy_.shard);
-    double largest = 0;
-    for (size_t unit = 0; unit < stage.units.size(); ++unit) largest = std::max(largest, stage.trains[unit] ? stage.units[unit] : 0);
-    if (stage.parts.size() == 1) stage.reduced_alone = element * (stage.trained + largest / policy_.shard);
+    stage.lingering = element * stage.units[*final_unit] * in_reduction();
+    if (stage.parts.size() == 1) stage.reduced_alone = element * (stage.trained + stage.largest / policy_.shard);
   }
   PartBytes held{};  // bytes held by the other parts while one runs
   held.forward = 0;
@@ -244,6 +283,7 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
   // W reads no parameters; meanwhile those of the next F or I are already prefetched.
   const double next_use = std::max(gathered(stage, 0, true, ahead), gathered(stage, stage.parts.size() - 1, false, ahead));
   double weights = stage.kept;
+  bool reduces = false;
   for (size_t i = stage.parts.size(); i-- > 0;) {
     const PartBytes& part = stage.parts[i].bytes;
     const double units = gathered(stage, i, false, ahead + 1), gradients = full_gradients(stage, i);
@@ -257,11 +297,12 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
     raise(stage.with_units.weight_gradient, weights - part.kept + part.weight_gradient + gradients + next_use);
     raise(stage.gathered, units);
     raise(stage.full_gradients, gradients);
-    if (i + 1 == stage.parts.size()) {
+    if (!reduces) {
       stage.first_backward = stage.with_units.backward;
       stage.first_weight_gradient = stage.with_units.weight_gradient;
-      stage.first_gradients = gradients;
+      raise(stage.first_gradients, gradients);
     }
+    for (size_t unit = 0; unit < stage.units.size(); ++unit) reduces = reduces || (stage.trains[unit] && stage.adders[unit].first == i);
     held.input_gradient += part.kept;
     weights -= part.kept;
   }
@@ -270,7 +311,7 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
 RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank,
                                  int index) const {
   RankBytes bytes;
-  double elements = 0, trained = 0, matrices = 0, orthogonalize = 0;
+  double elements = 0, trained = 0, largest = 0, matrices = 0, orthogonalize = 0;
   int local = 0;
   double gathered = 0;
   bool has_blocks = false;
@@ -286,6 +327,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     ++local;
     elements += std::accumulate(stages[s]->units.begin(), stages[s]->units.end(), 0.0);
     trained += stages[s]->trained;
+    largest = std::max(largest, stages[s]->largest);
     matrices += stages[s]->matrices;
     orthogonalize = std::max(orthogonalize, stages[s]->orthogonalize);
     bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + beyond_of(*stages[s]));
@@ -297,7 +339,9 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const double mastered = encodes_parameters() ? elements : trained;
   const double parameters = element * ((policy_.parameters_resident ? elements : (apart ? elements - mastered : elements) / policy_.shard) +
                                        (secondary > 0 ? elements / static_cast<double>(secondary) : 0));
-  const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? trained : trained / policy_.shard);
+  const ReducerBytes reducers = reducer_bytes(config_, policy_, precision_, trained, largest);
+  const double gradients =
+      static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? trained : trained / policy_.shard) + reducers.gradients;
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
   const LocalConfig& rounds = training.local;
@@ -305,6 +349,7 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
   const auto states = static_cast<double>(state_count(training, false) + (rounds.steps ? 2 : averages ? 1 : 0));
   bytes.optimizer = ((apart ? states + 1 : states) * wide * trained + (apart ? wide * (mastered - trained) : 0)) / policy_.shard;
   bytes.optimizer += static_cast<double>(state_count(training, true) - state_count(training, false)) * wide * matrices / policy_.shard;
+  bytes.optimizer += reducers.states;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.micro_batch_size * microbatches_of(config_) * training.sequence_length));
   // The parts of servers (trainer/islands/parameter_server.h).
@@ -372,8 +417,11 @@ RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const
     reduced = action.stage;
   }
   bytes.gradients += gradients;
-  most = std::max(most, static_cast<double>(size_of(exchanged_dtype(precision_))) * orthogonalize);  // after everything else
-  bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + most;
+  const double workspace = static_cast<double>(size_of(exchanged_dtype(precision_))) * orthogonalize;  // after everything else
+  // The narrow copy of a gradient that lives for one backward is gone when the next part runs.
+  const double beside = policy_.gradients_resident ? reducers.scattered : 0;
+  bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + std::max({most + beside, reducers.summed, workspace});
+  bytes.other += std::max({reducers.scattered, reducers.summed, workspace});
   return bytes;
 }
 
