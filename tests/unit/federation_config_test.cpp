@@ -1,6 +1,7 @@
 // What security.federation needs and does not go with: each is refused by its own key, with the reason. And what each role makes of the configuration.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "tests/support/catch.h"
 #include "trainer/config/check.h"
 #include "trainer/config/check_federation.h"
+#include "trainer/config/fields.h"
+#include "trainer/config/load.h"
 #include "trainer/config/report.h"
 #include "trainer/federation/role.h"
 #include "trainer/layout/resolve.h"
@@ -128,6 +131,41 @@ TEST_CASE("federation: fewest members, and the configurations of the roles") {
           c.run.seed = 8;
           c.security.federation.identity_key_file = "other";
         }) == member.terms);
+}
+
+TEST_CASE("federation: a value that a federation's file may have leaves each role a valid configuration") {
+  const std::string file = R"(
+model: {layers: 2, vocab_size: 256}
+training: {steps: 12, global_batch_size: 8, local: {steps: 3}}
+data: {train: [data], validation: [held-out]}
+security: {federation: {members: 4, roster: roster, identity_key_file: key}}
+)";
+  int accepted = 0;
+  std::vector<std::string> refused;
+  for (const FieldRow& row : table_of(federated_config()).fields) {
+    if (row.path == "data.tokenizer") continue;  // names a file
+    std::vector<std::string> values{row.field.choices.begin(), row.field.choices.end()};
+    if (values.empty()) values = {"0", "1", "2", "0.5", "true", "[other]"};
+    for (const std::string& value : values) {
+      LoadedConfig loaded;
+      try {
+        loaded = parse_config(file, "federation.yaml", {row.path + "=" + value});
+        if (!federation_refusals(loaded.config).empty() || !is_federated(loaded.config.security)) continue;
+      } catch (const ConfigError&) {
+        continue;
+      }
+      for (const std::optional<std::string>& join : {std::optional<std::string>(), std::optional<std::string>("host:1")}) {
+        ++accepted;
+        try {
+          resolve(federation::config_of(federation::role_of(loaded.config, join).value(), loaded));
+        } catch (const Error& error) {
+          refused.push_back(concat(row.path, "=", value, join ? " of a member: " : " of the coordinator: ", error.what()));
+        }
+      }
+    }
+  }
+  CHECK(refused == std::vector<std::string>{});
+  CHECK(accepted > 400);
 }
 
 TEST_CASE("federation: the noise of the others alone is what epsilon is for, so that it holds against each member") {

@@ -37,14 +37,15 @@ LoadedConfig config_of(const Role& role, LoadedConfig loaded) {
   loaded.sources.keys.clear();
   Config& config = loaded.config;
   config.security.federation = {};
-  config.training.evaluate.every = 0;
   if (!role.coordinates) {
+    config.training.evaluate.every = 0;
     config.training.local = {};
     config.training.initial_weights = "none";
     return loaded;
   }
   config.run.device = "cpu";
   config.parallel = {};
+  config.training.evaluate = {};
   config.data.validation.clear();
   config.data.weights = {};
   config.data.packing = Packing::kNone;
