@@ -248,7 +248,7 @@ TEST_CASE("peft: what a folder of adapters cannot hold is refused before anythin
   std::memcpy(a->second.data.data(), &large, sizeof large);
   write_raw(copy.path() / "adapter_model.safetensors", tensors);
   WeightSource wide(copy.path());
-  CHECK_THROWS_WITH(write_peft(wide, directory.path, DType::kF16), Catch::Matchers::Contains("1 value overflow in fp16"));
+  CHECK_THROWS_WITH(write_peft(wide, directory.path, DType::kF16), Catch::Matchers::Contains("1 value overflow in F16"));
   CHECK(fs::is_empty(directory.path));
   write_peft(wide, directory.path, DType::kBF16);
   CHECK(WeightSource(directory.path).dtype("blocks.0.attention.query.lora_a.weight") == DType::kBF16);
