@@ -22,6 +22,17 @@ std::unique_ptr<Reducer> make_reducer(Context& ctx, const std::vector<Unit*>& un
   return std::make_unique<CompressedReducer>(ctx, units, options.compression, precision.reduce, precision.gradient);
 }
 
+/// The rotary tables of a model, [positions, rotated elements of a head] each. Attention without rotary positions has an empty one.
+std::map<RopeSpec, Tensor> fill_rope_tables(Context& ctx, const ModelConfig& model, int64_t positions, DType dtype) {
+  std::map<RopeSpec, Tensor> tables{{RopeSpec(), Tensor()}};
+  for (const RopeSpec& rope : rope_tables(model)) {
+    const Tensor table = Tensor::empty(ctx, {positions, rope.rotated}, dtype, MemoryCategory::kWorkspace);
+    rope_table(ctx, rope_frequencies(rope.theta, rope.rotated, rope.scaled ? model.rope_scaling : RopeScalingConfig()), table);
+    tables[rope] = table;
+  }
+  return tables;
+}
+
 }  // namespace
 
 TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, const StageRange& range, const StageOptions& options,
@@ -47,13 +58,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   };
   const auto units = [&](const std::string& name) { return PartUnits(find(name), find(adapter_unit(name)), find(frozen_unit(name))); };
   const Declaration declare(model, region_);
-  std::map<RopeSpec, Tensor> ropes;
-  ropes[RopeSpec()] = Tensor();
-  for (const RopeSpec& rope : rope_tables(model)) {
-    const Tensor table = Tensor::empty(ctx, {dims_.P, rope.rotated}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
-    rope_table(ctx, rope_frequencies(rope.theta, rope.rotated, rope.scaled ? model.rope_scaling : RopeScalingConfig()), table);
-    ropes[rope] = table;
-  }
+  const std::map<RopeSpec, Tensor> ropes = fill_rope_tables(ctx, model, dims_.P, accumulator_of(dtype_));
   for (const Part& part : parts_) {
     const PartUnits own = units(part.unit);
     switch (part.kind) {
