@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
-#include <set>
+#include <limits>
 #include <string_view>
 
 #include "kernels/core/counted.h"
@@ -20,87 +19,6 @@ constexpr const char* kFormat = "trireme-checkpoint";
 constexpr int64_t kVersion = 3;
 constexpr std::string_view kHead = "{\n \"digest\": \"xxh3-128:";  // followed by the digits, the only characters that the digest does not cover
 constexpr size_t kDigits = 32;
-
-json to_json(const std::array<int64_t, 2>& pair, int dims) { return dims == 1 ? json{pair[0]} : json{pair[0], pair[1]}; }
-
-/// Reads [a] or [a, b]; for a vector the second number is `fill`.
-std::array<int64_t, 2> pair_member(const json& object, const char* key, int dims, int64_t fill, const std::string& where) {
-  const json& list = array_member(object, key, where);
-  if (static_cast<int>(list.size()) != dims) throw DataError(concat(where, ": \"", key, "\" does not have ", dims, " numbers"));
-  return {integer(list[0], where), dims == 1 ? fill : integer(list[1], where)};
-}
-
-json to_json(const Contents& contents) {
-  json result = {{"tensors", json::object()}, {"files", json::object()}};
-  for (const auto& [name, tensor] : contents.tensors) {
-    json boxes = json::array();
-    for (const StoredBox& stored : tensor.boxes) {
-      boxes.push_back({{"start", to_json(stored.box.start, tensor.dims)},
-                       {"extent", to_json(stored.box.extent, tensor.dims)},
-                       {"file", stored.file},
-                       {"bytes", {stored.begin, stored.end}},
-                       {"digest", stored.digest}});
-      if (stored.non_finite > 0) boxes.back()["non_finite"] = stored.non_finite;
-    }
-    result["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", to_json(tensor.shape, tensor.dims)}, {"boxes", std::move(boxes)}};
-  }
-  for (const auto& [name, file] : contents.files) {
-    result["files"][name] = {{"bytes", file.bytes}, {"digest", file.digest}};
-    if (!file.sha256.empty()) result["files"][name]["sha256"] = file.sha256;
-  }
-  return result;
-}
-
-DType dtype_member(const json& object, const std::string& where) {
-  const std::string name = string_member(object, "dtype", where);
-  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8})
-    if (name == name_of(dtype)) return dtype;
-  throw DataError(concat(where, ": unknown dtype ", json(name).dump()));
-}
-
-StoredBox parse_box(const json& value, int dims, const Contents& contents, const std::string& where) {
-  require_known_keys(value, {"start", "extent", "file", "bytes", "digest", "non_finite"}, where);
-  StoredBox stored;
-  stored.box = {pair_member(value, "start", dims, 0, where), pair_member(value, "extent", dims, 1, where)};
-  stored.file = string_member(value, "file", where);
-  const auto file = contents.files.find(stored.file);
-  if (file == contents.files.end()) throw DataError(concat(where, ": file ", json(stored.file).dump(), " is not listed"));
-  const auto range = pair_member(value, "bytes", 2, 0, where);
-  stored.begin = range[0];
-  stored.end = range[1];
-  if (stored.end < stored.begin || stored.end > file->second.bytes)
-    throw DataError(concat(where, ": bytes [", stored.begin, ", ", stored.end, "] lie outside ", stored.file));
-  stored.digest = string_member(value, "digest", where);
-  if (value.contains("non_finite")) stored.non_finite = integer_member(value, "non_finite", where, 1, stored.end - stored.begin);
-  return stored;
-}
-
-StoredTensor parse_tensor(const json& value, const Contents& contents, const std::string& where) {
-  require_known_keys(value, {"dtype", "shape", "boxes"}, where);
-  StoredTensor tensor;
-  tensor.dtype = dtype_member(value, where);
-  const size_t dims = array_member(value, "shape", where).size();
-  if (dims != 1 && dims != 2) throw DataError(concat(where, ": has ", dims, " dimensions; allowed 1 and 2"));
-  tensor.dims = static_cast<int>(dims);
-  tensor.shape = pair_member(value, "shape", tensor.dims, 1, where);
-  for (const json& item : array_member(value, "boxes", where)) tensor.boxes.push_back(parse_box(item, tensor.dims, contents, where));
-  return tensor;
-}
-
-Contents parse_contents(const json& object, const std::string& where) {
-  Contents contents;
-  for (const auto& [name, value] : object_member(object, "files", where).items()) {
-    const std::string at = concat(where, ": file \"", name, "\"");
-    if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos || name == kManifestName)
-      throw DataError(at + ": not a plain file name");
-    require_known_keys(value, {"bytes", "digest", "sha256"}, at);
-    contents.files[name] = {integer_member(value, "bytes", at), string_member(value, "digest", at),
-                            value.contains("sha256") ? string_member(value, "sha256", at) : ""};
-  }
-  for (const auto& [name, value] : object_member(object, "tensors", where).items())
-    contents.tensors[name] = parse_tensor(value, contents, concat(where, ": tensor \"", name, "\""));
-  return contents;
-}
 
 LossScale parse_loss_scale(const json& object, const std::string& where) {
   const json& value = object_member(object, "loss_scale", where);
@@ -195,65 +113,102 @@ StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
   return tokenizer;
 }
 
-/// Checks that the boxes tile the data of every file; tokenizer files must contain no boxes.
-void check_files(const Contents& contents, const std::vector<std::string>& tokenizer, const std::string& where) {
-  for (const std::string& file : tokenizer)
-    if (!contents.files.contains(file)) throw DataError(concat(where, ": \"tokenizer\": file ", json(file).dump(), " is not listed"));
-  std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> ranges;
-  for (const auto& [name, tensor] : contents.tensors)
-    for (const StoredBox& stored : tensor.boxes) ranges[stored.file].emplace_back(stored.begin, stored.end);
-  for (const auto& [name, file] : contents.files) {
-    auto& pieces = ranges[name];
-    if (std::find(tokenizer.begin(), tokenizer.end(), name) != tokenizer.end()) {
-      if (!pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" belongs to the tokenizer but contains tensors"));
-      continue;
-    }
-    if (pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" contains no tensor"));
-    std::sort(pieces.begin(), pieces.end());
-    int64_t covered = pieces.front().first;
-    for (const auto& [begin, end] : pieces) {
-      if (begin != covered)
-        throw DataError(
-            concat(where, ": file \"", name, "\": tensors ", begin < covered ? "overlap" : "leave a gap", " at byte ", std::min(begin, covered)));
-      covered = end;
-    }
-    if (covered != file.bytes) throw DataError(concat(where, ": file \"", name, "\": ", file.bytes - covered, " bytes after the last tensor"));
-  }
+/// A member of a manifest beside its format, its contents and the anchor of the audit log.
+struct Member {
+  const char* key;
+  json (*write)(const CheckpointDescription& about);  ///< null: the member is left out
+  /// Called after those of the members above. Errors: DataError, prefixed with `where`.
+  void (*read)(const json& object, const std::string& where, CheckpointDescription& about);
+  bool optional = false;  ///< it is read only if it is there
+};
+
+template <class Value>
+json unless_empty(const Value& value) {
+  return value.empty() ? json() : json(value);
 }
+
+json unless_zero(int64_t value) { return value == 0 ? json() : json(value); }
+
+using About = CheckpointDescription;
+constexpr bool kOptional = true;
+constexpr Member kMembers[] = {
+    {"step", [](const About& a) { return json(a.step); },
+     [](const json& object, const std::string& where, About& a) { a.step = integer_member(object, "step", where); }},
+    {"tokens", [](const About& a) { return json(a.tokens); },
+     [](const json& object, const std::string& where, About& a) { a.tokens = integer_member(object, "tokens", where); }},
+    {"samples", [](const About& a) { return json(a.samples); },
+     [](const json& object, const std::string& where, About& a) { a.samples = integer_member(object, "samples", where); }},
+    {"optimizer_steps", [](const About& a) { return json(a.optimizer_steps); },
+     [](const json& object, const std::string& where, About& a) { a.optimizer_steps = integer_member(object, "optimizer_steps", where, 0, a.step); }},
+    {"seed", [](const About& a) { return json(a.seed); },
+     [](const json& object, const std::string& where, About& a) {
+       a.seed = integer_member(object, "seed", where, std::numeric_limits<int64_t>::min());
+     }},
+    {"config", [](const About& a) { return json(a.config); },
+     [](const json& object, const std::string& where, About& a) { a.config = string_member(object, "config", where); }},
+    {"model", [](const About& a) { return a.model; },
+     [](const json& object, const std::string& where, About& a) { a.model = object_member(object, "model", where); }},
+    {"tokenizer",
+     [](const About& a) {
+       return json{{"name", a.tokenizer.name}, {"digest", a.tokenizer.digest}, {"files", a.tokenizer.files}};
+     },
+     [](const json& object, const std::string& where, About& a) { a.tokenizer = parse_tokenizer(object, where); }},
+    {"training_data", [](const About& a) { return json(a.training_data); },
+     [](const json& object, const std::string& where, About& a) { a.training_data = string_member(object, "training_data", where); }},
+    {"layout", [](const About& a) { return a.layout; },
+     [](const json& object, const std::string& where, About& a) { a.layout = object_member(object, "layout", where); }},
+    {"loss_scale",
+     [](const About& a) {
+       return a.loss_scale ? json{{"scale", a.loss_scale->scale}, {"clean_steps", a.loss_scale->clean_steps}} : json();
+     },
+     [](const json& object, const std::string& where, About& a) { a.loss_scale = parse_loss_scale(object, where); }, kOptional},
+    {"rejected_steps", [](const About& a) { return unless_zero(a.rejected_steps); },
+     [](const json& object, const std::string& where, About& a) { a.rejected_steps = integer_member(object, "rejected_steps", where, 1, a.step); },
+     kOptional},
+    // It may be left out only by runs with one island.
+    {"island_steps", [](const About& a) { return unless_empty(a.island_steps); },
+     [](const json& object, const std::string& where, About& a) {
+       a.island_steps = parse_island_numbers(object, "island_steps", a, where);
+       if (!a.island_steps.empty() && a.island_steps.front() != a.optimizer_steps)
+         throw DataError(where + ": \"island_steps\": does not begin with optimizer_steps");
+     }},
+    {"island_rejections", [](const About& a) { return a.rejected_steps > 0 ? unless_empty(a.island_rejections) : json(); },
+     [](const json& object, const std::string& where, About& a) {
+       a.island_rejections = parse_island_numbers(object, "island_rejections", a, where);
+       if (!a.island_rejections.empty() && std::ranges::max(a.island_rejections) != a.rejected_steps)
+         throw DataError(where + ": \"island_rejections\": the largest is not rejected_steps");
+     },
+     kOptional},
+    {"micro_batches", [](const About& a) { return unless_empty(a.micro_batches); },
+     [](const json& object, const std::string& where, About& a) { a.micro_batches = parse_micro_batches(object, where); }, kOptional},
+    {"branch", [](const About& a) { return a.branch.empty() ? json() : json(to_json(a.branch)); },
+     [](const json& object, const std::string& where, About& a) { a.branch = parse_branch(object, a.step, a.samples, where); }, kOptional},
+    {"early_stopping", [](const About& a) { return a.early_stopping.step > 0 ? json(to_json(a.early_stopping)) : json(); },
+     [](const json& object, const std::string& where, About& a) { a.early_stopping = parse_early_stopping(object, a.step, where); }, kOptional},
+    {"anomaly_window",
+     [](const About& a) {
+       json window;
+       for (const StepFigures& step : a.anomaly_window) window.push_back({step.loss, step.grad_norm});
+       return window;
+     },
+     [](const json& object, const std::string& where, About& a) { a.anomaly_window = parse_anomaly_window(object, where); }, kOptional},
+    {"product_algorithms", [](const About& a) { return unless_empty(a.product_algorithms); },
+     [](const json& object, const std::string& where, About& a) {
+       for (const auto& [gpu, algorithms] : object_member(object, "product_algorithms", where).items())
+         a.product_algorithms[gpu] = strings_of(algorithms, where + ": \"product_algorithms\"");
+     },
+     kOptional},
+    {"privacy", [](const About& a) { return a.privacy.empty() ? json() : json(privacy::to_json(a.privacy)); },
+     [](const json& object, const std::string& where, About& a) { a.privacy = privacy::parse_history(object["privacy"], where + ": \"privacy\""); },
+     kOptional},
+};
 
 /// The text of a manifest, with the digest at its beginning.
 std::string text_of(const json& object) { return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", object.dump(1).substr(1), "\n")); }
 
 bool has_digest(std::string_view text) { return text.size() > kHead.size() + kDigits && text.substr(0, kHead.size()) == kHead; }
 
-bool inside(const Box& box, const std::array<int64_t, 2>& shape) {
-  for (size_t dim = 0; dim < 2; ++dim)
-    if (box.extent[dim] <= 0 || box.extent[dim] > shape[dim] || box.start[dim] > shape[dim] - box.extent[dim]) return false;
-  return true;
-}
-
 }  // namespace
-
-std::string entry_name(const std::string& tensor, const Box& box) { return concat(tensor, "@", box.start[0], ",", box.start[1]); }
-
-std::string contents_text(const Contents& contents) { return to_json(contents).dump() + "\n"; }
-
-Contents parse_contents(const std::string& text, const std::string& where) {
-  const json object = parse_object(text, where);
-  require_known_keys(object, {"tensors", "files"}, where);
-  return parse_contents(object, where);
-}
-
-void merge(Contents& into, const Contents& part, const std::string& where) {
-  for (const auto& [name, file] : part.files)
-    if (!into.files.emplace(name, file).second) throw DataError(concat(where, ": file \"", name, "\" was written twice"));
-  for (const auto& [name, tensor] : part.tensors) {
-    StoredTensor& whole = into.tensors.try_emplace(name, StoredTensor{tensor.dtype, tensor.dims, tensor.shape, {}}).first->second;
-    if (whole.dtype != tensor.dtype || whole.dims != tensor.dims || whole.shape != tensor.shape)
-      throw DataError(concat(where, ": tensor \"", name, "\": ranks disagree on its dtype or shape"));
-    whole.boxes.insert(whole.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
-  }
-}
 
 nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch) {
   nlohmann::ordered_json result = nlohmann::ordered_json::array();
@@ -271,30 +226,10 @@ nlohmann::ordered_json to_json(const StopState& state) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  const CheckpointDescription& about = manifest.description;
   json result = to_json(manifest.contents);
-  result.update({{"format", kFormat},
-                 {"version", kVersion},
-                 {"step", about.step},
-                 {"tokens", about.tokens},
-                 {"samples", about.samples},
-                 {"optimizer_steps", about.optimizer_steps},
-                 {"seed", about.seed},
-                 {"config", about.config},
-                 {"model", about.model},
-                 {"tokenizer", {{"name", about.tokenizer.name}, {"digest", about.tokenizer.digest}, {"files", about.tokenizer.files}}},
-                 {"training_data", about.training_data},
-                 {"layout", about.layout}});
-  if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
-  if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
-  if (!about.island_steps.empty()) result["island_steps"] = about.island_steps;
-  if (!about.micro_batches.empty()) result["micro_batches"] = about.micro_batches;
-  if (about.rejected_steps > 0 && !about.island_rejections.empty()) result["island_rejections"] = about.island_rejections;
-  if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
-  if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
-  for (const StepFigures& step : about.anomaly_window) result["anomaly_window"].push_back({step.loss, step.grad_norm});
-  if (!about.product_algorithms.empty()) result["product_algorithms"] = about.product_algorithms;
-  if (!about.privacy.empty()) result["privacy"] = json(privacy::to_json(about.privacy));
+  result.update({{"format", kFormat}, {"version", kVersion}});
+  for (const Member& member : kMembers)
+    if (json value = member.write(manifest.description); !value.is_null()) result[member.key] = std::move(value);
   if (manifest.audit) result["audit"] = to_json(*manifest.audit);
   return text_of(result);
 }
@@ -333,38 +268,6 @@ std::string with_digest(std::string text) {
   return text.replace(kHead.size(), kDigits, found.substr(found.size() - kDigits));
 }
 
-namespace {
-
-/// The members of a manifest.
-const std::initializer_list<std::string_view> kKeys = {"digest",
-                                                       "format",
-                                                       "version",
-                                                       "step",
-                                                       "tokens",
-                                                       "samples",
-                                                       "optimizer_steps",
-                                                       "seed",
-                                                       "config",
-                                                       "model",
-                                                       "tokenizer",
-                                                       "training_data",
-                                                       "layout",
-                                                       "loss_scale",
-                                                       "rejected_steps",
-                                                       "branch",
-                                                       "early_stopping",
-                                                       "product_algorithms",
-                                                       "tensors",
-                                                       "files",
-                                                       "anomaly_window",
-                                                       "island_steps",
-                                                       "island_rejections",
-                                                       "micro_batches",
-                                                       "privacy",
-                                                       "audit"};
-
-}  // namespace
-
 Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (has_digest(text) && with_digest(text) != text) throw DataError(concat(where, ": damaged: does not match its digest"));
   const json object = parse_object(text, where);
@@ -372,72 +275,17 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
-  require_known_keys(object, kKeys, where);
+  std::vector<std::string_view> known{"digest", "format", "version", "tensors", "files", "audit"};
+  for (const Member& member : kMembers) known.emplace_back(member.key);
+  require_known_keys(object, known, where);
   Manifest manifest;
-  CheckpointDescription& about = manifest.description;
-  about.step = integer_member(object, "step", where);
-  about.tokens = integer_member(object, "tokens", where);
-  about.samples = integer_member(object, "samples", where);
-  about.optimizer_steps = integer_member(object, "optimizer_steps", where, 0, about.step);
-  about.seed = integer_member(object, "seed", where, std::numeric_limits<int64_t>::min());
-  about.config = string_member(object, "config", where);
-  about.model = object_member(object, "model", where);
-  about.tokenizer = parse_tokenizer(object, where);
-  about.training_data = string_member(object, "training_data", where);
-  about.layout = object_member(object, "layout", where);
-  if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
-  if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
-  about.island_steps = parse_island_numbers(object, "island_steps", about, where);
-  if (object.contains("island_rejections")) about.island_rejections = parse_island_numbers(object, "island_rejections", about, where);
-  if (!about.island_steps.empty() && about.island_steps.front() != about.optimizer_steps)
-    throw DataError(where + ": \"island_steps\": does not begin with optimizer_steps");
-  if (!about.island_rejections.empty() && std::ranges::max(about.island_rejections) != about.rejected_steps)
-    throw DataError(where + ": \"island_rejections\": the largest is not rejected_steps");
-  if (object.contains("micro_batches")) about.micro_batches = parse_micro_batches(object, where);
-  if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
-  if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);
-  if (object.contains("anomaly_window")) about.anomaly_window = parse_anomaly_window(object, where);
-  if (object.contains("product_algorithms"))
-    for (const auto& [gpu, algorithms] : object_member(object, "product_algorithms", where).items())
-      about.product_algorithms[gpu] = strings_of(algorithms, where + ": \"product_algorithms\"");
-  if (object.contains("privacy")) about.privacy = privacy::parse_history(object["privacy"], where + ": \"privacy\"");
+  for (const Member& member : kMembers)
+    if (!member.optional || object.contains(member.key)) member.read(object, where, manifest.description);
   manifest.contents = parse_contents(object, where);
   if (object.contains("audit")) manifest.audit = parse_anchor(object_member(object, "audit", where), where + ": \"audit\"");
   check_tiling(manifest.contents.tensors, where);
-  check_files(manifest.contents, about.tokenizer.files, where);
+  check_files(manifest.contents, manifest.description.tokenizer.files, where);
   return manifest;
-}
-
-void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where) {
-  for (const auto& [name, tensor] : tensors) {
-    const auto refuse = [&, &label = name](const char* what, const Box& at) {  // clang before 16 cannot capture a structured binding
-      throw DataError(concat(where, ": tensor \"", label, "\": the box at [", at.start[0], ", ", at.start[1], "] ", what));
-    };
-    int64_t numel = 0, bytes = 0;
-    if (__builtin_mul_overflow(tensor.shape[0], tensor.shape[1], &numel) || __builtin_mul_overflow(numel, size_of(tensor.dtype), &bytes))
-      throw DataError(concat(where, ": tensor \"", name, "\" is too large"));
-    std::vector<Box> boxes;
-    for (const StoredBox& stored : tensor.boxes) {
-      if (!inside(stored.box, tensor.shape)) refuse("is out of range", stored.box);
-      if (stored.end - stored.begin != stored.box.numel() * size_of(tensor.dtype)) refuse("has a byte range of the wrong size", stored.box);
-      boxes.push_back(stored.box);
-    }
-    std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) { return a.start < b.start; });
-    // Sweep over the rows. The boxes at the current row are disjoint, so a box that begins there can only overlap its two neighbours.
-    std::map<int64_t, int64_t> open;                // first column, and one past the last column
-    std::set<std::pair<int64_t, int64_t>> closing;  // row where a box ends, and its first column
-    for (const Box& box : boxes) {
-      for (; !closing.empty() && closing.begin()->first <= box.start[0]; closing.erase(closing.begin())) open.erase(closing.begin()->second);
-      const int64_t begin = box.start[1], end = begin + box.extent[1];
-      const auto next = open.lower_bound(begin);
-      if ((next != open.end() && next->first < end) || (next != open.begin() && std::prev(next)->second > begin)) refuse("overlaps another box", box);
-      open.emplace_hint(next, begin, end);
-      closing.emplace(box.start[0] + box.extent[0], begin);
-      numel -= box.numel();
-    }
-    // All boxes are in range and disjoint, so remaining elements are a gap.
-    if (numel != 0) throw DataError(concat(where, ": tensor \"", name, "\": ", numel, " elements are not in any box"));
-  }
 }
 
 }  // namespace trireme

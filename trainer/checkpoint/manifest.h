@@ -1,6 +1,5 @@
 #pragma once
-// manifest.json, the table of contents of a checkpoint: training state, location of every box of every global tensor, and size and digest of every
-// file.
+// manifest.json: the training state of a checkpoint and its table of contents.
 #include <map>
 #include <optional>
 #include <string>
@@ -8,15 +7,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/dtype.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/ops/optimizer.h"
-#include "parallel/param.h"
+#include "trainer/checkpoint/contents.h"
 #include "trainer/privacy/history.h"
 
 namespace trireme {
-
-constexpr const char* kManifestName = "manifest.json";
 
 /// The tokenizer of the training data. A checkpoint contains a copy of its files.
 struct StoredTokenizer {
@@ -85,28 +81,6 @@ struct CheckpointDescription {
   }
 };
 
-struct StoredBox {
-  Box box;
-  std::string file;   ///< name in the checkpoint directory
-  int64_t begin = 0;  ///< byte offset from the start of the file
-  int64_t end = 0;
-  std::string digest;      ///< of bytes [begin, end)
-  int64_t non_finite = 0;  ///< number of infinite or NaN elements when written
-};
-
-struct StoredTensor {
-  DType dtype = DType::kF32;
-  int dims = 2;
-  std::array<int64_t, 2> shape{0, 1};  ///< global; [n,1] for a vector
-  std::vector<StoredBox> boxes;        ///< every element is in exactly one box
-};
-
-struct StoredFile {
-  int64_t bytes = 0;
-  std::string digest;       ///< SafetensorsSummary::digest; for tokenizer files: over the bytes
-  std::string sha256 = {};  ///< hash of the bytes, in hexadecimal; empty in runs without an audit log
-};
-
 /// The place in the audit log of its run that a checkpoint or a receipt names. A log that was shortened or changed before it no longer has it.
 struct AuditAnchor {
   int64_t records = 0;          ///< up to and with the record of the checkpoint
@@ -116,26 +90,11 @@ struct AuditAnchor {
   bool operator==(const AuditAnchor&) const = default;
 };
 
-/// Tensors and files by name, of a complete checkpoint or of one rank's part.
-struct Contents {
-  std::map<std::string, StoredTensor> tensors;
-  std::map<std::string, StoredFile> files;
-};
-
 struct Manifest {
   CheckpointDescription description;
   Contents contents;
   std::optional<AuditAnchor> audit = {};  ///< with security.audit
 };
-
-/// The name of a box in its safetensors file: "weight/blocks.0.mlp.up.weight@128,0".
-std::string entry_name(const std::string& tensor, const Box& box);
-
-std::string contents_text(const Contents& contents);
-/// Errors: DataError, prefixed with `where`.
-Contents parse_contents(const std::string& text, const std::string& where);
-/// Adds another rank's part. Errors: DataError if the two disagree on dtype or shape of a tensor.
-void merge(Contents& into, const Contents& part, const std::string& where);
 
 /// [{"step", "sample", "changes"}] of each change, as the manifest and `checkpoint inspect` show it.
 nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch);
@@ -155,8 +114,5 @@ std::string with_digest(std::string text);
 /// Checks the digest, format, version and types, and that the boxes of every tensor tile it exactly and those in every file tile its data. Errors:
 /// DataError, prefixed with `where`.
 Manifest parse_manifest(const std::string& text, const std::string& where);
-
-/// Errors: DataError naming the tensor if its boxes leave a gap, overlap, lie out of range or have a byte range of the wrong size.
-void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where);
 
 }  // namespace trireme

@@ -143,7 +143,7 @@ Json json_line(std::string_view line) {
 template json json_line<json>(std::string_view);
 template nlohmann::ordered_json json_line<nlohmann::ordered_json>(std::string_view);
 
-void require_known_keys(const json& object, std::initializer_list<std::string_view> known, const std::string& where) {
+void require_known_keys(const json& object, const std::vector<std::string_view>& known, const std::string& where) {
   if (!object.is_object()) throw DataError(concat(where, ": is ", shown(object), "; expected an object"));
   for (const auto& [key, unused] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end()) throw DataError(concat(where, ": unknown key ", shown(key)));

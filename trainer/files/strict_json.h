@@ -2,11 +2,11 @@
 // JSON from untrusted files: duplicate keys, deep nesting, unknown keys and wrong types are errors that name the key. No other file of the trainer
 // parses JSON (tests/unit/file_rules_test.cpp).
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -31,7 +31,7 @@ template <class Json = nlohmann::json>
 Json json_line(std::string_view line);
 
 /// Errors: DataError if `object` is not an object or has a key that is not in `known`.
-void require_known_keys(const nlohmann::json& object, std::initializer_list<std::string_view> known, const std::string& where);
+void require_known_keys(const nlohmann::json& object, const std::vector<std::string_view>& known, const std::string& where);
 
 /// A member of an object, of the requested type. Errors: DataError if it is missing or of another type.
 const nlohmann::json& member(const nlohmann::json& object, const std::string& key, const std::string& where);
