@@ -9,6 +9,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
+#include "trainer/commands/plan_output.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/federation/role.h"
@@ -18,27 +19,14 @@
 #include "trainer/layout/micro_batch_split.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/model/flops.h"
-#include "trainer/plan/analysis/analysis.h"
-#include "trainer/plan/compression_gain.h"
-#include "trainer/plan/elastic_cost.h"
-#include "trainer/plan/federation_cost.h"
 #include "trainer/plan/layouts.h"
-#include "trainer/plan/node_search.h"
-#include "trainer/plan/peer_cost.h"
-#include "trainer/plan/place.h"
-#include "trainer/plan/privacy_cost.h"
 #include "trainer/plan/report.h"
-#include "trainer/plan/reroute_cost.h"
 #include "trainer/plan/svg.h"
-#include "trainer/plan/text.h"
-#include "trainer/plan/world_costs.h"
 #include "trainer/plan/world_trace.h"
 #include "trainer/run/run_data.h"
 
 namespace trireme {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct PlanArguments {
   std::string config;
@@ -50,30 +38,6 @@ struct PlanArguments {
 
   bool searches_nodes() const { return search && nodes == "auto"; }
   bool wants_world() const { return simulate || trace || svg; }
-};
-
-/// What data.packing makes of the training data.
-struct PackedData {
-  int64_t sequences = 0;
-  double padding = 0;        ///< share of the positions
-  std::string unknown = {};  ///< the data that are missing; empty: none
-};
-
-/// Results to print and write.
-struct PlanResults {
-  std::optional<RankedLayout> plan;
-  std::vector<CompressedStep> compressed;  ///< what compression would gain for `plan`
-  std::optional<SearchResult> found;
-  std::optional<NodeSearch> nodes;  ///< with --nodes auto --search; `found` is the search of the cheapest number
-  std::optional<SimulatedWorld> world;
-  std::optional<Analysis> analysis;
-  std::optional<PackedData> packed;          ///< with data.packing
-  std::optional<PrivacyCost> privacy;        ///< with security.privacy
-  std::vector<ElasticStep> elastic;          ///< with resilience.elastic
-  std::optional<RerouteCost> reroute;        ///< with resilience.reroute
-  std::optional<PeerCost> peers;             ///< with resilience.peer_copies
-  std::optional<FederationCost> federation;  ///< with security.federation; the rest is about the steps of a member
-  std::string proposal, trace, svg;          ///< contents of the output files
 };
 
 template <class Number>
@@ -105,17 +69,6 @@ std::optional<std::string> cluster_of(const PlanArguments& arguments, const Load
 RankedLayout ranked(const Config& config, const ClusterConfig& cluster) {
   const std::string layout = name_of(layout_of(config)) + (config.parallel.schedule == "file" ? "-file" : "");
   return {.config = config, .written = config, .layout = layout, .forecast = forecast(config, cluster), .reason = {}};
-}
-
-ordered_json cluster_json(const Place& place) {
-  const ClusterConfig& c = place.cluster;
-  return {{"source", place.source},
-          {"device", c.device.type},
-          {"nodes", c.nodes},
-          {"devices_per_node", c.devices_per_node},
-          {"devices", c.devices()},
-          {"stack", c.software.stack},
-          {"software", software_json(c)}};
 }
 
 /// Runs a search that reports its progress.
@@ -182,12 +135,6 @@ Analysis analysis_of(const PlanArguments& arguments, const RankedLayout& plan, c
   return analyse(plan.config, cluster, plan.forecast, options);
 }
 
-/// JSON if no layout exists: the same keys as plan_json, so that readers need no special case.
-ordered_json empty_plan_json() {
-  return {{"layout", nullptr}, {"step_seconds", nullptr}, {"tokens_per_second_per_gpu", nullptr},  {"mfu", nullptr},
-          {"bubble", nullptr}, {"fits", false},           {"memory_bytes", ordered_json::array()}, {"warnings", ordered_json::array()}};
-}
-
 /// A configuration is often planned where its data are not, so missing data are a note of the plan.
 std::optional<PackedData> packed_data(const Config& config) {
   if (config.data.packing == Packing::kNone) return std::nullopt;
@@ -206,81 +153,6 @@ int64_t training_sequences(const Config& config) {
   } catch (const MissingFileError&) {
     return 0;
   }
-}
-
-ordered_json packing_json(const PackedData& packed) {
-  if (!packed.unknown.empty()) return {{"sequences", nullptr}, {"padding", nullptr}, {"unknown", packed.unknown}};
-  return {{"sequences", packed.sequences}, {"padding", packed.padding}};
-}
-
-std::string packing_text(const PackedData& packed) {
-  if (!packed.unknown.empty()) return concat("packing: the share of padding is unknown: ", packed.unknown, "\n");
-  return concat("packing: ", counted(packed.sequences, "sequence"),
-                trireme::print("; %.2f %% of their positions are padding, which the rates above count as tokens\n", 100 * packed.padding));
-}
-
-std::string rebalance_text(const Config& config) {
-  if (config.resilience.rebalance == Rebalance::kNone) return "";
-  const auto [fewest, most] = split_limits(config);
-  return concat("resilience.rebalance: a data rank may get ", fewest, " to ", counted(most, "micro-batch", "micro-batches"), " instead of ",
-                microbatches_of(config), "; memory is that of a rank with ", most, "\n");
-}
-
-ordered_json rebalance_json(const Config& config) {
-  const auto [fewest, most] = split_limits(config);
-  return {{"fewest_micro_batches", fewest}, {"even_micro_batches", microbatches_of(config)}, {"most_micro_batches", most}};
-}
-
-void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
-  const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
-  ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
-  for (const auto& [key, value, seconds] : answer.compressed) json["compressed"].push_back({{key, value}, {"step_seconds", seconds}});
-  json["cluster"] = cluster_json(place);
-  json["layouts"] = ordered_json::array();
-  if (answer.found) {
-    for (const RankedLayout& layout : answer.found->layouts) json["layouts"].push_back(of(layout));
-    json["too_large"] = ordered_json::array();
-    for (const RankedLayout& layout : answer.found->too_large) json["too_large"].push_back(of(layout));
-    json["advice"] = answer.found->advice.empty() ? ordered_json() : ordered_json(answer.found->advice);
-    json["why"] = answer.found->why.empty() ? ordered_json() : ordered_json(answer.found->why);
-    json["batches"] = ordered_json::array();
-    for (const BetterBatch& better : answer.found->batches)
-      json["batches"].push_back(
-          {{"global_batch_size", better.batch}, {"layout", better.layout}, {"tokens_per_second_per_gpu", better.tokens_per_second_per_device}});
-    if (answer.nodes) json["nodes"] = node_search_json(*answer.nodes);
-  }
-  if (answer.packed) json["packing"] = packing_json(*answer.packed);
-  if (answer.plan && answer.plan->config.resilience.rebalance != Rebalance::kNone) json["rebalance"] = rebalance_json(answer.plan->config);
-  if (answer.reroute) json["reroute"] = reroute_cost_json(*answer.reroute);
-  if (answer.peers) json["peer_copies"] = peer_cost_json(*answer.peers);
-  if (answer.privacy) json["privacy"] = privacy_cost_json(*answer.privacy);
-  if (!answer.elastic.empty()) json["elastic"] = elastic_steps_json(answer.elastic);
-  if (answer.federation) json["federation"] = federation_cost_json(*answer.federation);
-  if (answer.world) json["world"] = world_json(*answer.world);
-  if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
-  // File names may contain invalid UTF-8.
-  std::cout << json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n';
-}
-
-void print_text(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
-  std::cout << "cluster: " << place.source << '\n';
-  if (answer.plan) {
-    std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
-    std::cout << compression_gain_text(answer.compressed, answer.plan->forecast.step_seconds);
-    if (answer.privacy) std::cout << privacy_cost_text(answer.plan->config, *answer.privacy);
-    if (!answer.elastic.empty()) std::cout << elastic_steps_text(answer.elastic);
-    if (answer.federation) std::cout << federation_cost_text(*answer.federation);
-  }
-  if (answer.packed) std::cout << packing_text(*answer.packed);
-  if (answer.plan) std::cout << rebalance_text(answer.plan->config);
-  if (answer.reroute) std::cout << reroute_cost_text(*answer.reroute);
-  if (answer.peers) std::cout << peer_cost_text(answer.plan->config, *answer.peers);
-  if (answer.world) std::cout << '\n' << world_text(*answer.world);
-  if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
-  if (!answer.found) return;
-  if (answer.nodes && !answer.nodes->counts.empty()) std::cout << '\n' << node_search_text(*answer.nodes);
-  std::cout << '\n' << search_text(*answer.found);
-  if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these layouts as a configuration\n";
 }
 
 std::vector<OutputFile> outputs_of(const PlanArguments& arguments) {
@@ -380,7 +252,8 @@ void plan(const PlanArguments& arguments) {
   if (arguments.svg) texts.push_back(std::move(answer.svg));
   if (arguments.trace) texts.push_back(std::move(answer.trace));
   write_outputs(outputs_of(arguments), texts);
-  (arguments.json ? print_json : print_text)(arguments, place, answer);
+  std::cout << (arguments.json ? plan_results_json(answer, place, arguments.tokens)
+                               : plan_results_text(answer, place, arguments.tokens, arguments.output.has_value()));
   finish_output();
 }
 
