@@ -32,6 +32,10 @@ std::string utc_text(WallClock::time_point time) {
   return print("%Y-%m-%dT%H:%M:%S", parts) + fraction.data();
 }
 
+std::string utc_text(int64_t nanoseconds) {
+  return utc_text(WallClock::time_point(std::chrono::duration_cast<WallClock::duration>(std::chrono::nanoseconds(nanoseconds))));
+}
+
 std::optional<WallClock::time_point> time_of_utc(const std::string& text) {
   std::tm parts{};
   const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);

@@ -11,9 +11,11 @@
 
 namespace trireme {
 
+constexpr const char* kNoBlackBox = "no black box";
+
 struct InspectedRank {
   RankState state;  ///< host, pid and last are set
-  /// From a black box: "alive", "stopped", "dead", "ended" (it has said how), "unknown" (not on this host); or "no black box". From a report:
+  /// From a black box: "alive", "stopped", "dead", "ended" (it has said how), "unknown" (not on this host); or kNoBlackBox. From a report:
   /// "alive", "silent", "dead", "ended", "failed"; or "not started".
   std::string process;
   double still = 0;                     ///< seconds since it last made progress, up to Inspection::as_of
