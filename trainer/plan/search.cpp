@@ -16,16 +16,13 @@
 #include "trainer/loop/memory.h"
 #include "trainer/machine/environment.h"
 #include "trainer/plan/in_parallel.h"
-#include "trainer/plan/layouts.h"
-#include "trainer/plan/memory/least_memory.h"
+#include "trainer/plan/layout_costs.h"
 #include "trainer/plan/proposal.h"
-#include "trainer/plan/step_bound.h"
 
 namespace trireme {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1 - 1e-9;  ///< a bound is summed in a different order than the forecast
 constexpr size_t kTooLarge = 20;
 
 /// A layout without its sharding, with lower bounds for all shardings.
@@ -72,15 +69,6 @@ bool before(const Found& a, const Found& b) {
   return key(a) < key(b);
 }
 
-/// The caches of one thread.
-struct Worker {
-  explicit Worker(const ModelConfig& model) : profiles(model) {}
-  PartProfiles profiles;
-  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models;
-  std::map<std::tuple<int64_t, bool, int64_t, RecomputeMode>, LeastMemory> least;
-  std::map<std::tuple<const ModelSeconds*, RecomputeMode, int64_t, bool>, std::vector<int64_t>> splits;  ///< by number of stages; if blocks differ
-};
-
 /// The forecasts of a node's shardings.
 struct Evaluation {
   struct Sharding {
@@ -103,7 +91,7 @@ class Search {
         limit_(cluster.device.memory.value()),
         bounds_memory_(options.prune && stack_of(cluster.software.stack).own) {
     const size_t threads = options.threads > 0 ? options.threads : static_cast<size_t>(usable_cores());
-    for (size_t i = 0; i < threads; ++i) workers_.emplace_back(space_.base().model);
+    for (size_t i = 0; i < threads; ++i) workers_.emplace_back(space_, cluster_);
   }
 
   SearchResult run(const std::function<void(double)>& progress);
@@ -112,18 +100,13 @@ class Search {
   void list_nodes();
   void list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
                   const std::vector<LayoutSpace::Pipelining>& pipelinings);
-  const ModelSeconds& model_of(const Layout& layout, Worker& worker) const;
-  std::vector<int64_t> split(const Layout& layout, Worker& worker) const;
-  double bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const;
-  double bound_before_sharding(const Layout& layout, const std::vector<int64_t>& split, Worker& worker) const;
-  const LeastMemory& least_memory(const Layout& layout, Worker& worker) const;
-  double least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, Worker& worker) const;
-  void set_bounds(Node& node, Worker& worker) const;
+  double least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, LayoutCosts& costs) const;
+  void set_bounds(Node& node, LayoutCosts& costs) const;
   double least_allowance(const Group& group) const;
   bool worth(const Layout& layout, size_t group, double bound) const;
   const Found* best_of_family(const Layout& layout) const;
   bool too_large(size_t group, double least_bytes) const;
-  Evaluation evaluate(const Node& node, Worker& worker) const;
+  Evaluation evaluate(const Node& node, LayoutCosts& costs) const;
   void add(size_t at, Evaluation evaluation);
   void evaluate(const std::vector<size_t>& nodes);
   std::vector<size_t> smallest_nodes() const;
@@ -136,8 +119,8 @@ class Search {
   const SearchOptions& options_;
   LayoutSpace space_;
   double limit_;
-  bool bounds_memory_;  ///< only Trireme's own memory has a lower bound
-  std::deque<Worker> workers_;
+  bool bounds_memory_;               ///< only Trireme's own memory has a lower bound
+  std::deque<LayoutCosts> workers_;  ///< one a thread
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
   std::vector<Found> best_;  ///< sorted; at most options.keep families
@@ -146,78 +129,19 @@ class Search {
   int64_t legal_ = 0, tried_ = 0;
 };
 
-/// Cached for all layouts with the same costs. Below ZeRO-2 the costs do not depend on the data ranks.
-const ModelSeconds& Search::model_of(const Layout& layout, Worker& worker) const {
-  const bool sharded = layout.zero >= 2;
-  const auto config = [&] { return space_.config(layout, {space_.base().model.layers}); };
-  const auto [at, added] =
-      worker.models.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0, sharded ? layout.data : 1,
-                                 sharded ? layout.replicate : 1, sharded ? shared_uses(config(), stack_of(cluster_.software.stack)) : SharedUses{}});
-  if (added) at->second = model_seconds(config(), cluster_, worker.profiles);
-  return at->second;
-}
-
-const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
-  return model.mean_block.at(static_cast<size_t>(layout.recompute.value()));
-}
-
-/// Seconds of block number `block`.
-const PartSeconds& seconds_of(const ModelSeconds& model, int64_t block, const Layout& layout) {
-  return model.seconds_of(model.parts[static_cast<size_t>(block) + 1], static_cast<Recompute>(layout.recompute.value()));
-}
-
-std::vector<int64_t> Search::split(const Layout& layout, Worker& worker) const {
-  const ModelSeconds& model = model_of(layout, worker);
-  if (model.blocks_alike()) return split_by_time(space_, layout, model);
-  std::vector<int64_t>& known = worker.splits[{&model, layout.recompute.value(), layout.stages(), empty_ends(space_, layout)}];
-  if (known.empty()) known = split_by_time(space_, layout, model);
-  return known;
-}
-
-double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
-  const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
-  if (is_staggered(stack_of(cluster_.software.stack), name_of(layout.schedule)))
-    return staggered_step_lower_bound(layout, microbatches, stages) * kRounding;
-  return step_seconds_lower_bound(layout, microbatches, stages, transfers) * kRounding;
-}
-
-/// Bound without communication between data ranks, and therefore valid for every sharding.
-double Search::bound_before_sharding(const Layout& layout, const std::vector<int64_t>& split, Worker& worker) const {
-  const ModelSeconds& model = model_of(layout, worker);
-  std::vector<PartSeconds> stages;
-  for (const StageRange& range : stage_ranges(split)) {
-    PartSeconds& stage = stages.emplace_back();
-    if (model.blocks_alike())
-      stage.add(block_of(model, layout), static_cast<double>(range.blocks));
-    else
-      for (int64_t b = range.first_block; b < range.first_block + range.blocks; ++b) stage.add(seconds_of(model, b, layout));
-  }
-  stages.front().add(model.embedding().seconds.front());
-  stages.back().add(model.head().seconds.front());
-  return bound(layout, stages, {});
-}
-
-/// Cached for all layouts with the same parts on a rank.
-const LeastMemory& Search::least_memory(const Layout& layout, Worker& worker) const {
-  const std::tuple key{layout.tensor, layout.sequence_parallel, layout.micro_batch, layout.recompute.value()};
-  const auto at = worker.least.find(key);
-  if (at != worker.least.end()) return at->second;
-  return worker.least.emplace(key, LeastMemory(space_.config(layout, {space_.base().model.layers}), worker.profiles)).first->second;
-}
-
 /// Lower bound of a layout's memory. `ranks`: LeastMemory::ranks() of its node.
-double Search::least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, Worker& worker) const {
-  return (least_memory(layout, worker).peak(layout, ranks) + groups_[group].allowance) * kRounding;
+double Search::least_bytes(const Layout& layout, size_t group, const std::vector<LeastMemory::Rank>& ranks, LayoutCosts& costs) const {
+  return (costs.least_memory(layout).peak(layout, ranks) + groups_[group].allowance) * LayoutCosts::kRounding;
 }
 
-void Search::set_bounds(Node& node, Worker& worker) const {
-  const std::vector<int64_t> layers = split(node.layout, worker);
-  node.bound = bound_before_sharding(node.layout, layers, worker);
+void Search::set_bounds(Node& node, LayoutCosts& costs) const {
+  const std::vector<int64_t> layers = costs.split(node.layout);
+  node.bound = costs.bound_before_sharding(node.layout, layers);
   if (!bounds_memory_) return;
-  const std::vector<LeastMemory::Rank> ranks = least_memory(node.layout, worker).ranks(node.layout, layers);
+  const std::vector<LeastMemory::Rank> ranks = costs.least_memory(node.layout).ranks(node.layout, layers);
   node.least_bytes = kNever;
   for (const LayoutSpace::Sharding& sharding : groups_[node.group].shardings)
-    node.least_bytes = std::min(node.least_bytes, least_bytes(sharded(node.layout, sharding), node.group, ranks, worker));
+    node.least_bytes = std::min(node.least_bytes, least_bytes(sharded(node.layout, sharding), node.group, ranks, costs));
 }
 
 void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
@@ -269,7 +193,7 @@ void Search::list_nodes() {
         for (const RecomputeMode recompute : kRecomputes)
           list_nodes(groups_.size() - 1, micro_batch, sequence_parallel, recompute, pipelinings[d.pipeline]);
   }
-  in_parallel(nodes_.size(), workers_, [&](size_t i, Worker& worker) { set_bounds(nodes_[i], worker); });
+  in_parallel(nodes_.size(), workers_, [&](size_t i, LayoutCosts& costs) { set_bounds(nodes_[i], costs); });
   std::stable_sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) { return a.bound < b.bound; });
 }
 
@@ -311,7 +235,7 @@ bool Search::too_large(size_t group, double least_bytes) const {
 }
 
 /// Forecasts the shardings of a node that can still enter the result.
-Evaluation Search::evaluate(const Node& node, Worker& worker) const {
+Evaluation Search::evaluate(const Node& node, LayoutCosts& costs) const {
   Evaluation result;
   if (too_large(node.group, node.least_bytes)) return result;
   std::optional<StepSchedule> schedule;  // the same for all shardings
@@ -320,20 +244,20 @@ Evaluation Search::evaluate(const Node& node, Worker& worker) const {
   for (const LayoutSpace::Sharding& sharding : groups_[node.group].shardings) {
     const Layout layout = sharded(node.layout, sharding);
     if (!worth(layout, node.group, node.bound)) continue;
-    if (result.split.empty()) result.split = split(node.layout, worker);
-    if (bounds_memory_ && ranks.empty()) ranks = least_memory(layout, worker).ranks(layout, result.split);
-    const double bytes = bounds_memory_ ? least_bytes(layout, node.group, ranks, worker) : 0;
+    if (result.split.empty()) result.split = costs.split(node.layout);
+    if (bounds_memory_ && ranks.empty()) ranks = costs.least_memory(layout).ranks(layout, result.split);
+    const double bytes = bounds_memory_ ? least_bytes(layout, node.group, ranks, costs) : 0;
     if (too_large(node.group, bytes)) continue;
     const Config config = space_.config(layout, result.split);
-    const StepCosts costs = step_costs(config, cluster_, model_of(layout, worker), rank_of);
+    const StepCosts step = step_costs(config, cluster_, costs.model_of(layout), rank_of);
     double after = kNever;
-    for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
-    const double least = bound(layout, costs.stages, costs.transfers) + kRounding * (after + costs.host);
+    for (size_t r = 0; r < step.reduce.size(); ++r) after = std::min(after, step.reduce[r] + step.optimizer[r]);
+    const double least = costs.bound(layout, step.stages, step.transfers) + LayoutCosts::kRounding * (after + step.host);
     if (!worth(layout, node.group, least)) continue;
     if (!schedule) schedule = step_schedule(config);
     Forecast forecast;
-    set_memory(forecast, formula_memory(config, cluster_, worker.profiles, *schedule), limit_, given_.plan.memory_margin);
-    if (forecast.fits) forecast.step_seconds = step_seconds(config, cluster_, costs, *schedule);
+    set_memory(forecast, formula_memory(config, cluster_, costs.profiles(), *schedule), limit_, given_.plan.memory_margin);
+    if (forecast.fits) forecast.step_seconds = step_seconds(config, cluster_, step, *schedule);
     result.shardings.push_back({layout, least, bytes, std::move(forecast)});
   }
   return result;
@@ -353,7 +277,7 @@ void Search::add(size_t at, Evaluation evaluation) {
 /// Evaluates nodes at the same time, and adds them in their order.
 void Search::evaluate(const std::vector<size_t>& nodes) {
   std::vector<Evaluation> evaluations(nodes.size());
-  in_parallel(nodes.size(), workers_, [&](size_t i, Worker& worker) { evaluations[i] = evaluate(nodes_[nodes[i]], worker); });
+  in_parallel(nodes.size(), workers_, [&](size_t i, LayoutCosts& costs) { evaluations[i] = evaluate(nodes_[nodes[i]], costs); });
   for (size_t i = 0; i < nodes.size(); ++i) add(nodes[i], std::move(evaluations[i]));
 }
 
