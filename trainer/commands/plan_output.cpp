@@ -38,7 +38,7 @@ ordered_json packing_json(const PackedData& packed) {
 std::string packing_text(const PackedData& packed) {
   if (!packed.unknown.empty()) return concat("packing: the share of padding is unknown: ", packed.unknown, "\n");
   return concat("packing: ", counted(packed.sequences, "sequence"),
-                print("; %.2f %% of their positions are padding, which the rates above count as tokens\n", 100 * packed.padding));
+                trireme::print("; %.2f %% of their positions are padding, which the rates above count as tokens\n", 100 * packed.padding));
 }
 
 std::string rebalance_text(const Config& config) {
