@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
@@ -20,25 +21,42 @@ struct Wire {
 struct RankFacts {
   MeshCoordinate at;
   std::vector<int64_t> unit_numel;
-  std::vector<bool> unit_tied;
+  std::vector<bool> unit_tied, unit_trains, unit_kept;
+  double inputs = 0;                         ///< of column-parallel layers in which a weight is trained
+  bool embeds = false;                       ///< the embedding is here, and is trained
   std::map<Partial, int64_t> partial_numel;  ///< of the owned shards
   double microbatches = 0;
 };
 
 RankFacts facts_of(Trainer& trainer) {
-  RankFacts facts{.at = trainer.mesh().at, .unit_numel = {}, .unit_tied = {}, .partial_numel = {}};
+  RankFacts facts{.at = trainer.mesh().at, .unit_numel = {}, .unit_tied = {}, .unit_trains = {}, .unit_kept = {}, .partial_numel = {}};
+  std::set<std::string> inputs;
   for (const Unit* unit : trainer.stage().params().units()) {
     facts.unit_numel.push_back(unit->numel());
+    facts.unit_trains.push_back(unit->trainable());
+    facts.unit_kept.push_back(unit->name().ends_with("adapter"));
+    if (!unit->trainable()) {
+      facts.unit_tied.push_back(false);
+      continue;
+    }
     facts.unit_tied.push_back(unit->name() == "embedding" && trainer.config().model.tied_embeddings && trainer.mesh().shape.pipeline > 1);
+    for (const auto& param : unit->params())
+      for (const ParamSpec& spec : param->specs) {
+        facts.embeds = facts.embeds || spec.name == "embedding.weight";
+        for (const char* layer : {".attention.query.", ".attention.key.", ".attention.value.", ".mlp.gate.", ".mlp.up."})
+          if (const size_t at = spec.name.find(layer); at != std::string::npos && spec.name.ends_with("weight"))
+            inputs.insert(spec.name.substr(0, spec.name.find('.', at + 1)));
+      }
     for (const Unit::Segment& segment : unit->owned_segments()) facts.partial_numel[segment.spec->partial_over] += segment.count;
   }
+  facts.inputs = static_cast<double>(inputs.size());
   facts.microbatches = trainer.batches().split()[static_cast<size_t>(trainer.batches().data_rank())];
   return facts;
 }
 
 /// Bytes that one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches.
 Wire closed_form(const Config& config, const RankFacts& facts) {
-  const auto& [at, unit_numel, unit_tied, partial_numel, m] = facts;
+  const auto& [at, unit_numel, unit_tied, unit_trains, unit_kept, inputs, embeds, partial_numel, m] = facts;
   const Precision precision = precision_of(config.training);
   const auto size = static_cast<double>(size_of(precision.compute));  // bytes of an activation and of a gathered parameter
   const auto wide = static_cast<double>(size_of(precision.gradient)), reduced = static_cast<double>(size_of(precision.reduce));
@@ -53,10 +71,11 @@ Wire closed_form(const Config& config, const RankFacts& facts) {
   Wire wire;
   // A layer crosses the region four times in forward and backward: an all-reduce on one side of each pair, or gather and scatter on both. Under
   // sequence parallelism the two column-parallel weight gradients also gather their input.
-  wire.tensor = layers * m * (sp ? 10 : 8) * gather;
+  wire.tensor = (8 * layers + (sp ? inputs : 0)) * m * gather;
   // Full recomputation repeats the forward except its last exit.
   if (config.training.recompute == RecomputeMode::kFull) wire.tensor += layers * m * (sp ? 3 : 2) * gather;
-  if (first) wire.tensor += m * 2 * gather;                     // embedding: all-reduce forward, or scatter and gather
+  // Embedding: all-reduce forward, or scatter and, if it is trained, gather.
+  if (first) wire.tensor += m * (sp && !embeds ? 1 : 2) * gather;
   if (last) wire.tensor += m * 2 * gather;                      // head: all-reduce backward, or gather and scatter
   if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * wide;  // cross-entropy: max of M, sums of 2M
   // Partial gradients, packed, once per step.
@@ -68,6 +87,7 @@ Wire closed_form(const Config& config, const RankFacts& facts) {
   const double shared = 24 + 4 * 32;                      // squared norm, loss, outliers; the comparison of the copies of these and of the acceptance
   wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * shared;
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == Reshard::kAfterUse;
+  const bool resident = config.parallel.zero_stage < 3;
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != GradientAccumulation::kFull;
   const std::vector<UnitRef> last_part =
       stage_units(config, stage_ranks(training_schedule(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
@@ -75,8 +95,10 @@ Wire closed_form(const Config& config, const RankFacts& facts) {
     // GPipe: every unit is gathered for each F and each B, except that the last part's units stay from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);
     const double shard = 64 * std::ceil(static_cast<double>(unit_numel[u]) / (64 * S));
-    wire.shard += (S - 1) * shard * (size * (use ? uses : 1) + reduced * (each ? m : 1));
-    wire.replicate += 2 * (R - 1) / R * shard * reduced;
+    // Where full parameters live for the run, only those that are trained are gathered again in every step. Adapters are gathered once a step.
+    const double gathers = use && !unit_kept[u] ? uses : resident && !unit_trains[u] ? 0 : 1, reductions = !unit_trains[u] ? 0 : each ? m : 1;
+    wire.shard += (S - 1) * shard * (size * gathers + reduced * reductions);
+    if (unit_trains[u]) wire.replicate += 2 * (R - 1) / R * shard * reduced;
     if (unit_tied[u]) wire.embedding += shard * wide;  // two owners: 2(n-1)/n = 1
   }
   const double boundary = M / (sp ? t : 1) * D * size;
@@ -103,6 +125,14 @@ TEST_CASE("bytes on the wire of a step match the headers' formulas on every axis
       layout.sequence_parallel = sp;
       layout.recompute = zero == 0 ? RecomputeMode::kFull : zero == 1 ? RecomputeMode::kSelective : RecomputeMode::kNone;
       layouts.push_back({ParityModel::kGpt2, layout});
+      if (sp) {
+        layout.frozen = true;
+        layouts.push_back({ParityModel::kLlamaGrouped, layout});
+        layout.frozen = false;
+        layout.adapter = true;
+        layouts.push_back({ParityModel::kLlamaGrouped, layout});
+        layout.adapter = false;
+      }
       layout.recompute = RecomputeMode::kNone;
       layout.tensor = 1;
       layout.data = 4;
