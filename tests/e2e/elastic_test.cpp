@@ -54,6 +54,8 @@ TEST_CASE("elastic: 8 ranks, 6 after a lost one, 4 and 8 again train what the sa
   const Arguments command = kNoEvaluation + layout(2, 1, 4, 3) + kElastic + sets({"training.steps=1000000", "checkpoint.every=6"});
   set_slots(directory, 8);
   LiveJob job(directory, "run", command + Arguments{"--hosts", "hosts"});
+  // Without a complete save, the lost rank would make the job start over, and its metrics begin again.
+  REQUIRE(job.wait_until([&] { return fs::exists(directory / "run/checkpoints/latest/manifest.json"); }));
   REQUIRE(job.wait_for_step(8));
   const std::vector<std::pair<int, std::string>> changes{
       {6, "using 6 of 8 ranks on 1 host"}, {4, "using 4 of 8 ranks on 1 host"}, {8, "using 8 of 8 ranks on 1 host"}};
