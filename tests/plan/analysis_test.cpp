@@ -103,6 +103,14 @@ TEST_CASE("the traffic of each axis equals the traffic that a run records") {
   layouts.push_back(ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.with_layers(13));
   layouts.push_back({{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}});
   layouts.push_back({{.data = 4, .zero = 3, .replicate = 2, .reshard = Reshard::kAfterStep}});
+  for (const int zero : {0, 1, 2, 3}) {  // where not everything is trained
+    ParityLayout layout{{.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = zero > 0}};
+    layout.frozen = true;
+    layouts.push_back(layout);
+    layout.frozen = false;
+    layout.adapter = true;
+    layouts.push_back(layout);
+  }
   for (const ParityLayout& layout : layouts) {
     INFO(layout.str());
     const Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
@@ -291,16 +299,19 @@ TEST_CASE("links report required and available bandwidth") {
   for (const LinkNeed& need : needs) by_name[need.traffic.what] = need;
   REQUIRE(by_name.size() == 4);
   const LinkNeed& tensor = by_name["tensor"];
-  CHECK(tensor.traffic.bytes == Approx(16 * (6 * 10 + 2) * 0.5 * 1024 * 1024 * 2));
+  // Ten gathers for each block of the last rank, two for the head; and of the loss all-reduces of a maximum and of two sums for each token, in fp32.
+  constexpr double kGather = 0.5 * 1024 * 1024 * 2, kLoss = 2 * 0.5 * 3 * 1024 * 4;
+  CHECK(tensor.traffic.bytes == Approx(16 * ((6 * 10 + 2) * kGather + kLoss)).epsilon(1e-12));
   CHECK(tensor.bandwidth == Approx(tensor.traffic.bytes / (0.75 * 0.4)));
-  CHECK(tensor.latency == Approx(0.04 / (16 * 62)));
+  CHECK(tensor.latency == Approx(0.04 / (16 * (62 + 4))));
   CHECK_FALSE(tensor.network);
-  for (const char* const layers : {"[9, 5, 5, 5]", "[5, 5, 9, 5]", "[5, 5, 5, 9]"}) {  // the pipeline rank with the most blocks has the most traffic
+  const std::pair<const char*, double> most[] = {{"[9, 5, 5, 5]", 92}, {"[5, 5, 9, 5]", 90}, {"[5, 5, 5, 9]", 92 + kLoss / kGather}};
+  for (const auto& [layers, gathers] : most) {  // the pipeline rank with the most blocks has the most traffic
     CAPTURE(layers);
     const std::vector<LinkNeed> uneven = link_needs(gpt({concat("parallel.layers_per_stage=", layers)}), cluster_of(8), forecast_of(0.4));
     const auto of_tensor = std::ranges::find(uneven, std::string("tensor"), [](const LinkNeed& need) { return need.traffic.what; });
     REQUIRE(of_tensor != uneven.end());
-    CHECK(of_tensor->traffic.bytes == Approx(16 * (9 * 10 + 2) * 0.5 * 1024 * 1024 * 2));
+    CHECK(of_tensor->traffic.bytes == Approx(16 * gathers * kGather).epsilon(1e-12));
   }
   const LinkNeed& gradients = by_name["gradients"];  // eight shards with stride 2
   CHECK(gradients.network);

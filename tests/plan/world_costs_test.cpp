@@ -26,11 +26,11 @@ ClusterConfig machines(const std::string& type, int64_t devices, double cores = 
   return resolve_cluster(cluster);
 }
 
-Config model(const std::string& parallel, bool tied = false, const std::string& precision = "bf16") {
+Config model(const std::string& parallel, bool tied = false, const std::string& precision = "bf16", const std::vector<std::string>& sets = {}) {
   const std::string text = concat("model: {layers: 16, hidden_size: 2048, heads: 16, vocab_size: 32000, tied_embeddings: ", tied ? "true" : "false",
                                   "}\nparallel: {", parallel, "}\ntraining: {steps: 1, sequence_length: 2048, micro_batch_size: 1, ",
                                   "global_batch_size: 32, precision: ", precision, "}\ndata: {train: [none]}\n");
-  const LoadedConfig loaded = parse_config(text, "a test");
+  const LoadedConfig loaded = parse_config(text, "a test", sets);
   return resolve(loaded);
 }
 
@@ -42,6 +42,7 @@ struct Case {
   const char* type = "H100";
   double cores = 0;
   double slower_links = 1, straggler = 1;
+  std::vector<std::string> sets = {};
 };
 
 }  // namespace
@@ -53,6 +54,8 @@ TEST_CASE("the simulated world takes as long as the forecast without the update"
   constexpr double kReduced = 0.02;    // reductions once per step overlap the actual compute; in the forecast, a share of it
   constexpr double kEachUse = 5e-3;    // no compute before the first gather and after the last reduction
   constexpr double kAlone = 0.03;      // a head alone on its rank is gathered once a step; in the forecast, for each backward
+  const std::vector<std::string> frozen{"model.frozen=[embedding.weight, 'blocks.?.*']"};
+  const std::vector<std::string> adapters{"adapter.rank=64"};
   const Case cases[] = {
       {"one rank", "tensor: 1", kSame, kSame},
       {"tensor ranks", "tensor: 4", kSame, kSame},
@@ -90,10 +93,17 @@ TEST_CASE("the simulated world takes as long as the forecast without the update"
       {"CPU, ZeRO-3", "data: 4, zero_stage: 3", kEachUse, kEachUse, false, "cpu", 4},
       {"a straggler", "pipeline: 4", kTransfer, kTransfer, false, "H100", 0, 1, 1.5},
       {"a straggler of tensor ranks", "tensor: 4, pipeline: 2", kTransfer, kTransfer, false, "H100", 0, 1, 1.5},
+      {"frozen, ZeRO-1", "data: 8, zero_stage: 1", kReduced, kReduced, false, "H100", 0, 20, 1, frozen},
+      {"frozen, ZeRO-2", "data: 8, zero_stage: 2", kEachUse, kEachUse, false, "H100", 0, 20, 1, frozen},
+      {"frozen, ZeRO-3", "data: 8, zero_stage: 3", kEachUse, kEachUse, false, "H100", 0, 20, 1, frozen},
+      {"adapters, data", "data: 8", kReduced, kReduced, false, "H100", 0, 20, 1, adapters},
+      {"adapters, ZeRO-1", "data: 8, zero_stage: 1", kReduced, kReduced, false, "H100", 0, 20, 1, adapters},
+      {"adapters, ZeRO-3", "data: 8, zero_stage: 3", kEachUse, kEachUse, false, "H100", 0, 20, 1, adapters},
+      {"adapters, ZeRO-3, pipeline", "data: 4, pipeline: 2, zero_stage: 3", kReduced, kReduced, false, "H100", 0, 1, 1, adapters},
       {"a straggler of replicas", "data: 4, pipeline: 2, zero_stage: 1", kReduced, kReduced, false, "H100", 0, 1, 1.5},
   };
   for (const Case& one : cases) {
-    const Config config = model(one.parallel, one.tied, std::string(one.type) == "cpu" ? "fp32" : "bf16");
+    const Config config = model(one.parallel, one.tied, std::string(one.type) == "cpu" ? "fp32" : "bf16", one.sets);
     const MeshShape mesh = mesh_shape(config.parallel);
     ClusterConfig cluster = machines(one.type, mesh.world(), one.cores);
     *cluster.node_link.bandwidth /= one.slower_links;

@@ -47,13 +47,16 @@ class Model {
       const auto [costs, added] = model.costs.try_emplace(part.traits());
       if (!added) continue;
       costs->second.units = profiles_.of(part, shape_).units;
-      for (size_t u = 0; u < part.units.size(); ++u)
-        if (part.units[u].trainable) costs->second.trainable += static_cast<double>(costs->second.units[u]);
+      for (size_t u = 0; u < part.units.size(); ++u) {
+        const UnitSum unit{static_cast<double>(costs->second.units[u]), 1};
+        if (part.units[u].trainable) costs->second.trained.add(unit);
+        if (part.units[u].kept_whole) costs->second.whole.add(unit);
+      }
       if (traits_of(config_.training.optimizer.name.value()).updates_matrices) add_matrices(costs->second, profiles_.of(part, shape_));
       for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         PartSeconds& seconds = costs->second.seconds[static_cast<size_t>(recompute)];
         seconds = compute(part, recompute);
-        move(part, seconds, costs->second.elements(), costs->second.trainable);
+        move(part, seconds, costs->second);
       }
     }
     const auto blocks = static_cast<double>(config_.model.layers);
@@ -113,16 +116,18 @@ class Model {
     return {.forward = forward, .input_gradient = both.compute - forward + both.tensor, .tensor_backward = both.tensor};
   }
 
-  /// Adds the communication of ZeRO-2 and 3 per micro-batch for a part of `elements` weights, of which `trainable` have gradients.
-  void move(const Part& of, PartSeconds& part, double elements, double trainable) const {
+  /// Adds the communication of ZeRO-2 and 3 per micro-batch.
+  void move(const Part& of, PartSeconds& part, const PartCosts& costs) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
     const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_, CollectiveChoice(config_));
     const double factor = stack_.data_factor;
     const int messages = of.kind == PartKind::kBlock ? stack_.gathers_per_block : 1;
+    const double elements = costs.elements() - costs.whole.elements;
     const double gathered = policy.unshard_each_use ? factor * messages * gather_seconds(config_, shard, elements / messages, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
-    const double reduced =
-        policy.gradients_resident || (head && shared_.table) ? 0 : factor * reduce_scatter_seconds(shard, stack_.reduce_bytes * trainable, cluster_);
+    const double reduced = policy.gradients_resident || (head && shared_.table)
+                               ? 0
+                               : factor * reduce_scatter_seconds(shard, stack_.reduce_bytes * costs.trained.elements, cluster_);
     // PyTorch's hooks free a block's parameters after its recomputation, and gather them a third time for its backward.
     const double again = stack_.gathers_per_block > 1 && config_.training.recompute == RecomputeMode::kFull ? 2 : 1;
     const double forward = head && shared_.head ? 0 : gathered, backward = embedding && shared_.embedding ? 0 : again * gathered;
@@ -143,26 +148,47 @@ class Model {
   SharedUses shared_;
 };
 
-/// Communication once per step on a pipeline rank with `elements` weights in `units` units: reduction of the gradients of `trainable` ones and parameter
-/// gathers, without the part hidden behind the last micro-batch's backward and the first one's forward.
-double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double trainable, double units,
-                      double first_forward, double last_backward) {
+/// What the stages of one pipeline rank have and take.
+struct RankLoad {
+  UnitSum all, trained, whole;       ///< as in PartCosts
+  double forward = 0, backward = 0;  ///< without time that the same links are busy
+  double compute = 0;                ///< of a micro-batch
+  RankMatrices matrices;
+
+  void add(const PartCosts& part, double together) {
+    all.add({part.elements(), static_cast<double>(part.units.size())}, 1 / together);
+    trained.add(part.trained, 1 / together);
+    whole.add(part.whole, 1 / together);
+    for (const auto& [shape, seconds] : part.matrices) {
+      matrices.shapes.push_back(shape);
+      matrices.seconds.push_back(seconds);
+      matrices.elements += static_cast<double>(shape[0] * shape[1]);
+    }
+  }
+};
+
+/// Communication once per step on a pipeline rank: reduction of its gradients and gathers of its parameters, without the part hidden behind the last
+/// micro-batch's backward and the first one's forward.
+double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, const RankLoad& rank) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const CollectiveChoice collectives(config);
   const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster, collectives);
   const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster, collectives);
   // A link without ranges has one bandwidth, and its latency is nothing beside a step. Where it has ranges, the size of a unit decides.
-  const auto by_unit = [&](auto seconds, const GroupPlacement& group, double bytes) {
-    return depends_on_size(group, cluster) ? units * seconds(group, bytes / units, cluster) : seconds(group, bytes, cluster);
+  const auto by_unit = [&](auto seconds, const GroupPlacement& group, const UnitSum& sum, double shards = 1) {
+    if (sum.units == 0) return 0.0;
+    const double elements = sum.elements / shards;
+    return depends_on_size(group, cluster) ? sum.units * seconds(group, elements / sum.units, cluster) : seconds(group, elements, cluster);
   };
   const GradientSeconds sums(config, stack, cluster);
   double reduced =
-      by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, trainable / policy.shard);
+      by_unit([&](const auto& group, double bytes, const auto&) { return sums.replicas(group, bytes); }, replicate, rank.trained, policy.shard);
   if (policy.gradients_resident)
     reduced +=
-        by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, sums.scatter_group(shard), trainable);
+        by_unit([&](const auto& group, double bytes, const auto&) { return sums.scatter(group, bytes); }, sums.scatter_group(shard), rank.trained);
   const auto gather = [&](const auto& group, double of_unit, const auto&) { return gather_seconds(config, group, of_unit, cluster); };
-  const double gathered = policy.unshard_each_use ? 0 : by_unit(gather, shard, elements);
+  // Full parameters that live for the run are gathered again after an update.
+  const double gathered = by_unit(gather, shard, policy.unshard_each_use ? rank.whole : policy.parameters_resident ? rank.trained : rank.all);
   // At least a tenth is exposed: the last bucket, and late starts. Trireme hides less than the compute beside it, as the simulation of all its ranks shows
   // (tests/plan/world_costs_test.cpp).
   const double hidden = stack.own ? 0.6 : 1;
@@ -170,7 +196,7 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
     seconds *= stack.data_factor;
     return stack.reduce_overlap ? std::max(0.1 * seconds, seconds - hidden * beside) : seconds;
   };
-  return visible(reduced, last_backward) + visible(gathered, first_forward);
+  return visible(reduced, rank.backward) + visible(gathered, rank.forward);
 }
 
 }  // namespace
@@ -269,25 +295,6 @@ bool is_staggered(const Stack& stack, const std::string& schedule) { return stac
 
 namespace {
 
-/// What the stages of one pipeline rank have and take.
-struct RankLoad {
-  double elements = 0, trainable = 0, units = 0;
-  double forward = 0, backward = 0;  ///< without time that the same links are busy
-  double compute = 0;                ///< of a micro-batch
-  RankMatrices matrices;
-
-  void add(const PartCosts& part, double together) {
-    elements += part.elements();
-    trainable += part.trainable;
-    units += static_cast<double>(part.units.size()) / together;
-    for (const auto& [shape, seconds] : part.matrices) {
-      matrices.shapes.push_back(shape);
-      matrices.seconds.push_back(seconds);
-      matrices.elements += static_cast<double>(shape[0] * shape[1]);
-    }
-  }
-};
-
 /// The seconds of each stage, and by pipeline rank what its stages have.
 std::vector<RankLoad> add_stages(const Config& config, const Stack& stack, const ModelSeconds& model, const std::vector<int>& stage_rank,
                                  std::vector<PartSeconds>& stages) {
@@ -309,8 +316,8 @@ std::vector<RankLoad> add_stages(const Config& config, const Stack& stack, const
     if (range.last()) add(model.parts.back(), Recompute::kNone);
     if (range.last() && one_table) {
       const auto table = static_cast<double>(model.embedding().units.front());
-      rank.elements -= table;
-      if (has_tied_gradients(config.model)) rank.trainable -= table;
+      rank.all.elements -= table;
+      if (has_tied_gradients(config.model)) rank.trained.elements -= table;
     }
     // The uses of an embedding alone on its rank are all adjacent, so it is gathered once a step.
     if (range.blocks == 0 && *config.parallel.virtual_stages == 1 && stack.own) stage.forward -= std::exchange(stage.gather_forward, 0);
@@ -359,12 +366,12 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   for (int number = 0; number < static_cast<int>(ranks.size()); ++number) {
     const RankLoad& rank = ranks[static_cast<size_t>(number)];
     const bool end = number == stage_rank.front() || number == stage_rank.back();
-    const OuterSeconds outer = outer_seconds(config, cluster, rank.trainable / shards, microbatches_of(config) * rank.compute);
-    costs.reduce.push_back(reduce_seconds(config, cluster, stack, rank.elements, rank.trainable, rank.units, rank.forward, rank.backward) +
-                           (end ? tied : 0) + outer.all_reduce + server_seconds(config, cluster, rank.trainable / shards));
+    const OuterSeconds outer = outer_seconds(config, cluster, rank.trained.elements / shards, microbatches_of(config) * rank.compute);
+    costs.reduce.push_back(reduce_seconds(config, cluster, stack, rank) + (end ? tied : 0) + outer.all_reduce +
+                           server_seconds(config, cluster, rank.trained.elements / shards));
     costs.hidden_outer.push_back(outer.hidden);
     const double of_matrices = rank.matrices.elements / mesh.tensor;
-    const double bytes = update_bytes(config, false) * (rank.trainable - of_matrices) + update_bytes(config, true) * of_matrices;
+    const double bytes = update_bytes(config, false) * (rank.trained.elements - of_matrices) + update_bytes(config, true) * of_matrices;
     costs.optimizer.push_back(traffic_seconds(bytes / shards, 1, cluster) + outer.traffic + orthogonalize_seconds(config, cluster, rank.matrices));
   }
   // The bubble of zb_h2 is (p-1)(F+I-2W); searched schedules have 0.1 to 0.4 % in eight of nine profiles (arXiv:2401.10241, table 5).

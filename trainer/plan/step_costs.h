@@ -26,6 +26,15 @@ struct PartSeconds {
   double total() const { return forward + input_gradient + weight_gradient; }
 };
 
+struct UnitSum {
+  double elements = 0, units = 0;
+  /// `share`: of a unit that several parts have together.
+  void add(const UnitSum& other, double share = 1) {
+    elements += other.elements;
+    units += share * other.units;
+  }
+};
+
 /// Cost of a kind of part on one tensor rank, from its profile.
 struct PartCosts {
   std::array<PartSeconds, 3> seconds;  ///< by Recompute
@@ -35,7 +44,8 @@ struct PartCosts {
     double seconds;  ///< what its owner takes to transform it
   };
   std::vector<Matrix> matrices;  ///< the hidden ones, with an optimizer of matrices
-  double trainable = 0;          ///< elements of the units that are trained
+  UnitSum trained;               ///< units that are trained
+  UnitSum whole;                 ///< units that are gathered once a step, whatever the policy
   double elements() const { return static_cast<double>(std::accumulate(units.begin(), units.end(), int64_t{0})); }
 };
 struct ModelSeconds {

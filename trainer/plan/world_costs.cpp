@@ -142,11 +142,15 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const double gather_held = policy.unshard_each_use ? 1 - stack.gather_overlap : once,
                reduce_held = policy.gradients_resident ? once : 1 - stack.scatter_overlap;
   const auto split = [](double held, double seconds) { return Collective{held * seconds, (1 - held) * seconds}; };
-  const auto collective = [=](const Action& action) {
+  const auto collective = [=, units = schedule.units](const Action& action) {
     if (facts_of(action.type).scope != ActionScope::kUnit) return Collective{};
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
-      case ActionType::kUnshard: return split(gather_held, factor * gather_seconds(config, shard, elements, cluster));
+      case ActionType::kUnshard: {
+        const StageUnits& stage = units[static_cast<size_t>(action.stage)];
+        if (policy.parameters_resident && !stage.trainable(action.unit)) return Collective{};  // once a run
+        return split(stage.keeps_whole(action.unit) ? once : gather_held, factor * gather_seconds(config, shard, elements, cluster));
+      }
       case ActionType::kReduceGrads: return split(reduce_held, factor * sums.scatter(shard, elements));
       case ActionType::kReduceReplicas: return split(once, factor * sums.replicas(replicate, elements / shards));
       case ActionType::kReduceTied: return split(once, sums.tied(ends, elements));

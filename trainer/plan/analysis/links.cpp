@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "parallel/sharding/unit.h"
 #include "trainer/layout/lowered_schedule.h"
@@ -13,27 +14,58 @@
 namespace trireme {
 namespace {
 
-/// Maxima over the pipeline ranks: number of blocks; gathers of [T,D] over the tensor ranks per micro-batch in these blocks; messages per
-/// micro-batch, one forward and one back over each stage boundary with another rank.
-struct Busiest {
-  double blocks = 0, gathers = 0, messages = 0;
+/// Messages that a rank sends over an axis in a micro-batch.
+struct Sent {
+  double bytes = 0, messages = 0;
 };
 
+/// Most messages of any pipeline rank: over the tensor ranks, and over stage boundaries with another rank; and most blocks.
+struct Busiest {
+  Sent tensor;
+  double boundaries = 0, blocks = 0;
+};
+
+/// Adds the collectives over `ranks` tensor ranks of a part's micro-batch. An all-reduce is two passes of a ring, a gather or a scatter one.
+void add_collectives(const PartProfile& profile, bool fused, double ranks, Sent& sent) {
+  const auto add = [&](const PartProfile::Pass& pass) {
+    for (const OperationRecord& operation : pass.operations) {
+      if (operation.kind != OperationKind::kCollective) continue;
+      const double passes = std::string_view(operation.name) == "all_reduce" ? 2 : 1;
+      sent.bytes += passes * (ranks - 1) / ranks * static_cast<double>(operation.bytes);
+      sent.messages += passes * (ranks - 1);
+    }
+  };
+  add(profile.forward);
+  if (fused) return add(profile.backward);
+  add(profile.input_gradient);
+  add(profile.weight_gradient);
+}
+
 Busiest busiest_of(const Config& config) {
-  const std::vector<int> ranks = stage_ranks(training_schedule(config));
-  std::vector<double> messages(static_cast<size_t>(config.parallel.pipeline));
-  for (size_t s = 0; s + 1 < ranks.size(); ++s) {
-    if (ranks[s] == ranks[s + 1]) continue;
-    ++messages[static_cast<size_t>(ranks[s])];
-    ++messages[static_cast<size_t>(ranks[s + 1])];
+  const std::vector<int> stage_rank = stage_ranks(training_schedule(config));
+  std::vector<Busiest> ranks(static_cast<size_t>(config.parallel.pipeline));
+  const auto at = [&](size_t stage) -> Busiest& { return ranks[static_cast<size_t>(stage_rank[stage])]; };
+  for (size_t s = 0; s + 1 < stage_rank.size(); ++s) {
+    if (stage_rank[s] == stage_rank[s + 1]) continue;
+    ++at(s).boundaries;  // one forward and one back
+    ++at(s + 1).boundaries;
   }
-  // An all-reduce counts as two gathers. With sequence parallelism the input of a column-parallel layer is gathered again for its weight gradient.
-  const bool split = config.parallel.sequence_parallel;
-  Busiest most{.messages = std::ranges::max(messages)};
-  for (const std::vector<Recompute>& recompute : recompute_of_ranks(config, ranks)) {
-    const auto blocks = static_cast<double>(recompute.size()), twice = static_cast<double>(std::ranges::count(recompute, Recompute::kFull));
-    most.blocks = std::max(most.blocks, blocks);
-    most.gathers = std::max(most.gathers, blocks * (split ? 10 : 8) + twice * (split ? 3 : 2));
+  PartProfiles profiles(config.model);
+  const ProfileShape shape = profile_shape(config);
+  const std::vector<Recompute> recompute = recompute_policy(config);
+  for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
+    Busiest& rank = at(static_cast<size_t>(range.stage));
+    rank.blocks += static_cast<double>(range.blocks);
+    for (const Part& part : parts_of(config.model, range, blocks_per_unit(config)))
+      add_collectives(profiles.of(part, shape, recompute_of(part, recompute)), part.kind == PartKind::kHead && !shape.clips_samples,
+                      static_cast<double>(config.parallel.tensor), rank.tensor);
+  }
+  Busiest most;
+  for (const Busiest& rank : ranks) {
+    most.boundaries = std::max(most.boundaries, rank.boundaries);
+    most.blocks = std::max(most.blocks, rank.blocks);
+    most.tensor.bytes = std::max(most.tensor.bytes, rank.tensor.bytes);
+    most.tensor.messages = std::max(most.tensor.messages, rank.tensor.messages);
   }
   return most;
 }
@@ -47,6 +79,7 @@ struct Axis {
 /// Elements that a tensor rank stores of the whole model, with the padding of the vocabulary and of `shards` shards of each unit.
 struct StoredElements {
   double all = 0, trained = 0;
+  double whole = 0;  ///< of units that are gathered once a step, whatever the policy
 };
 StoredElements stored_elements(const Config& config, int shards) {
   PartProfiles profiles(config.model);
@@ -59,6 +92,7 @@ StoredElements stored_elements(const Config& config, int shards) {
     const auto stored = static_cast<double>(Unit::shard_numel(elements[u], shards) * shards);
     sum.all += stored;
     if (reads.trainable(static_cast<int>(u))) sum.trained += stored;
+    if (reads.keeps_whole(static_cast<int>(u))) sum.whole += stored;
   }
   return sum;
 }
@@ -69,10 +103,10 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const Precision precision = precision_of(config.training);
   const auto element = static_cast<double>(size_of(precision.compute)), reduced = static_cast<double>(size_of(precision.reduce));
   const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = degree_of(mesh, MeshAxis::kShard), r = mesh.replicate;
-  const auto [blocks, gathers_of_blocks, messages] = busiest_of(config);
-  const double units = std::ceil(blocks / static_cast<double>(blocks_per_unit(config))) + 1;
+  const Busiest busiest = busiest_of(config);
+  const double units = std::ceil(busiest.blocks / static_cast<double>(blocks_per_unit(config))) + 1;
   const StoredElements stored = stored_elements(config, policy.shard);
-  const double parameters = stored.all / p, trained = stored.trained / p;
+  const double trained = stored.trained / p;
   const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;
 
@@ -80,16 +114,18 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
     return Axis{traffic, degree_of(mesh, axis), stride_of(mesh, axis), transfers};
   };
   std::vector<Axis> axes;
-  const double gathers = m * (gathers_of_blocks + (mesh.pipeline == 1 ? 4 : 2));
-  axes.push_back(group({"tensor", gathers * (t - 1) / t * boundary * element, gathers * (t - 1), all}, MeshAxis::kTensor));
+  axes.push_back(group({"tensor", m * busiest.tensor.bytes, m * busiest.tensor.messages, all}, MeshAxis::kTensor));
   const bool secondary = mesh.secondary > 1;
+  // Full parameters that live for the run are gathered again after an update.
+  const double parameters = (policy.parameters_resident ? stored.trained : stored.all) / p;
+  const double whole = policy.unshard_each_use ? stored.whole / p : 0, often = parameters - whole;
   const double uses = policy.unshard_each_use && !secondary ? 2 * m : 1, scatters = policy.gradients_resident ? 1 : m;
   const double unshard_beside = policy.unshard_each_use ? all : forwards / m;
-  axes.push_back(group({"parameters", uses * parameters * (n - 1) / n * parameter_message_bytes(config), uses * units * (n - 1), unshard_beside},
+  axes.push_back(group({"parameters", (uses * often + whole) * (n - 1) / n * parameter_message_bytes(config), uses * units * (n - 1), unshard_beside},
                        MeshAxis::kShard));
   if (secondary) {
     const double near = mesh.secondary, again = 2 * m - 1;
-    axes.push_back(group({"secondary", again * parameters * (near - 1) / near * element, again * units * (near - 1), all}, MeshAxis::kSecondary));
+    axes.push_back(group({"secondary", again * often * (near - 1) / near * element, again * units * (near - 1), all}, MeshAxis::kSecondary));
   }
   const double reduce_beside = backwards * scatters / m;
   const CompressionConfig& compression = config.training.compression;
@@ -107,7 +143,7 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
     const double of_shard = trained / n;
     axes.push_back(group({"replicas", 2 * of_shard * (r - 1) / r * message, units * 2 * (r - 1), backwards / m}, MeshAxis::kReplicate));
   }
-  const double sends = m * messages;
+  const double sends = m * busiest.boundaries;
   const double of_boundary = config.parallel.sequence_parallel ? boundary / t : boundary;
   axes.push_back(group({"pipeline", sends * of_boundary * element, sends, all}, MeshAxis::kPipeline, true));
   std::erase_if(axes, [](const Axis& axis) { return axis.traffic.bytes == 0; });
