@@ -9,12 +9,12 @@ namespace trireme::test {
 
 TEST_CASE("cuDNN attention: a build without its headers refuses it before anything starts, and nothing else") {
   Config config;
-  config.run.device = "cuda";
-  config.training.precision = "bf16";
+  config.run.device = DeviceType::kCuda;
+  config.training.precision = Arithmetic::kBf16;
   const auto open = [&] { const Machine machine(std::make_unique<SelfCommunicator>("world"), {0, 1}, config); };
   testing::reset_gpus(0);
   CHECK_NOTHROW(open());
-  config.kernels.attention = "cudnn";
+  config.kernels.attention = AttentionEngine::kCudnn;
   try {
     open();
     FAIL("accepted");

@@ -139,8 +139,8 @@ Config small_config(const ParityLayout& layout, const std::string& precision = "
   config.model.head_size = 8;
   config.model.rope_scaling = {};
   config.model.vocab_size = 256;
-  config.kernels.attention = "cudnn";
-  config.run.device = "cuda";
+  config.kernels.attention = AttentionEngine::kCudnn;
+  config.run.device = DeviceType::kCuda;
   return config;
 }
 
@@ -437,15 +437,15 @@ TEST_CASE("cuDNN attention: training has the losses and gradients of the built-i
     const cuda_sim::CudnnStatistics after = cuda_sim::cudnn_statistics();
     CHECK(after.forwards > before.forwards);
     CHECK(after.backwards - before.backwards >= 3 * 12 * 4);  // steps, sequences and layers, on all tensor ranks
-    config.kernels.attention = "builtin";
+    config.kernels.attention = AttentionEngine::kBuiltin;
     const RunRecord builtin = record_of(config, layout.world());
     CHECK(record.loss != builtin.loss);  // another order of roundings
     CHECK(record.loss[0] == Approx(builtin.loss[0]).epsilon(2e-3));
     Config exact = small_config({}, "fp64");
     if (layout.window > 0) exact.model.window = config.model.window;
     exact.model.window_layers = config.model.window_layers;
-    exact.kernels.attention = "auto";
-    exact.run.device = "cpu";
+    exact.kernels.attention = AttentionEngine::kAuto;
+    exact.run.device = DeviceType::kCpu;
     const RunRecord expected = train_on_threads(exact, 1, Device::kReference);
     CHECK(gradient_error(expected, record) < 1.3 * gradient_error(expected, builtin));
     CHECK(testing::gpu_errors() == "");
@@ -488,7 +488,7 @@ TEST_CASE("cuDNN attention: a memory forecast equals the measured memory") {
     for (const MemoryPhase phase : {MemoryPhase::kForward, MemoryPhase::kBackward, MemoryPhase::kOptimizer})
       CHECK(forecast.phases[static_cast<size_t>(phase)].peak[c] == measured.phases[static_cast<size_t>(phase)].peak[c]);
   }
-  config.kernels.attention = "builtin";
+  config.kernels.attention = AttentionEngine::kBuiltin;
   const auto workspace = static_cast<size_t>(MemoryCategory::kWorkspace);
   CHECK(forecast_memory(config, 0, 1).peak[workspace] < forecast.peak[workspace]);
 }
@@ -503,7 +503,7 @@ TEST_CASE("cuDNN attention: a run reports once which kernels compute which shape
   REQUIRE(outcome.attention[0]["cudnn"].size() == 2);
   CHECK(outcome.attention[0]["cudnn"][0]["ranks"] == 2);
   CHECK_THAT(outcome.attention[0]["cudnn"][1]["shape"].get<std::string>(), Contains("backward, 1 x 12 tokens, 12 heads, 2 kv heads of size 8, BF16"));
-  CHECK(run_of(layout, [](Config& config) { config.kernels.attention = "builtin"; }).attention.empty());
+  CHECK(run_of(layout, [](Config& config) { config.kernels.attention = AttentionEngine::kBuiltin; }).attention.empty());
 }
 
 TEST_CASE("cuDNN attention: a mismatch on one rank is reported, and replicas stay equal") {
@@ -528,9 +528,9 @@ TEST_CASE("cuDNN attention: a mismatch on one rank is reported, and replicas sta
 TEST_CASE("cuDNN attention: a missing library and a CPU are refused before anything starts") {
   const auto open = [](const std::string& device) {
     Config config;
-    config.run.device = device;
-    config.training.precision = "bf16";
-    config.kernels.attention = "cudnn";
+    config.run.device = OneOf<DeviceType>(device);
+    config.training.precision = Arithmetic::kBf16;
+    config.kernels.attention = AttentionEngine::kCudnn;
     const Machine machine(std::make_unique<SelfCommunicator>("world"), {0, 1}, config, {.device_files = "/nowhere"});
   };
   testing::reset_gpus(0);

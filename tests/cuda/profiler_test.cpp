@@ -64,7 +64,7 @@ namespace trireme::test {
 TEST_CASE("a profiler sees a range for each action of the list and each part in it, on a GPU only") {
   Config config = parity_config(ParityModel::kLlama, {}, "fp32");
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
-  for (const char* device : {"cpu", "cuda"}) {
+  for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
     config.run.device = device;
     ActionList list;
     run_ranks(1, [&](Communicator& threads) {
@@ -75,7 +75,7 @@ TEST_CASE("a profiler sees a range for each action of the list and each part in 
       trainer.step(data, 0, 1e-3);
       list = trainer.program().training_list();
     });
-    if (std::string(device) == "cpu") {
+    if (device == DeviceType::kCpu) {
       CHECK(ranges.empty());
       continue;
     }

@@ -50,7 +50,7 @@ class RunFiles {
       Config config = parity_config(ParityModel::kLlamaGrouped, small, "fp32");
       config.training.global_batch_size = 4;  // a simulated GPU takes its time for every micro-batch
       config.run.directory = directory_.path / name;
-      config.run.device = device;
+      config.run.device = OneOf<DeviceType>(device);
       config.model.vocab_size = 256;
       config.data.train = {directory_.path / "train"};
       config.data.validation = {directory_.path / "validation"};
@@ -110,10 +110,10 @@ std::string message_of(const std::function<void()>& body) {
 void open_machine(const std::string& device, int local_rank, int64_t ranks_per_gpu, std::string* chosen = nullptr,
                   const MachineOptions& options = {.device_files = "/nowhere"}) {
   Config config;
-  config.run.device = device;
+  config.run.device = OneOf<DeviceType>(device);
   config.run.ranks_per_gpu = ranks_per_gpu;
   const Machine machine(std::make_unique<SelfCommunicator>("world"), {local_rank, local_rank + 1}, config, options);
-  if (chosen) *chosen = config.run.device;
+  if (chosen) *chosen = config.run.device.text();
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ TEST_CASE("captured steps and the evaluations between them see the parameters of
   const RunFiles files;
   for (const bool graph : {false, true})
     files.train(graph ? "graph" : "queued", "cuda", 6, layout, [graph](Config& config) {
-      config.training.precision = "fp16";
+      config.training.precision = Arithmetic::kFp16;
       config.training.evaluate.every = 1;
       config.kernels.cuda_graph = graph;
     });
@@ -248,7 +248,7 @@ TEST_CASE("a run keeps its algorithms of matrix products: with their file, and w
     model.config().parallel = {};
     model.config() = resolve(model.config(), 1);
     Trainer& trainer = model.load({0, 1});
-    CHECK(model.config().run.device == "cuda");
+    CHECK(model.config().run.device == DeviceType::kCuda);
     const RaggedDataset data(3, model.config().training.sequence_length, *model.config().model.vocab_size);
     std::vector<int64_t> products;
     for (int i = 0; i < 2; ++i) {
@@ -295,7 +295,7 @@ TEST_CASE("a run with registered buffers has the bits of one without, with graph
 TEST_CASE("a run that leaves no multiprocessor to matrix products is refused") {
   const auto open = [](int64_t free) {
     Config config;
-    config.run.device = "cuda";
+    config.run.device = DeviceType::kCuda;
     config.parallel.communication_sms = free;
     const Machine machine(std::make_unique<SelfCommunicator>("world"), {0, 1}, config, {.device_files = "/nowhere"});
   };
@@ -327,7 +327,7 @@ TEST_CASE("captured steps use the timed algorithms, and rehearsals change neithe
     cuda_sim::set_algorithms({.seconds = [of = fastest](int, int place) { return place == of ? 1e-3 : 2e-3; }});
     files.train(name, "cuda", 4, {}, [&, captures = graph, tunes = tuned](Config& config) {
       config.training.global_batch_size = 3;
-      config.training.precision = "fp16";
+      config.training.precision = Arithmetic::kFp16;
       config.training.loss_scale = {.initial = 1 << 20, .growth_interval = 2};
       config.model.dropout = captures || fastest > 0 ? 0 : 0.1;
       config.kernels.cuda_graph = captures;
@@ -398,12 +398,12 @@ TEST_CASE("a run on GPUs warns once of each shape for which cuBLASLt has no kern
   layout.pipeline = 2;
   const RunFiles files;
   files.train("odd", "cuda", 4, layout, [](Config& config) {
-    config.training.precision = "bf16";
+    config.training.precision = Arithmetic::kBf16;
     config.model.hidden_size = 23;
     config.training.evaluate.every = 1;
   });
   files.train("even", "cuda", 2, layout, [](Config& config) {
-    config.training.precision = "bf16";
+    config.training.precision = Arithmetic::kBf16;
     config.model.vocab_size = 257;  // the padding of the stored vocabulary makes its products even
   });
   const std::vector<nlohmann::json> events = files.events("odd", "plain_products");
@@ -425,7 +425,7 @@ TEST_CASE("the host queues two steps without waiting for the GPUs and without al
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   run_ranks(layout.world(), [&](Communicator& threads) {
     Config own = config;
-    own.run.device = "cuda";
+    own.run.device = DeviceType::kCuda;
     Machine machine(whole_world(threads), {threads.rank(), threads.size()}, own);
     Trainer trainer(machine.ctx(), machine.world(), own, true);
     trainer.initialise();
@@ -511,7 +511,7 @@ TEST_CASE("a failure is reported before the GPU is closed") {
   std::streambuf* const before = std::cerr.rdbuf(&report);
   const ExitCode code = run_on_ranks({}, [](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) -> ExitCode {
     Config config;
-    config.run.device = "cuda";
+    config.run.device = DeviceType::kCuda;
     machine.emplace(std::move(world), place, config);
     throw AgreedError(ExitCode::kData, "a broken file", true);
   });
@@ -553,7 +553,7 @@ TEST_CASE("run.device auto is one decision of the job, also where only one host 
   std::set<std::string> messages;
   run_ranks(2, [&](Communicator& threads) {
     Config config;
-    config.run.device = "auto";
+    config.run.device = DeviceType::kAuto;
     std::string message;
     try {
       const Machine machine(whole_world(threads), {0, 1}, config, {.device_files = threads.rank() == 1 ? with.path : without.path});

@@ -210,7 +210,7 @@ TEST_CASE("compression on GPUs takes the memory that is forecast", "[gpus2]") {
     for (const CompressionMethod method : {CompressionMethod::kInt8, CompressionMethod::kTopK}) {
       INFO(c.layout << ", " << kNames<CompressionMethod>[static_cast<size_t>(method)]);
       Config config = compressed(c, method);
-      config.run.device = "cuda";
+      config.run.device = DeviceType::kCuda;
       std::vector<RankMemory> measured(static_cast<size_t>(world_of(config)));
       run_gpu_ranks(world_of(config), kNccl, [&](Communicator& world, Context& ctx) {
         Trainer trainer(ctx, world, config, true);

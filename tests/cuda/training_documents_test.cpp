@@ -131,7 +131,7 @@ TEST_CASE("documents: half-precision gradients on one GPU are as accurate as on 
     INFO(precision);
     const auto trained = [&](const std::string& in, bool on_gpu) {
       Config config = config_of(ParityModel::kLlama, 32, 2);
-      config.training.precision = in;
+      config.training.precision = OneOf<Arithmetic>(in);
       return on_gpu ? train_on_gpus(config, 1) : train_on_threads(config, 1, in == "fp64" ? Device::kReference : Device::kCpu);
     };
     const RunRecord exact = trained("fp64", false);

@@ -311,7 +311,7 @@ TEST_CASE("bf16 gradient reduction between GPUs rounds once per rank", "[gpus4]"
     layout.replicate = replicate;
     const LayoutCase c{ParityModel::kGpt2, layout};
     Config config = config_of(c, "fp32");
-    config.training.reduce_dtype = "bf16";
+    config.training.reduce_dtype = ReduceDtype::kBf16;
     INFO(layout.str());
     testing::for_each_schedule(2, [&] {
       const double error = gradient_error(on_cpu(c, "fp32"), train_on_gpus(config, 1));
@@ -422,7 +422,7 @@ TEST_CASE("a memory forecast equals the measured memory of a GPU, with documents
     config.model.heads = 2;
     config.model.kv_heads = 2;
     config.model.head_size = 32;
-    config.run.device = "cuda";
+    config.run.device = DeviceType::kCuda;
     RankMemory measured;
     run_gpu_ranks(1, {true, 1}, [&](Communicator& world, Context& ctx) {
       Trainer trainer(ctx, world, config, true);
@@ -439,7 +439,7 @@ TEST_CASE("a memory forecast equals the measured memory of a GPU, with documents
     }
     CHECK(forecast.arena_bytes >= measured.arena_bytes);
     Config on_cpu = config;
-    on_cpu.run.device = "cpu";
+    on_cpu.run.device = DeviceType::kCpu;
     const auto workspace = static_cast<size_t>(MemoryCategory::kWorkspace);
     CHECK(forecast_memory(on_cpu, 0, 1).peak[workspace] < forecast.peak[workspace]);
   }

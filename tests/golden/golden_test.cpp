@@ -87,7 +87,7 @@ Config config_of(const nlohmann::json& golden) {
   config.training.sequence_length = golden["sequence_length"];
   config.training.global_batch_size = golden["global_batch_size"];
   config.training.micro_batch_size = 2;
-  config.training.precision = golden["precision"];
+  config.training.precision = OneOf<Arithmetic>(golden["precision"].get<std::string>());
   const auto& optimizer = golden["optimizer"];
   config.training.gradient_clip = optimizer["gradient_clip"];
   config.training.optimizer.name = OneOf<Optimizer>(optimizer.value("name", "adamw"));
@@ -117,7 +117,7 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
   REQUIRE(stream);
   const nlohmann::json golden = nlohmann::json::parse(stream);
   const Config config = config_of(golden);
-  const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
+  const Device device = config.training.precision == Arithmetic::kFp64 ? Device::kReference : Device::kCpu;
   Arena arena(device, true);
   Context ctx{device, &arena, 1, nullptr};
   SelfCommunicator world("world");

@@ -57,9 +57,9 @@ Config config_of(const WeightSource& source, const json& golden, int tensor) {
   Config config = source.config();
   config.parallel.tensor = tensor;
   config.parallel.layers_per_stage.reset();
-  config.run.device = "cpu";
-  config.training.precision = golden.contains("loss") ? "fp64" : "fp32";
-  config.training.reduce_dtype = "auto";
+  config.run.device = DeviceType::kCpu;
+  config.training.precision = golden.contains("loss") ? Arithmetic::kFp64 : Arithmetic::kFp32;
+  config.training.reduce_dtype = ReduceDtype::kAuto;
   if (!golden.contains("loss")) return resolve(config, tensor);
   config.training.global_batch_size = std::ssize(golden["batches"][0]);
   config.training.micro_batch_size = 2;

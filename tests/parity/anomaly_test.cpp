@@ -480,7 +480,7 @@ TEST_CASE("anomalies: a loss that is not finite rejects its step under every pol
 TEST_CASE("anomalies: stop saves the loss scale from before the step") {
   const Scene scene;
   Config config = run_config(pp2dp2z3(), scene.run("clean"), AnomalyPolicy::kWarn);
-  config.training.precision = "fp16";
+  config.training.precision = Arithmetic::kFp16;
   config.training.loss_scale = {.initial = 1024, .growth_interval = 7};
   config.checkpoint.every = kAt - 1;
   config.checkpoint.keep = 9;
@@ -551,7 +551,7 @@ TEST_CASE("anomalies: a resumed run judges as one that was not interrupted") {
 static void check_passing_faults(const char* name, const ParityLayout& layout, const char* precision) {
   const Scene scene;
   Config config = run_config(layout, scene.run(concat(name, precision)), AnomalyPolicy::kRerun);
-  config.training.precision = precision;
+  config.training.precision = OneOf<Arithmetic>(precision);
   if (std::string(precision) == "fp16") config.training.loss_scale = {.initial = 1024, .growth_interval = 7};
   config.resilience.replica_check_every = kAt - 1;  // so that parameters are already gathered when the step begins
   CHECK(run_disturbed(config, std::nullopt).empty());

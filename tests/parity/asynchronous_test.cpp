@@ -202,7 +202,7 @@ ServedRun train_served(const Config& config, int steps, const std::map<int64_t, 
     }
     RunRecord record;
     Numbers weights;
-    if (config.training.precision == "fp64")
+    if (config.training.precision == Arithmetic::kFp64)
       for (const auto& [name, tensor] : gather(trainer, Gathered::kWeight, 1, record)) weights[name] = tensor.values;
     TRIREME_CHECK(!record.disagreement && record.unheld.empty(), "copies differ");
     state.add(trainer);

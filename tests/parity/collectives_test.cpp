@@ -43,7 +43,7 @@ TEST_CASE("collectives: the machine's communicator has the order of sums of the 
     float sum = 0;
     run_ranks(3, [&](Communicator& world) {
       Config config;
-      config.run.device = "cpu";
+      config.run.device = DeviceType::kCpu;
       config.parallel.collectives = collectives;
       Machine machine(whole_world(world), {.local_rank = world.rank(), .local_size = 3, .threads = 1}, config);
       const Tensor x = Tensor::empty(machine.ctx(), {3}, DType::kF32, MemoryCategory::kCommunication);

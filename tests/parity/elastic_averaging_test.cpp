@@ -145,7 +145,7 @@ ElasticRun train_elastic(const Config& config, int steps, const std::map<int64_t
     const SharedWeights shared(trainer.updates());
     Weights centre;
     RunRecord record;
-    if (config.training.precision == "fp64")
+    if (config.training.precision == Arithmetic::kFp64)
       for (const auto& [name, tensor] : gather(trainer, Gathered::kWeight, 1, record)) centre[name] = tensor.values;
     TRIREME_CHECK(!record.disagreement && record.unheld.empty(), "copies differ");
     const std::lock_guard lock(mutex);

@@ -229,7 +229,7 @@ TEST_CASE("encoded parameters: the planner counts a byte and a share of a scale 
   CHECK(parameter_message_bytes(config) == 1.5);
   config.training.compression.block = 256;
   CHECK(parameter_message_bytes(config) == 1 + 4.0 / 256);
-  config.training.precision = "bf16";
+  config.training.precision = Arithmetic::kBf16;
   ClusterConfig cluster;
   cluster.device.type = "cpu";
   cluster = resolve_cluster(cluster);

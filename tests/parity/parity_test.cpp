@@ -190,7 +190,7 @@ TEST_CASE("bf16 gradient reduction rounds once per rank") {
     layout.zero = zero;
     layout.replicate = replicate;
     Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
-    config.training.reduce_dtype = "bf16";
+    config.training.reduce_dtype = ReduceDtype::kBf16;
     INFO(layout.str());
     const RunRecord record = train_on_threads(config, 1, Device::kCpu, true);
     const double error = gradient_error(one_rank(ParityModel::kGpt2, ParityLayout(), "fp32", Device::kCpu), record);

@@ -19,7 +19,7 @@ namespace {
 
 const RaggedDataset kData(29, 12, 61);
 
-Device device_of(const std::string& precision) { return precision == "fp64" ? Device::kReference : Device::kCpu; }
+Device device_of(const OneOf<Arithmetic>& precision) { return precision == Arithmetic::kFp64 ? Device::kReference : Device::kCpu; }
 
 int world_of(const Config& config) { return mesh_shape(config.parallel).world(); }
 

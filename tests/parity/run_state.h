@@ -19,7 +19,7 @@ int world_of(const Config& config);
 template <class Body>
 void on_ranks(const Config& config, const Body& body) {
   run_ranks(world_of(config), [&](Communicator& world) {
-    Arena arena(config.training.precision == "fp64" ? Device::kReference : Device::kCpu, true);
+    Arena arena(config.training.precision == Arithmetic::kFp64 ? Device::kReference : Device::kCpu, true);
     Context ctx{arena.device(), &arena, 1};
     Trainer trainer(ctx, world, config, true);
     body(trainer);

@@ -36,7 +36,7 @@ ParityLayout with(ParityLayout layout, const Sharding& sharding) {
   return layout;
 }
 
-Device device_of(const std::string& precision) { return precision == "fp64" ? Device::kReference : Device::kCpu; }
+Device device_of(const OneOf<Arithmetic>& precision) { return precision == Arithmetic::kFp64 ? Device::kReference : Device::kCpu; }
 
 RunRecord run(const Config& config) { return train_on_threads(config, kSteps, device_of(config.training.precision), true); }
 

@@ -191,7 +191,7 @@ TEST_CASE("a checkpoint with missing, extra or wrong tensors is refused on every
       {"missing kind", one, one, as_well("weight/final_norm.weight", "final_norm.weight"), "final_norm.weight"},
       {"a kind twice", one, one, as_well("weight/final_norm.weight", "weight/weight/final_norm.weight"), "weight/weight/final_norm.weight"},
       {"different vocabulary", one, with(many, [](Config& c) { c.model.vocab_size = 59; }), as_it_is, "/embedding.weight"},
-      {"different dtype", with(one, [](Config& c) { c.training.precision = "fp32"; }), one, as_it_is, "weight/embedding.weight"},
+      {"different dtype", with(one, [](Config& c) { c.training.precision = Arithmetic::kFp32; }), one, as_it_is, "weight/embedding.weight"},
       {"tied instead of untied", one, with(one, [](Config& c) { c.model.tied_embeddings = true; }), as_it_is, "/head.weight"},
       {"untied instead of tied", with(one, [](Config& c) { c.model.tied_embeddings = true; }), one, as_it_is, "weight/head.weight"},
       {"different width", one, with(one, [](Config& c) { c.model.ffn_size = 24; }), as_it_is, "weight/blocks.0.mlp."},

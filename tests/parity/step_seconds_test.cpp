@@ -24,7 +24,7 @@ class RunFiles {
   void train(const std::function<void(Config&)>& change, std::optional<int64_t> max_steps = {}) const {
     Config config = parity_config(ParityModel::kGpt2, {}, "fp32");
     config.run.directory = run();
-    config.run.device = "cpu";
+    config.run.device = DeviceType::kCpu;
     config.model.vocab_size = 256;
     config.data.train = {directory_.path / "train"};
     config.checkpoint.every = 0;

@@ -150,7 +150,7 @@ TEST_CASE("bytes on the wire of a step match the headers' formulas on every axis
     const auto& [model, layout] = layouts[i / 3];
     const auto& [precision, reduce_dtype] = dtypes[i % 3];
     Config config = parity_config(model, layout, precision);
-    config.training.reduce_dtype = reduce_dtype;
+    config.training.reduce_dtype = OneOf<ReduceDtype>(reduce_dtype);
     config.parallel.schedule = "gpipe";
     std::vector<CommunicationRecord> records;
     std::vector<Wire> expected(static_cast<size_t>(layout.world()));

@@ -31,7 +31,7 @@ Config model_of(int64_t layers, int64_t hidden, int64_t heads, int64_t batch) {
   c.training.steps = 10;
   c.training.sequence_length = 512;
   c.training.global_batch_size = batch;
-  c.training.precision = "bf16";
+  c.training.precision = Arithmetic::kBf16;
   c.data.train = {"tokens"};
   return c;
 }
@@ -297,7 +297,7 @@ class OddRequests {
     c.model.tied_embeddings = whole(0, 1) == 1;
     c.training.sequence_length = one_of<int64_t>({1, 17, 512, 4096, 1 << 20});
     c.model.max_positions = std::max<int64_t>(c.training.sequence_length, 2048);
-    c.training.precision = one_of<const char*>({"bf16", "fp16", "fp32"});
+    c.training.precision = one_of<Arithmetic>({Arithmetic::kBf16, Arithmetic::kFp16, Arithmetic::kFp32});
     return c;
   }
   /// A legal layout, drawn without the search's enumeration; nullopt if this draw is not legal.

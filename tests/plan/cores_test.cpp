@@ -57,7 +57,7 @@ TEST_CASE("forecast: unused cores have no effect, and ranks that share a core ar
 
 TEST_CASE("forecast: TF32 speeds up fp32 on a GPU") {
   Config config = model("tensor: 1", 1);
-  config.training.precision = "fp32";
+  config.training.precision = Arithmetic::kFp32;
   ClusterConfig gpu;
   gpu.devices_per_node = 1;
   gpu = resolve_cluster(gpu);

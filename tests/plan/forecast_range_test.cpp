@@ -25,7 +25,7 @@ Config model_of_7b() {
   c.training.sequence_length = 2048;
   c.training.global_batch_size = 128;
   c.training.micro_batch_size = 4;
-  c.training.precision = "bf16";
+  c.training.precision = Arithmetic::kBf16;
   c.parallel.data = 8;
   c.parallel.zero_stage = 3;
   c.data.train = {"tokens"};
@@ -112,7 +112,7 @@ TEST_CASE("range: of Trireme, measured machines have their error, and others tha
   odd.model.ffn_size = 5461;
   CHECK(range_with(odd, cluster_with("trireme", 1)).error == kErrorUnseen);
   Config wide = model_of_7b();
-  wide.training.precision = "fp32";
+  wide.training.precision = Arithmetic::kFp32;
   CHECK_THAT(range_with(wide, cluster_with("trireme", 1)).basis, Contains("in fp32"));
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("range: torchtitan's published runs are of GPUs with less memory bandw
 
 TEST_CASE("range: of a CPU, whose figures are measured, only a straggler makes it wide") {
   Config config = model_of_7b();
-  config.training.precision = "fp32";
+  config.training.precision = Arithmetic::kFp32;
   ClusterConfig cluster;
   cluster.device.type = "cpu";
   cluster.device.cores = cluster.devices_per_node = 2;

@@ -10,7 +10,7 @@ namespace {
 Config model(int64_t kv_heads, int64_t tensor) {
   Config c;
   c.data.train = {"none"};
-  c.run.device = "cpu";
+  c.run.device = DeviceType::kCpu;
   c.model.layers = 4;
   c.model.hidden_size = 1024;
   c.model.heads = 16;
@@ -20,7 +20,7 @@ Config model(int64_t kv_heads, int64_t tensor) {
   c.training.sequence_length = 512;
   c.training.micro_batch_size = 2;
   c.training.global_batch_size = 4;
-  c.training.precision = "bf16";
+  c.training.precision = Arithmetic::kBf16;
   c.parallel.tensor = tensor;
   return resolve(c);
 }

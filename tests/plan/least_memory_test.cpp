@@ -32,7 +32,7 @@ class RandomLayouts {
     c.training.steps = 1;
     c.training.sequence_length = one_of<int64_t>({16, 128});
     c.training.global_batch_size = one_of<int64_t>({72, 144});  // divided by any number of data ranks here
-    c.training.precision = one_of<std::string>({"bf16", "fp32"});
+    c.training.precision = one_of<Arithmetic>({Arithmetic::kBf16, Arithmetic::kFp32});
     c.data.train = {"none"};
     if (whole(0, 3) == 0) {
       c.model.window = 8;

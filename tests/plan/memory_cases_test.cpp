@@ -19,7 +19,7 @@ ClusterConfig cpu() {
 Config base() {
   Config c;
   c.data.train = {"none"};
-  c.run.device = "cpu";
+  c.run.device = DeviceType::kCpu;
   c.model.architecture = Architecture::kLlama;
   c.model.layers = 12;
   c.model.hidden_size = 256;
@@ -31,7 +31,7 @@ Config base() {
   c.training.sequence_length = 64;
   c.training.micro_batch_size = 1;
   c.training.global_batch_size = 16;
-  c.training.precision = "bf16";
+  c.training.precision = Arithmetic::kBf16;
   return c;
 }
 
@@ -68,7 +68,7 @@ Change tensor(int64_t ranks, bool sequence_parallel) {
   };
 }
 Change precision(const char* name) {
-  return [=](Config& c) { c.training.precision = name; };
+  return [=](Config& c) { c.training.precision = OneOf<Arithmetic>(name); };
 }
 void tied(Config& c) { c.model.tied_embeddings = true; }
 void gpt2(Config& c) {
@@ -78,7 +78,7 @@ void gpt2(Config& c) {
 }
 void muon(Config& c) { c.training.optimizer.name = Optimizer::kMuon; }
 void int8_parameters(Config& c) { c.training.compression.parameters = ParameterEncoding::kInt8; }
-void narrow_reductions(Config& c) { c.training.reduce_dtype = "bf16"; }
+void narrow_reductions(Config& c) { c.training.reduce_dtype = ReduceDtype::kBf16; }
 void full_accumulation(Config& c) { c.parallel.gradient_accumulation = GradientAccumulation::kFull; }
 void after_step(Config& c) { c.parallel.reshard = Reshard::kAfterStep; }
 void full_recompute(Config& c) { c.training.recompute = RecomputeMode::kFull; }

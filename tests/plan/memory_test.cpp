@@ -24,7 +24,7 @@ ClusterConfig machine(const std::string& type) {
 Config base(Architecture architecture) {
   Config c;
   c.data.train = {"none"};
-  c.run.device = "cpu";
+  c.run.device = DeviceType::kCpu;
   ModelConfig& m = c.model;
   m.architecture = architecture;
   m.layers = 16;
@@ -38,7 +38,7 @@ Config base(Architecture architecture) {
   t.sequence_length = 512;
   t.micro_batch_size = 2;
   t.global_batch_size = 64;
-  t.precision = "bf16";
+  t.precision = Arithmetic::kBf16;
   return c;
 }
 
@@ -77,10 +77,10 @@ TEST_CASE("memory by formula equals counted memory: the chunks of logits of a GP
   c.training.global_batch_size = 2;
   const auto peak = [](const Config& config) { return largest_peak(counted_memory(config, machine("cpu"))); };
   const double cpu = peak(resolve(c));
-  c.run.device = "cuda";
+  c.run.device = DeviceType::kCuda;
   compare(resolve(c));
   const double gpu = peak(resolve(c));
-  c.run.device = "cpu";
+  c.run.device = DeviceType::kCpu;
   c.training.logits_chunk = 4096;
   CHECK(gpu == peak(resolve(c)));
   CHECK(gpu > cpu + 0.9e9);  // another 3,840 rows of 128,256 logits in bf16 are 0.985 GB
@@ -286,7 +286,7 @@ TEST_CASE("the full gradients of a rank do not grow with virtual stages") {
 
 TEST_CASE("memory by formula equals counted memory: precision") {
   Config c = base(Architecture::kLlama);
-  c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16", "fp16", "fp64");
+  c.training.precision = GENERATE(Arithmetic::kFp32, Arithmetic::kBf16, Arithmetic::kFp16, Arithmetic::kFp64);
   c.model.qk_norm = GENERATE(false, true);
   c.parallel.data = 2;
   c.parallel.zero_stage = 1;
@@ -297,7 +297,7 @@ TEST_CASE("memory by formula equals counted memory: precision") {
 
 TEST_CASE("a moving average adds one master-dtype element per owned weight, by formula and counted, and three accesses per update") {
   Config c = base(Architecture::kLlama);
-  c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16");
+  c.training.precision = GENERATE(Arithmetic::kFp32, Arithmetic::kBf16);
   c.training.optimizer.name = GENERATE(Optimizer::kAdamW, Optimizer::kLion);
   c.parallel.pipeline = 2;
   c.parallel.data = 2;
@@ -308,7 +308,7 @@ TEST_CASE("a moving average adds one master-dtype element per owned weight, by f
   const Config averaged = resolve(c);
   compare(averaged);
   const std::vector<RankBytes> without = formula_memory(plain, machine("cpu")), with = formula_memory(averaged, machine("cpu"));
-  const double states = (c.training.precision == "bf16" ? 1 : 0) + (c.training.optimizer.name == Optimizer::kAdamW ? 2 : 1);
+  const double states = (c.training.precision == Arithmetic::kBf16 ? 1 : 0) + (c.training.optimizer.name == Optimizer::kAdamW ? 2 : 1);
   for (size_t r = 0; r < with.size(); ++r) {
     CHECK(with[r].optimizer == Approx(without[r].optimizer * (states + 1) / states).epsilon(1e-12));
     CHECK(with[r].peak - without[r].peak == Approx(with[r].optimizer - without[r].optimizer).epsilon(1e-9));
@@ -316,7 +316,8 @@ TEST_CASE("a moving average adds one master-dtype element per owned weight, by f
   const ClusterConfig cluster = resolve_cluster(machine("H100"));
   const auto update = [&](const Config& config) { return step_costs(config, cluster, model_seconds(config, cluster), {0, 1}).optimizer.front(); };
   // In units of four bytes: gradient read twice, weight and state read and written, and half a unit for a 16-bit copy.
-  const double accesses = 4 + 2 * (states - (c.training.precision == "bf16" ? 1 : 0)) + (c.training.precision == "bf16" ? 0.5 : 0);
+  const double accesses =
+      4 + 2 * (states - (c.training.precision == Arithmetic::kBf16 ? 1 : 0)) + (c.training.precision == Arithmetic::kBf16 ? 0.5 : 0);
   CHECK(update(averaged) / update(plain) == Approx((accesses + 3) / accesses).epsilon(1e-9));
 }
 
@@ -340,7 +341,7 @@ TEST_CASE("memory by formula: elastic averaging adds the centre to the optimizer
   if (GENERATE(false, true)) {
     c.training.asynchronous.mode = AsynchronousMode::kHogwild;
     c.training.optimizer.name = Optimizer::kSgd;
-    c.training.precision = "fp32";
+    c.training.precision = Arithmetic::kFp32;
     compare(resolve(c));
     return;
   }
@@ -409,7 +410,7 @@ TEST_CASE("memory by formula equals counted memory: updates of whole matrices") 
   c.training.optimizer.name = Optimizer::kMuon;
   c.parallel.tensor = GENERATE(1, 4);
   c.parallel.pipeline = GENERATE(1, 2);
-  c.training.precision = GENERATE("bf16", "fp32");
+  c.training.precision = GENERATE(Arithmetic::kBf16, Arithmetic::kFp32);
   CAPTURE(c.model.architecture, c.parallel.tensor, c.parallel.pipeline, c.training.precision);
   compare(resolve(c));
 }

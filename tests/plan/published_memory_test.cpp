@@ -36,7 +36,7 @@ TEST_CASE("every stack has memory figures") {
 struct StackRun {
   explicit StackRun(const char* name) {
     config.data.train = {"none"};
-    config.run.device = "cpu";
+    config.run.device = DeviceType::kCpu;
     config.model.layers = 8;
     config.model.hidden_size = 1024;
     config.model.heads = 16;
@@ -45,7 +45,7 @@ struct StackRun {
     config.training.steps = 1;
     config.training.sequence_length = 1024;
     config.training.global_batch_size = 16;
-    config.training.precision = "bf16";
+    config.training.precision = Arithmetic::kBf16;
     cluster.device.type = "H100";
     cluster.devices_per_node = 4;
     cluster.software.stack = name;

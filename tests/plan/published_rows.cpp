@@ -162,7 +162,7 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   if (contains(get<std::string>(parallel, "system").value_or(""), "MegaScale")) throw Refused{"another model: parallel block, sliding window"};
   Config c;
   c.data.train = {"published"};
-  c.run.device = "cpu";  // independent of the GPUs of this machine
+  c.run.device = DeviceType::kCpu;  // independent of the GPUs of this machine
   ModelConfig& m = c.model;
   m.architecture = contains(arch, "lama") || contains(name, "lama") ? Architecture::kLlama : Architecture::kGpt2;
   m.tied_embeddings = m.architecture == Architecture::kGpt2;
@@ -184,7 +184,7 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   t.sequence_length = need(model, "seq") / context;
   t.global_batch_size = need(parallel, "gbs") * context;
   t.micro_batch_size = get<int64_t>(parallel, "mbs").value_or(1);
-  t.precision = contains(precision, "fp16") ? "fp16" : "bf16";
+  t.precision = contains(precision, "fp16") ? Arithmetic::kFp16 : Arithmetic::kBf16;
   const std::string recompute = get<std::string>(parallel, "recompute").value_or("none");
   t.recompute = recompute.starts_with("full")                                ? RecomputeMode::kFull
                 : recompute.starts_with("sel") || contains(recompute, "SAC") ? RecomputeMode::kSelective

@@ -32,7 +32,7 @@ Config small_model(int64_t layers = 6) {
   c.training.steps = 10;
   c.training.sequence_length = 512;
   c.training.global_batch_size = 16;
-  c.training.precision = "bf16";
+  c.training.precision = Arithmetic::kBf16;
   c.data.train = {"tokens"};
   return c;
 }
@@ -49,7 +49,7 @@ Config llama_405b() {
   c.training.steps = 10;
   c.training.sequence_length = 8192;
   c.training.global_batch_size = 2048;
-  c.training.precision = "bf16";
+  c.training.precision = Arithmetic::kBf16;
   c.data.train = {"tokens"};
   return c;
 }

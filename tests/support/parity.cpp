@@ -157,7 +157,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   t.sequence_length = 12;
   t.micro_batch_size = layout.micro_batch;
   t.global_batch_size = 12;
-  t.precision = precision;
+  t.precision = OneOf<Arithmetic>(precision);
   t.logits_chunk = 5;  // divides no micro-batch
   t.recompute = layout.recompute.value_or(RecomputeMode::kNone);
   t.recompute_every = layout.recompute_every;

@@ -137,8 +137,8 @@ TEST_CASE("config: resolve fills every auto") {
   SECTION("llama") {
     const Config c = resolve(load(kSmall, {"run.name=small", "parallel.data=auto", "parallel.tensor=2", "parallel.zero_stage=2"}), 8);
     CHECK(c.run.directory == "runs/small");
-    CHECK(c.run.device == "auto");  // ranks detect GPUs at run time
-    CHECK(c.training.reduce_dtype == "fp32");
+    CHECK(c.run.device == DeviceType::kAuto);  // ranks detect GPUs at run time
+    CHECK(c.training.reduce_dtype == ReduceDtype::kFp32);
     CHECK(c.model.kv_heads == 2);
     CHECK(c.model.head_size == 16);
     CHECK(c.model.ffn_size == 256);
@@ -324,7 +324,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
   // A section without effect at this precision is not written, because its keys would be refused.
   CHECK(to_yaml(resolve(load(kSmall))).find("loss_scale") == std::string::npos);
   CHECK(to_yaml(resolve(load(kSmall, {"training.precision=fp16"}))).find("  loss_scale:\n    initial: 65536\n") != std::string::npos);
-  CHECK(resolve(load(kSmall, {"training.precision=fp64"})).run.device == "cpu");
+  CHECK(resolve(load(kSmall, {"training.precision=fp64"})).run.device == DeviceType::kCpu);
   const auto accumulation = [](const std::string& scope) {
     return resolve(load(kSmall, {"parallel.data=4", "parallel.replicate=2", "parallel.zero_stage=3", "training.compression.method=int8",
                                  "training.compression.scope=" + scope}))

@@ -207,7 +207,7 @@ TEST_CASE("doctor: cores, quotas and instructions") {
   CHECK(grade_after("instructions", [](JobFacts&, RankFacts& rank) { rank.cpu.isa = "portable"; }) == Grade::kWeak);
   CHECK(grade_after("instructions", [](JobFacts& all, RankFacts& rank) {
           rank.cpu.isa = "avx512";
-          all.needs->precision = "bf16";
+          all.needs->precision = Arithmetic::kBf16;
         }) == Grade::kWeak);
   CHECK(grade_after("instructions", [](JobFacts& all, RankFacts& rank) {
           rank.cpu.isa = "avx512";

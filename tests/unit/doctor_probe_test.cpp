@@ -237,7 +237,7 @@ TEST_CASE("doctor: what a configuration needs") {
   const Needs needs = needs_of(config);
   CHECK(needs.ranks == 4);
   CHECK_FALSE(needs.may_use_gpu);
-  CHECK(needs.precision == "bf16");
+  CHECK(needs.precision == Arithmetic::kBf16);
   CHECK(needs.checkpoint > 12 * 2 * 64 * 64);
   CHECK(needs.storage == 3 * needs.checkpoint);  // two are kept, and one is being written
   CHECK(forecast_bytes(config, 0) > needs.checkpoint / 4);

@@ -54,7 +54,7 @@ JobFacts job_of_hosts(int hosts) {
     for (int local = 0; local < 3; ++local) job.ranks.push_back(rank_of(host, local));
   Needs needs;
   needs.ranks = 3 * hosts;
-  needs.precision = "bf16";
+  needs.precision = Arithmetic::kBf16;
   needs.checkpoint = 7e9;
   needs.storage = 28e9;
   job.needs = needs;

@@ -120,8 +120,8 @@ std::vector<float> values_of(const std::string& name, int64_t count) {
 fs::path save_model(const fs::path& directory, const ModelConfig& model, const std::string& changed = "", float to = 0,
                     const std::string& precision = "fp32", const std::string& attention = "auto") {
   Config config = base(model.architecture.value());
-  config.training.precision = precision;
-  config.kernels.attention = attention;
+  config.training.precision = OneOf<Arithmetic>(precision);
+  config.kernels.attention = OneOf<AttentionEngine>(attention);
   config.model = model;
   CheckpointDescription about;
   about.config = to_yaml(resolve(config));
@@ -509,7 +509,8 @@ TEST_CASE("export: special tokens and a generation_config.json that a folder lac
 
 TEST_CASE("a checkpoint's model runs on a device that supports its precision", "[export]") {
   const ModelConfig model = models()[0].second;
-  for (const auto& [precision, device] : std::map<std::string, std::string>{{"fp32", "auto"}, {"fp16", "auto"}, {"fp64", "cpu"}}) {
+  for (const auto& [precision, device] :
+       std::map<std::string, DeviceType>{{"fp32", DeviceType::kAuto}, {"fp16", DeviceType::kAuto}, {"fp64", DeviceType::kCpu}}) {
     INFO(precision);
     const TemporaryDirectory directory;
     CHECK(CheckpointModel(save_model(directory.path, model, "", 0, precision).string()).config().run.device == device);
@@ -521,8 +522,8 @@ TEST_CASE("a checkpoint's model needs no library of the GPU that trained it", "[
   model.head_size = 8;
   const TemporaryDirectory directory;
   const fs::path checkpoint = save_model(directory.path, model, "", 0, "bf16", "cudnn");
-  CHECK(WeightSource(checkpoint).config().kernels.attention == "cudnn");
-  CHECK(CheckpointModel(checkpoint.string()).config().kernels.attention == "auto");
+  CHECK(WeightSource(checkpoint).config().kernels.attention == AttentionEngine::kCudnn);
+  CHECK(CheckpointModel(checkpoint.string()).config().kernels.attention == AttentionEngine::kAuto);
 }
 
 TEST_CASE("new directory: complete or absent, with one writer at a time", "[export]") {

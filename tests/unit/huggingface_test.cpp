@@ -71,7 +71,7 @@ void on_layout(const fs::path& folder, int tensor, int pipeline, int data, const
     config.parallel.zero_stage = data > 1 ? 3 : 0;
     config.parallel.layers_per_stage.reset();
     config.training.global_batch_size = data;
-    config.run.device = "cpu";
+    config.run.device = DeviceType::kCpu;
     config = resolve(config, world.size());
     Arena arena(Device::kCpu, true);
     Context ctx{Device::kCpu, &arena, 1};

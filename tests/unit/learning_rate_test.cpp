@@ -75,12 +75,12 @@ TEST_CASE("learning rate: scales with the global batch relative to the reference
   schedule.final_learning_rate = 0.01;
   OptimizerConfig optimizer = optimizer_with(0.1);
   optimizer.reference_batch_size = 32;
-  optimizer.learning_rate_scaling = "none";
+  optimizer.learning_rate_scaling = BatchScaling::kNone;
   CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.01).epsilon(1e-14));
-  optimizer.learning_rate_scaling = "linear";
+  optimizer.learning_rate_scaling = BatchScaling::kLinear;
   CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.04).epsilon(1e-14));
   CHECK(learning_rate(schedule, optimizer, 16, 5, 10) == Approx(0.0275).epsilon(1e-14));
-  optimizer.learning_rate_scaling = "sqrt";
+  optimizer.learning_rate_scaling = BatchScaling::kSqrt;
   CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.02).epsilon(1e-14));
   optimizer.reference_batch_size.reset();
   CHECK_THROWS_AS(learning_rate(schedule, optimizer, 128, 10, 10), InternalError);
@@ -156,7 +156,7 @@ TEST_CASE("learning rate: an exponential decay, and every decay with a batch tha
   OptimizerConfig optimizer;
   optimizer.learning_rate = 0.5;
   optimizer.reference_batch_size = 8;
-  optimizer.learning_rate_scaling = "linear";  // 32 sequences: the peak is 2, and the end 0.02
+  optimizer.learning_rate_scaling = BatchScaling::kLinear;  // 32 sequences: the peak is 2, and the end 0.02
   ScheduleConfig schedule;
   schedule.warmup_steps = 20;
   schedule.final_learning_rate = 0.005;

@@ -50,11 +50,11 @@ TEST_CASE("privacy: every feature whose effect the accountant does not cover is 
     config.security.privacy = {};
     CHECK(refusals(config).empty());
   };
-  check_refused("run.device", "no CUDA kernels", [](Config& c) { c.run.device = "cuda"; });
-  check_refused("training.precision", "loss scale", [](Config& c) { c.training.precision = "fp16"; });
+  check_refused("run.device", "no CUDA kernels", [](Config& c) { c.run.device = DeviceType::kCuda; });
+  check_refused("training.precision", "loss scale", [](Config& c) { c.training.precision = Arithmetic::kFp16; });
   check_refused("training.reduce_dtype", "loses to rounding", [](Config& c) {
-    c.training.precision = "bf16";
-    c.training.reduce_dtype = "bf16";
+    c.training.precision = Arithmetic::kBf16;
+    c.training.reduce_dtype = ReduceDtype::kBf16;
   });
   check_refused("model.dropout", "what the others contribute", [](Config& c) { c.model.dropout = 0.1; });
   check_refused("parallel.gradient_accumulation", "adds its noise once a step", [](Config& c) {

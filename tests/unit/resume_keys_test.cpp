@@ -205,7 +205,7 @@ TEST_CASE("resume: what two precisions keep in common can change, and restarts t
   saved.training.steps = 100;
   const auto change_to = [&](const char* precision) {
     Config now = saved;
-    now.training.precision = precision;
+    now.training.precision = OneOf<Arithmetic>(precision);
     return change_of({}, saved, now, true, changeable_keys({"training.precision"}));
   };
   CHECK(restarts_loss_scale(change_to("bf16")));
@@ -214,7 +214,7 @@ TEST_CASE("resume: what two precisions keep in common can change, and restarts t
   CHECK_THROWS_WITH(change_to("fp64"), StartsWith("training.precision can never change from fp32 to fp64 in a resumed run: fp64 keeps"));
   CHECK_FALSE(restarts_loss_scale({}));
   // Without another precision, each key of the scale alone restarts it, and no other key does.
-  saved.training.precision = "fp16";
+  saved.training.precision = Arithmetic::kFp16;
   const auto restarts = [&](const char* key, const std::function<void(TrainingConfig&)>& change) {
     Config now = saved;
     change(now.training);

@@ -49,7 +49,7 @@ Config large_config() {
   config.parallel.zero_stage = 1;
   config.training.sequence_length = 16;
   config.training.global_batch_size = 24;
-  config.training.precision = "fp16";
+  config.training.precision = Arithmetic::kFp16;
   config.data.packing = Packing::kBestFit;
   config.data.balance = Balance::kCost;
   return config;

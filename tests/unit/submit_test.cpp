@@ -38,10 +38,10 @@ Cluster cluster() {
   return out;
 }
 
-Allocation on_cpus(int64_t ranks, const Request& request = {}) { return allocate(cluster(), {.world = ranks, .device = "cpu"}, request); }
+Allocation on_cpus(int64_t ranks, const Request& request = {}) { return allocate(cluster(), {.world = ranks, .device = DeviceType::kCpu}, request); }
 Allocation on_gpus(int64_t ranks, Request request = {}) {
   if (!request.partition) request.partition = "gpu";
-  return allocate(cluster(), {.world = ranks, .device = "cuda"}, request);
+  return allocate(cluster(), {.world = ranks, .device = DeviceType::kCuda}, request);
 }
 
 Job job_of(const Allocation& allocation) {
@@ -179,10 +179,10 @@ TEST_CASE("submit: ranks, CPUs, memory and GPUs of a node, and whether the job t
   CHECK(few.cpus_per_rank == 12);
   CHECK_FALSE(few.whole_nodes);
   CHECK(few.megabytes == 250000);
-  const Allocation shared = allocate(cluster(), {.world = 4, .device = "cuda", .ranks_per_gpu = 2}, {.partition = "gpu"});
+  const Allocation shared = allocate(cluster(), {.world = 4, .device = DeviceType::kCuda, .ranks_per_gpu = 2}, {.partition = "gpu"});
   CHECK(shared.gpus_per_node == 2);
   CHECK(shared.cpus_per_rank == 6);
-  CHECK(allocate(cluster(), {.world = 3, .device = "cuda", .ranks_per_gpu = 2}, {.partition = "gpu"}).gpus_per_node == 2);
+  CHECK(allocate(cluster(), {.world = 3, .device = DeviceType::kCuda, .ranks_per_gpu = 2}, {.partition = "gpu"}).gpus_per_node == 2);
 
   // Most nodes of "mixed" have V100s; their memory is not configured.
   const Allocation v100 = on_gpus(4, {.partition = "mixed"});
@@ -224,15 +224,16 @@ TEST_CASE("submit: what the cluster has no place for is refused by name") {
   refuses([] { on_cpus(8, {.time = "0"}); }, "--time: \"0\"", "allowed");
   refuses([] { on_cpus(8, {.time = "1-00:00:01"}); }, "--time: 1-00:00:01 is over the limit of partition cpu", "up to 1-00:00:00");
   refuses([] { on_cpus(8, {.time = "5", .signal_seconds = 240}); }, "--signal: 240", "allowed 1 to 239");
-  refuses([] { allocate(cluster(), {.world = {}, .device = "cpu"}, {}); }, "--ranks-per-node: parallel.data is auto", "1 to 16");
+  refuses([] { allocate(cluster(), {.world = {}, .device = DeviceType::kCpu}, {}); }, "--ranks-per-node: parallel.data is auto", "1 to 16");
   refuses([] { allocate(cluster(), {.world = {}, .unit = 3}, {.partition = "gpu"}); }, "--nodes: 1 node of 8 ranks", "a multiple of 3");
   Cluster old = cluster();
   old.mpi = {"none", "pmi2"};
-  refuses([&] { allocate(old, {.world = 8, .device = "cpu"}, {}); }, "srun --mpi: MPI needs pmix", "none, pmi2");
+  refuses([&] { allocate(old, {.world = 8, .device = DeviceType::kCpu}, {}); }, "srun --mpi: MPI needs pmix", "none, pmi2");
   old.mpi = {"pmix_v3", "none"};
-  CHECK(allocate(old, {.world = 8, .device = "cpu"}, {}).mpi == "pmix_v3");
+  CHECK(allocate(old, {.world = 8, .device = DeviceType::kCpu}, {}).mpi == "pmix_v3");
   old.partitions[0].is_default = false;
-  refuses([&] { allocate(old, {.world = 8, .device = "cpu"}, {}); }, "--partition: this cluster has no default", "allowed cpu, gpu, mixed");
+  refuses([&] { allocate(old, {.world = 8, .device = DeviceType::kCpu}, {}); }, "--partition: this cluster has no default",
+          "allowed cpu, gpu, mixed");
 }
 
 TEST_CASE("submit: the signal comes early enough for a save, and never at the start of a job") {
@@ -247,7 +248,8 @@ TEST_CASE("submit: the signal comes early enough for a save, and never at the st
   CHECK_THAT(on_cpus(64).notes.at(0), Catch::Matchers::Contains("of the 4 nodes only 3 are in service"));
   Cluster few{.partitions = partitions_in(kPartitions), .mpi = {"pmix"}, .max_array_size = 1001};
   add_nodes(few.partitions, "cpu|1|16|64000|(null)|idle\ncpu|3|16|64000|(null)|down*\n");
-  CHECK_THAT(allocate(few, {.world = 32, .device = "cpu"}, {}).notes.at(0), Catch::Matchers::Contains("of the 4 nodes only 1 is in service"));
+  CHECK_THAT(allocate(few, {.world = 32, .device = DeviceType::kCpu}, {}).notes.at(0),
+             Catch::Matchers::Contains("of the 4 nodes only 1 is in service"));
 }
 
 TEST_CASE("submit: memory of the ranks is reserved, and refused where a node has too little") {

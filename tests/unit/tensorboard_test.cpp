@@ -118,7 +118,7 @@ TEST_CASE("tensorboard: samples have a tag by the number of their prompt, and hy
   config.parallel.tensor = 3;
   config.parallel.pipeline = 7;
   config.training.optimizer.learning_rate = 0.375;
-  config.training.precision = "bf16";
+  config.training.precision = Arithmetic::kBf16;
   config.data.document_mask = true;
   config.model.tied_embeddings = false;
   const auto time = WallClock::time_point(std::chrono::milliseconds(1750000000500));

@@ -93,7 +93,8 @@ ordered_json bench_kernels(const Context& ctx, const Config& config, const Kerne
   }
   if (options.attention) {
     result["attention"] = bench_attention(ctx, config, options);
-    if (config.kernels.attention == "cudnn" && ctx.device == Device::kCuda) result["cudnn_attention"] = to_json(attention_kernels(*ctx.gpu));
+    if (config.kernels.attention == AttentionEngine::kCudnn && ctx.device == Device::kCuda)
+      result["cudnn_attention"] = to_json(attention_kernels(*ctx.gpu));
   }
   if (options.bandwidth) {
     const BandwidthOptions bandwidth{options.tokens, options.working_set, options.effort};

@@ -170,7 +170,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const double flops = tokens / median * training_flops_per_token(config.model, training.sequence_length);
   ordered_json result = {{"model", describe_model(config.model)},
                          {"parameters", parameter_count(config.model)},
-                         {"precision", training.precision},
+                         {"precision", training.precision.text()},
                          {"training", training_of(training)},
                          {"tokens_per_step", static_cast<int64_t>(tokens)},
                          {"steps", options.steps},
@@ -194,7 +194,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   if (ctx.device == Device::kCuda) {
     const PlainProducts plain = plain_products(trainer);
     result["plain_products"] = {{"per_step", plain.per_step}, {"shapes", plain.shapes}};
-    if (config.kernels.attention == "cudnn") result["cudnn_attention"] = to_json(attention_kernels(trainer, config));
+    if (config.kernels.attention == AttentionEngine::kCudnn) result["cudnn_attention"] = to_json(attention_kernels(trainer, config));
   } else {
     result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
   }

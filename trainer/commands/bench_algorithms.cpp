@@ -99,7 +99,7 @@ int bench_algorithms(const AlgorithmOptions& options, const LaunchEnvironment& e
       if (world->rank() == 0 && !options.output.empty()) output.emplace(options.output);
     });
     Config config;
-    config.run.device = "cpu";
+    config.run.device = DeviceType::kCpu;
     machine.emplace(std::move(world), place, config);
     const nlohmann::ordered_json rows = measured(machine->ctx(), machine->world(), options);
     if (machine->world().rank() == 0) report(options, rows, describe_environment(machine->ctx(), machine->world().size(), {}), output);

@@ -122,15 +122,15 @@ int bench_kernels(const Arguments& arguments, const LaunchEnvironment& environme
   const auto load = [&] {
     if (!arguments.config.empty()) return load_config(arguments.config, sets);
     const LoadedConfig small = parse_config(kCpuModel, "the model of bench kernels", sets);
-    if (small.config.run.device == "cpu" || usable_gpus() == 0) return small;
+    if (small.config.run.device == DeviceType::kCpu || usable_gpus() == 0) return small;
     return parse_config(kGpuModel, "the model of bench kernels", sets);
   };
   Config config = resolve(load());
   config.parallel = {};
   Machine machine(std::make_unique<SelfCommunicator>("world"), single_process_place(environment), config);
   const ordered_json description = describe_environment(machine.ctx(), 1, {});
-  ordered_json result = {{"bench", "kernels"}, {"precision", config.training.precision}, {"model", describe_model(config.model)}};
-  result.update(bench::bench_kernels(machine.ctx(), config, kernel_options(arguments, config, config.run.device == "cuda")));
+  ordered_json result = {{"bench", "kernels"}, {"precision", config.training.precision.text()}, {"model", describe_model(config.model)}};
+  result.update(bench::bench_kernels(machine.ctx(), config, kernel_options(arguments, config, config.run.device == DeviceType::kCuda)));
   result["environment"] = description;
   print(arguments, result, headline(description) + bench::kernels_text(result));
   return static_cast<int>(ExitCode::kOk);
@@ -229,12 +229,12 @@ int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment,
       if (world->rank() == 0 && !arguments.cluster.empty()) cluster.emplace(arguments.cluster);
     });
     Config config;
-    if (!arguments.device.empty()) config.run.device = arguments.device;
+    if (!arguments.device.empty()) config.run.device = OneOf<DeviceType>(arguments.device);
     config.run.ranks_per_gpu = arguments.ranks_per_gpu;
     machine.emplace(std::move(world), place, config);
     Communicator& ranks = machine->world();
     if (arguments.fits()) collectively(ranks, [&] { refuse_shared_cores(config, place); });
-    const bool gpu = config.run.device == "cuda";
+    const bool gpu = config.run.device == DeviceType::kCuda;
     ordered_json rows = bench::bench_comm(machine->ctx(), ranks, comm_sizes(arguments, gpu), arguments.effort(),
                                           arguments.rounds > 0 ? arguments.rounds
                                           : arguments.fits()   ? 3

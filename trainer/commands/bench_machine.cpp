@@ -69,7 +69,7 @@ int bench_machine(const LaunchEnvironment& environment, double seconds, const st
     ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
     {
       Config config;
-      config.run.device = "cpu";
+      config.run.device = DeviceType::kCpu;
       Machine machine(std::make_unique<SelfCommunicator>("world"), single_process_place(environment), config);
       const bench::Effort effort{.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr};
       samples = bench::measure_machine(machine.ctx(), effort, [&] { progress.advance(1); });

@@ -166,7 +166,7 @@ int bench_scale(const LaunchEnvironment& environment, const ScaleOptions& option
   const Config& base = loaded.config;
   if (base.parallel.islands > 1)
     throw ConfigError(concat("bench scale: parallel.islands=", base.parallel.islands, ": scales the data degree of one island; allowed islands 1"));
-  const int64_t least = base.parallel.tensor * base.parallel.pipeline, gpus = base.run.device == "cpu" ? 0 : usable_gpus();
+  const int64_t least = base.parallel.tensor * base.parallel.pipeline, gpus = base.run.device == DeviceType::kCpu ? 0 : usable_gpus();
   bench::ScaleResult result;
   result.gpu = gpus > 0;
   result.threads = options.threads;

@@ -9,8 +9,9 @@ namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind, Adapters adapters)
     : source_(path, kind, adapters), config_(source_.config()) {
-  config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // independent of the device used for training,
-  config_.kernels.attention = "auto";                                          // and of its libraries
+  config_.run.device =
+      config_.training.precision == Arithmetic::kFp64 ? DeviceType::kCpu : DeviceType::kAuto;  // independent of the device used for training,
+  config_.kernels.attention = AttentionEngine::kAuto;                                          // and of its libraries
 }
 
 Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place, machine_); }

@@ -16,9 +16,9 @@ constexpr int64_t kMostTokens = 64;
 struct Loaded {
   Loaded(const std::string& path, WeightKind kind, Adapters adapters, const RankPlace& place) : model(path, kind, adapters) {
     Config& config = model.config();
-    config.run.device = "cpu";
+    config.run.device = DeviceType::kCpu;
     config.kernels = {};  // the same for both
-    config.training.precision = "fp32";
+    config.training.precision = Arithmetic::kFp32;
     config.training.micro_batch_size = config.training.global_batch_size = 1;
     length = config.training.sequence_length = std::min(kMostTokens, *config.model.max_positions);
     trainer = &model.load(place);

@@ -39,7 +39,7 @@ void LinkFile::write(const LinkConfig& link, const std::string& gpu, int ranks, 
 
 void refuse_shared_cores(const Config& config, const RankPlace& place) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (config.run.device == "cuda" || place.local_size <= cores) return;
+  if (config.run.device == DeviceType::kCuda || place.local_size <= cores) return;
   throw ConfigError(concat("bench comm --fit: ", counted(place.local_size, "rank"), " on a host with ", counted(cores, "core"),
                            " would measure how the kernel shares the cores; allowed at most ", cores, " per host"));
 }

@@ -138,7 +138,7 @@ int train(const TrainArguments& arguments, const LaunchEnvironment& environment,
     if (ranks > 1 || arguments.hosts || restarts > 0) {
       check_read_again(arguments.config);
       audit::check_audit(config.security);
-      if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
+      if (config.run.device == DeviceType::kCuda && !arguments.hosts) cuda::gpu_count();
       const RunData data = role && role->coordinates ? no_run_data(config) : open_run_data(config);
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -253,7 +254,7 @@ void check_retention(Rules& rules, const CheckpointConfig& k) {
 
 void check_loss_scale(Rules& rules, const Config& c) {
   const LossScaleConfig& s = c.training.loss_scale;
-  if (c.training.precision != "fp16" || !rules.apply({"training.precision"})) return;
+  if (c.training.precision != Arithmetic::kFp16 || !rules.apply({"training.precision"})) return;
   const std::pair<const char*, int64_t> keys[] = {
       {"training.loss_scale.initial", s.initial}, {"training.loss_scale.minimum", s.minimum}, {"training.loss_scale.maximum", s.maximum}};
   const auto power = [](int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); };

@@ -22,11 +22,12 @@ constexpr Setting named(Setting setting, const char* name) {
 }
 
 // Devices and kernels.
-constexpr Setting kCpu{"run.device", "cuda", [](const Config& c) { return c.run.device == "cpu"; }};
-constexpr Setting kCuda{"run.device", "cpu", [](const Config& c) { return c.run.device == "cuda"; }};
+constexpr Setting kCpu{"run.device", "cuda", [](const Config& c) { return c.run.device == DeviceType::kCpu; }};
+constexpr Setting kCuda{"run.device", "cpu", [](const Config& c) { return c.run.device == DeviceType::kCuda; }};
 constexpr Setting kNccl{"run.device", "cpu", [](const Config& c) { return kCuda.is(c) && c.run.ranks_per_gpu == 1; }, "cpu", "run.ranks_per_gpu"};
 constexpr Setting kSharedGpus{"run.ranks_per_gpu", "1", [](const Config& c) { return c.run.ranks_per_gpu > 1; }};
-constexpr Setting kCudnn{"kernels.attention", "auto | builtin", [](const Config& c) { return c.kernels.attention == "cudnn"; }, "auto"};
+constexpr Setting kCudnn{"kernels.attention", "auto | builtin", [](const Config& c) { return c.kernels.attention == AttentionEngine::kCudnn; },
+                         "auto"};
 constexpr Setting kOddHeads{"model.head_size", "a multiple of 8 up to 128",
                             [](const Config& c) { return *c.model.head_size % 8 != 0 || *c.model.head_size > 128; }};
 constexpr Setting kCpuIsa{"kernels.cpu_isa", "auto", [](const Config& c) { return c.kernels.cpu_isa != "auto"; }};
@@ -34,12 +35,15 @@ constexpr Setting kGraph{"kernels.cuda_graph", "false", [](const Config& c) { re
 constexpr Setting kTuning{"kernels.tuning_file", "none", [](const Config& c) { return c.kernels.tuning_file != "none"; }};
 
 // Precision.
-constexpr Setting kFp64{"training.precision", "fp32 | bf16 | fp16", [](const Config& c) { return c.training.precision == "fp64"; }};
-constexpr Setting kFp16{"training.precision", "fp64 | fp32 | bf16", [](const Config& c) { return c.training.precision == "fp16"; }, "bf16"};
-constexpr Setting kNotFp32{"training.precision", "fp32", [](const Config& c) { return c.training.precision != "fp32"; }};
-constexpr Setting kWide{"training.precision", "bf16 | fp16", [](const Config& c) { return c.training.precision != "bf16" && !kFp16.is(c); }};
-constexpr Setting kReduceDtype{"training.reduce_dtype", "auto", [](const Config& c) { return c.training.reduce_dtype != "auto"; }};
-constexpr Setting kBf16Sums{"training.reduce_dtype", "auto | fp32", [](const Config& c) { return c.training.reduce_dtype == "bf16"; }, "auto"};
+constexpr Setting kFp64{"training.precision", "fp32 | bf16 | fp16", [](const Config& c) { return c.training.precision == Arithmetic::kFp64; }};
+constexpr Setting kFp16{"training.precision", "fp64 | fp32 | bf16", [](const Config& c) { return c.training.precision == Arithmetic::kFp16; },
+                        "bf16"};
+constexpr Setting kNotFp32{"training.precision", "fp32", [](const Config& c) { return c.training.precision != Arithmetic::kFp32; }};
+constexpr Setting kWide{"training.precision", "bf16 | fp16",
+                        [](const Config& c) { return c.training.precision != Arithmetic::kBf16 && !kFp16.is(c); }};
+constexpr Setting kReduceDtype{"training.reduce_dtype", "auto", [](const Config& c) { return c.training.reduce_dtype != ReduceDtype::kAuto; }};
+constexpr Setting kBf16Sums{"training.reduce_dtype", "auto | fp32", [](const Config& c) { return c.training.reduce_dtype == ReduceDtype::kBf16; },
+                            "auto"};
 
 // The model and its optimizer.
 constexpr Setting kDropout{"model.dropout", "0", [](const Config& c) { return c.model.dropout > 0; }};
@@ -51,7 +55,7 @@ constexpr Setting kNotAdamW{"training.optimizer.name", "adamw", [](const Config&
 constexpr Setting kMatrixUpdates{"training.optimizer.name", "adamw",
                                  [](const Config& c) { return traits_of(c.training.optimizer.name.value()).updates_matrices; }};
 constexpr Setting kScaledRate{"training.optimizer.learning_rate_scaling", "none",
-                              [](const Config& c) { return c.training.optimizer.learning_rate_scaling != "none"; }};
+                              [](const Config& c) { return c.training.optimizer.learning_rate_scaling != BatchScaling::kNone; }};
 constexpr Setting kNoReference{"training.optimizer.reference_batch_size", "from 1",
                                [](const Config& c) { return !c.training.optimizer.reference_batch_size; }};
 constexpr Setting kExponential{"training.schedule.name", "another schedule",

@@ -15,11 +15,16 @@
 
 namespace trireme {
 
+/// What computes: auto is a GPU for each rank where there are some.
+enum class DeviceType : uint8_t { kAuto, kCpu, kCuda };
+template <>
+inline constexpr std::array kNames<DeviceType>{"auto", "cpu", "cuda"};
+
 struct RunConfig {
   std::string name = "run";
   std::string directory;  ///< default `runs/<name>`
   int64_t seed = 1234;
-  std::string device = "auto";  ///< auto | cpu | cuda
+  OneOf<DeviceType> device = DeviceType::kAuto;
   int64_t ranks_per_gpu = 1;
   bool operator==(const RunConfig&) const = default;
 };
@@ -71,6 +76,11 @@ inline constexpr std::array kNames<Optimizer> = [] {
 template <>
 inline constexpr std::array kNames<MuonScale>{"rms", "spectral"};
 
+/// By what global_batch_size / reference_batch_size multiplies the learning rate.
+enum class BatchScaling : uint8_t { kNone, kLinear, kSqrt };
+template <>
+inline constexpr std::array kNames<BatchScaling>{"none", "linear", "sqrt"};
+
 struct OptimizerConfig {
   OneOf<Optimizer> name = Optimizer::kAdamW;
   double learning_rate = 1e-3;
@@ -80,8 +90,8 @@ struct OptimizerConfig {
   double momentum = 0.95;                           ///< muon
   OneOf<MuonScale> update_scale = MuonScale::kRms;  ///< muon
   double weight_decay = 0.1;
-  std::string learning_rate_scaling = "none";  ///< none | linear | sqrt of global_batch_size / reference_batch_size
-  Auto<int64_t> reference_batch_size;          ///< sequences; required by linear and sqrt
+  OneOf<BatchScaling> learning_rate_scaling = BatchScaling::kNone;
+  Auto<int64_t> reference_batch_size;  ///< sequences; required by linear and sqrt
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -184,6 +194,16 @@ struct AsynchronousConfig {
   bool operator==(const AsynchronousConfig&) const = default;
 };
 
+/// The dtypes of a run: precision_of().
+enum class Arithmetic : uint8_t { kFp64, kFp32, kBf16, kFp16 };
+template <>
+inline constexpr std::array kNames<Arithmetic>{"fp64", "fp32", "bf16", "fp16"};
+
+/// The dtype in which data ranks sum gradients.
+enum class ReduceDtype : uint8_t { kAuto, kFp32, kBf16 };
+template <>
+inline constexpr std::array kNames<ReduceDtype>{"auto", "fp32", "bf16"};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
@@ -191,8 +211,8 @@ struct TrainingConfig {
   int64_t sequence_length = 256;
   int64_t micro_batch_size = 1;
   int64_t global_batch_size = 8;
-  std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
-  std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
+  OneOf<Arithmetic> precision = Arithmetic::kFp32;
+  OneOf<ReduceDtype> reduce_dtype = ReduceDtype::kAuto;
   OneOf<RecomputeMode> recompute = RecomputeMode::kNone;
   int64_t recompute_every = 1;        ///< selective and full: recompute the first of every recompute_every blocks
   bool recompute_elementwise = true;  ///< norms and activation functions are computed again in the backward
@@ -273,9 +293,14 @@ struct ResilienceConfig {
   bool operator==(const ResilienceConfig&) const = default;
 };
 
+/// The kernels of attention on GPUs.
+enum class AttentionEngine : uint8_t { kAuto, kBuiltin, kCudnn };
+template <>
+inline constexpr std::array kNames<AttentionEngine>{"auto", "builtin", "cudnn"};
+
 struct KernelsConfig {
-  std::string attention = "auto";  ///< auto | builtin | cudnn
-  std::string cpu_isa = "auto";    ///< auto | a name of kernels/core/isa.h
+  OneOf<AttentionEngine> attention = AttentionEngine::kAuto;
+  std::string cpu_isa = "auto";  ///< auto | a name of kernels/core/isa.h
   bool tf32 = false;
   bool cuda_graph = false;
   std::string tuning_file = "none";  ///< none, or the path of a JSON file

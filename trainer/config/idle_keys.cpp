@@ -25,7 +25,7 @@ Reasons reasons_of(const Config& c) {
   const ParallelConfig& p = c.parallel;
   const int64_t data = p.data.value_or(1);
   const auto when = [](bool applies, const char* why) { return applies ? why : nullptr; };
-  const char* const cpu = when(c.run.device == "cpu", "the run computes on CPUs");
+  const char* const cpu = when(c.run.device == DeviceType::kCpu, "the run computes on CPUs");
   const char* const one_rank = when(p.islands * p.tensor * p.pipeline * data == 1, "the run has one rank");
   return {
       .one_tensor_rank = when(p.tensor == 1, "parallel.tensor is 1"),
@@ -33,13 +33,14 @@ Reasons reasons_of(const Config& c) {
       .one_data_rank = when(data == 1, "parallel.data is 1"),
       .one_rank = one_rank,
       .cpu = cpu,
-      .cuda = when(c.run.device == "cuda", "the run computes on GPUs"),
+      .cuda = when(c.run.device == DeviceType::kCuda, "the run computes on GPUs"),
       .no_restarts =
           when(c.resilience.restarts == 0 && c.resilience.elastic == Elastic::kNone, "the launcher restarts nothing: resilience.restarts is 0"),
       .unwatched =
           when(one_rank != nullptr && c.resilience.restarts == 0, "the run has one rank and resilience.restarts is 0, so nothing watches it"),
       .no_nccl = cpu ? cpu : one_rank,
-      .no_tf32 = cpu ? cpu : when(c.run.device == "cuda" && c.training.precision != "fp32", "only precision fp32 has such products"),
+      .no_tf32 =
+          cpu ? cpu : when(c.run.device == DeviceType::kCuda && c.training.precision != Arithmetic::kFp32, "only precision fp32 has such products"),
       .one_part = when(data == 1 && c.training.global_batch_size == c.training.micro_batch_size, "one rank has all sequences in one micro-batch")};
 }
 

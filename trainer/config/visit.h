@@ -21,7 +21,6 @@ void visit(V& v, RunConfig& c) {
   v(Field{.key = "seed", .doc = "Random seed of the initial weights, the sample order and the dropout masks.", .min = 0}, c.seed);
   v(operation_key({.key = "device",
                    .doc = "Device that the run computes on.",
-                   .choices = {"auto", "cpu", "cuda"},
                    .auto_rule = "cuda if every rank has a GPU, cpu if no host has one; otherwise the run is refused"}),
     c.device);
   v(operation_key(
@@ -312,7 +311,6 @@ void visit(V& v, KernelsConfig& c) {
         {.key = "attention",
          .doc = "Attention kernels on the GPU. cudnn: cuDNN's fused attention in bf16 and fp16; the first use of each shape is compared with the "
                 "built-in kernels, which compute it if cuDNN does not or differs.",
-         .choices = {"auto", "builtin", "cudnn"},
          .auto_rule = "builtin"}),
     c.attention);
   v(operation_key({.key = "cpu_isa",

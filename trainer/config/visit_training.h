@@ -52,14 +52,13 @@ void visit(V& v, OptimizerConfig& c) {
     c.update_scale);
   v(Field{.key = "weight_decay", .doc = "Decoupled weight decay of matrices. Norms and biases are not decayed.", .min = 0}, c.weight_decay);
   v(Field{.key = "learning_rate_scaling",
-          .doc = "Scale the learning rate by global_batch_size / reference_batch_size (linear) or by its square root (sqrt).",
-          .choices = {"none", "linear", "sqrt"}},
+          .doc = "Scale the learning rate by global_batch_size / reference_batch_size (linear) or by its square root (sqrt)."},
     c.learning_rate_scaling);
   v(Field{.key = "reference_batch_size",
           .doc = "Global batch size, in sequences, that learning_rate was tuned for.",
           .min = 1,
           .max = kMaxExtent,
-          .without_effect = c.learning_rate_scaling == "none" ? "learning_rate_scaling is none" : nullptr},
+          .without_effect = c.learning_rate_scaling == BatchScaling::kNone ? "learning_rate_scaling is none" : nullptr},
     c.reference_batch_size);
 }
 
@@ -132,14 +131,14 @@ void visit(V& v, StopConfig& c) {
 /// The section loss_scale; it has an effect only with precision fp16.
 struct LossScaleSection {
   LossScaleConfig& values;
-  const std::string& precision;
+  const OneOf<Arithmetic>& precision;
 };
 
 template <class V>
 void visit(V& v, LossScaleSection& c) {
   constexpr double kLargest = 1 << 30;
   // An invalid precision is reported at its own key.
-  const bool other = c.precision == "fp64" || c.precision == "fp32" || c.precision == "bf16";
+  const bool other = c.precision == Arithmetic::kFp64 || c.precision == Arithmetic::kFp32 || c.precision == Arithmetic::kBf16;
   const char* const without_effect = other ? "only precision fp16 scales the loss" : nullptr;
   const auto power_of_two = [&](const char* key, const char* doc, int64_t& value) {
     v(Field{.key = key, .doc = doc, .min = 1, .max = kLargest, .without_effect = without_effect}, value);
@@ -358,12 +357,10 @@ void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "global_batch_size", .doc = "Sequences per step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
   v(Field{.key = "precision",
           .doc = "Arithmetic precision. bf16 and fp16 keep sums, master weights, moments and gradients in fp32; fp64 runs on the CPU's reference "
-                 "kernels.",
-          .choices = {"fp64", "fp32", "bf16", "fp16"}},
+                 "kernels."},
     c.precision);
   v(Field{.key = "reduce_dtype",
           .doc = "Data type of gradients in transfers between data ranks. bf16 halves the bytes and rounds every partial sum.",
-          .choices = {"auto", "fp32", "bf16"},
           .auto_rule = "fp32, or fp64 with precision fp64"},
     c.reduce_dtype);
   v(execution_key(

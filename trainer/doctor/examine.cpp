@@ -30,7 +30,7 @@ bool sees_rank_0(Communicator& world, const DirectoryFacts& run) {
 }  // namespace
 
 RankFacts examine_start(const Subject& subject, int rank) {
-  const bool gpus = !subject.config || subject.config->run.device != "cpu";
+  const bool gpus = !subject.config || subject.config->run.device != DeviceType::kCpu;
   return probe_host(subject.environment, subject.place, rank, gpus);
 }
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/config/config.h"
+
 namespace trireme::doctor {
 
 inline constexpr double kNone = -1;
@@ -129,7 +131,7 @@ struct Needs {
   bool may_use_gpu = true;  ///< run.device is not cpu
   int ranks_per_gpu = 1;
   std::string isa = "auto";  ///< kernels.cpu_isa
-  std::string precision = "fp32";
+  Arithmetic precision = Arithmetic::kFp32;
   double checkpoint = 0;   ///< bytes of a checkpoint
   double storage = 0;      ///< most bytes of checkpoints on disk
   bool encrypted = false;  ///< security.encryption is required

@@ -67,7 +67,7 @@ Finding judge_instructions(const JobFacts& job, const RankFacts& rank) {
     finding.grade = Grade::kWeak;
     finding.text += ": without AVX2 every kernel is several times slower";
     finding.remedy = "run on a CPU with AVX2; in a virtual machine, pass the host's CPU through";
-  } else if (job.needs && job.needs->precision == "bf16" && isa < Isa::kAvx512Bf16) {
+  } else if (job.needs && job.needs->precision == Arithmetic::kBf16 && isa < Isa::kAvx512Bf16) {
     finding.grade = Grade::kWeak;
     finding.text += ": bf16 is converted to fp32 for every product";
     finding.remedy = "training.precision: fp32";

@@ -43,7 +43,7 @@ LoadedConfig config_of(const Role& role, LoadedConfig loaded) {
     config.training.initial_weights = "none";
     return loaded;
   }
-  config.run.device = "cpu";
+  config.run.device = DeviceType::kCpu;
   config.parallel = {};
   config.training.evaluate = {};
   config.data.validation.clear();

@@ -34,12 +34,14 @@ ZeroPolicy zero_policy(const ParallelConfig& parallel) {
 }
 
 Precision precision_of(const TrainingConfig& training) {
-  if (training.precision == "fp64") return {DType::kF64, DType::kF64, DType::kF64, DType::kF64};
-  const DType reduce = training.reduce_dtype == "bf16" ? DType::kBF16 : DType::kF32;
-  if (training.precision == "fp32") return {DType::kF32, DType::kF32, DType::kF32, reduce};
-  if (training.precision == "bf16") return {DType::kBF16, DType::kF32, DType::kF32, reduce};
-  if (training.precision == "fp16") return {DType::kF16, DType::kF32, DType::kF32, reduce};
-  throw InternalError("unknown precision: " + training.precision);
+  const DType reduce = training.reduce_dtype == ReduceDtype::kBf16 ? DType::kBF16 : DType::kF32;
+  switch (training.precision.value()) {
+    case Arithmetic::kFp64: return {DType::kF64, DType::kF64, DType::kF64, DType::kF64};
+    case Arithmetic::kFp32: return {DType::kF32, DType::kF32, DType::kF32, reduce};
+    case Arithmetic::kBf16: return {DType::kBF16, DType::kF32, DType::kF32, reduce};
+    case Arithmetic::kFp16: return {DType::kF16, DType::kF32, DType::kF32, reduce};
+  }
+  throw InternalError("a precision without dtypes");
 }
 
 OptimizerOptions optimizer_options(const TrainingConfig& training) {
@@ -133,7 +135,7 @@ int64_t logits_chunk(const Config& config) {
   const int64_t columns = stored_tokens((*config.model.vocab_size + config.parallel.tensor - 1) / config.parallel.tensor);
   const auto rows = static_cast<uint64_t>(kBytes / (columns * size_of(precision_of(config.training).compute)));
   const auto fitting = static_cast<int64_t>(std::bit_floor(std::max<uint64_t>(1, rows)));
-  return config.training.logits_chunk.value_or(config.run.device == "cuda" ? std::max(fitting, kFewestOnGpu) : fitting);
+  return config.training.logits_chunk.value_or(config.run.device == DeviceType::kCuda ? std::max(fitting, kFewestOnGpu) : fitting);
 }
 
 ProfileShape profile_shape(const Config& config) {

@@ -218,8 +218,10 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   check(resolved, sources, violations);  // the rules that need `data`, which what follows relies on
   violations.raise(sources);
   ParallelConfig& p = resolved.parallel;
-  if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // otherwise the run detects GPUs
-  if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
+  if (resolved.run.device == DeviceType::kAuto && resolved.training.precision == Arithmetic::kFp64)
+    resolved.run.device = DeviceType::kCpu;  // otherwise the run detects GPUs
+  if (resolved.training.reduce_dtype == ReduceDtype::kAuto && resolved.training.precision != Arithmetic::kFp64)
+    resolved.training.reduce_dtype = ReduceDtype::kFp32;
   if (p.gradient_accumulation == GradientAccumulation::kAuto)
     p.gradient_accumulation =
         zero_policy(p).gradients_resident || needs_full_gradients(resolved.training.compression) || adds_noise_on_each_rank(resolved)

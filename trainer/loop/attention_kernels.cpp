@@ -37,7 +37,7 @@ AttentionKernels attention_kernels(cuda::Gpu& gpu) {
 
 AttentionKernels attention_kernels(Trainer& trainer, const Config& config) {
   AttentionKernels kernels;
-  if (config.kernels.attention != "cudnn") return kernels;
+  if (config.kernels.attention != AttentionEngine::kCudnn) return kernels;
   for (const std::string& text : all_gather_strings(trainer.mesh().world, as_list(attention_kernels(*trainer.context().gpu)).dump())) {
     for (const ordered_json& choice : parse_value<ordered_json>(text, "attention kernels of a rank")) {
       AttentionKernels::Shape next = shape_of(choice);

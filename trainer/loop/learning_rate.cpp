@@ -10,12 +10,12 @@ namespace trireme {
 namespace {
 
 double batch_factor(const OptimizerConfig& optimizer, int64_t global_batch) {
-  if (optimizer.learning_rate_scaling == "none") return 1;
+  if (optimizer.learning_rate_scaling == BatchScaling::kNone) return 1;
   TRIREME_CHECK(optimizer.reference_batch_size.value_or(0) > 0, "learning_rate_scaling ", optimizer.learning_rate_scaling,
                 " without a reference batch");
   const double ratio = static_cast<double>(global_batch) / static_cast<double>(*optimizer.reference_batch_size);
-  if (optimizer.learning_rate_scaling == "linear") return ratio;
-  TRIREME_CHECK(optimizer.learning_rate_scaling == "sqrt", "learning_rate_scaling ", optimizer.learning_rate_scaling);
+  if (optimizer.learning_rate_scaling == BatchScaling::kLinear) return ratio;
+  TRIREME_CHECK(optimizer.learning_rate_scaling == BatchScaling::kSqrt, "learning_rate_scaling ", optimizer.learning_rate_scaling);
   return std::sqrt(ratio);
 }
 

@@ -56,8 +56,8 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
 
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const LoweredSchedule& schedule) {
   Arena arena(Device::kMeta);
-  Context ctx{.device = Device::kMeta, .arena = &arena, .for_gpu = config.run.device == "cuda"};
-  ctx.cudnn_attention = config.kernels.attention == "cudnn";
+  Context ctx{.device = Device::kMeta, .arena = &arena, .for_gpu = config.run.device == DeviceType::kCuda};
+  ctx.cudnn_attention = config.kernels.attention == AttentionEngine::kCudnn;
   NullCommunicator world(rank, world_size, "world");
   Trainer trainer(ctx, world, config, true, recompute, schedule);
   if (config.resilience.rebalance == Rebalance::kMicroBatches) trainer.set_micro_batches(largest_split(config, trainer.batches().data_rank()));

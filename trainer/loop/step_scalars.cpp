@@ -31,7 +31,7 @@ struct Readback {
 
 }  // namespace
 
-bool scales_loss(const TrainingConfig& training) { return training.precision == "fp16"; }
+bool scales_loss(const TrainingConfig& training) { return training.precision == Arithmetic::kFp16; }
 
 StepScalars::StepScalars(Context& ctx, const Config& config, Mesh& mesh, const Stages& stages, bool for_training)
     : ctx_(ctx), mesh_(mesh), stages_(stages), training_(config.training), layer_gradients_(config.model) {

@@ -71,19 +71,19 @@ std::string why_no_gpu(const RankPlace& place, int64_t ranks_per_gpu) {
 
 /// What run.device auto becomes. CPUs beside GPUs that not every rank can use would be slow by mistake. `found`: GPUs that this rank sees; `index`:
 /// its GPU, or kNone. Collective.
-std::string automatic_device(Communicator& world, const RankPlace& place, const Config& config, int found, int index, const MachineOptions& options) {
+DeviceType automatic_device(Communicator& world, const RankPlace& place, const Config& config, int found, int index, const MachineOptions& options) {
   const std::string why = index != kNone ? "" : concat("rank ", world.rank(), " on ", host_name(), ": ", why_no_gpu(place, config.run.ranks_per_gpu));
   const std::string reason = first_of(world, why);
-  if (reason.empty()) return "cuda";
-  if (all_reduce_scalar(world, found > 0 || has_gpu_files(options.device_files) ? 1 : 0, ReduceOp::kMax) == 0) return "cpu";
+  if (reason.empty()) return DeviceType::kCuda;
+  if (all_reduce_scalar(world, found > 0 || has_gpu_files(options.device_files) ? 1 : 0, ReduceOp::kMax) == 0) return DeviceType::kCpu;
   const std::string text = "this job's hosts have GPUs, but not every rank can use one: " + reason;
   if (!options.may_ignore_gpus) throw AgreedError(ExitCode::kUsage, "run.device=auto: " + text, world.rank() == 0);
   if (world.rank() == 0) std::cerr << concat("warning: all ranks use CPUs; ", text, "\n");
-  return "cpu";
+  return DeviceType::kCpu;
 }
 
 /// What check() says of a configuration for `device`, a line each.
-std::set<std::string> violations_on(Config config, const std::string& device) {
+std::set<std::string> violations_on(Config config, DeviceType device) {
   config.run.device = device;
   Violations violations;
   check(config, {}, violations);
@@ -96,12 +96,13 @@ std::set<std::string> violations_on(Config config, const std::string& device) {
 /// Replaces run.device auto, and applies the rules of the configuration again, because some are about the device. A configuration made in code, for a
 /// benchmark or a model alone, may lack what a run needs; only what the device breaks counts. Collective.
 void resolve_device(Communicator& world, const RankPlace& place, Config& config, int found, int index, const MachineOptions& options) {
-  const std::string device = automatic_device(world, place, config, found, index, options);
-  const std::set<std::string> before = violations_on(config, "auto");
+  const DeviceType device = automatic_device(world, place, config, found, index, options);
+  const std::set<std::string> before = violations_on(config, DeviceType::kAuto);
   std::string broken;
   for (const std::string& line : violations_on(config, device))
     if (!before.contains(line)) broken += (broken.empty() ? "" : "\n") + line;
-  if (!broken.empty()) throw AgreedError(ExitCode::kUsage, concat("run.device=auto is ", device, " in this job: ", broken), world.rank() == 0);
+  if (!broken.empty())
+    throw AgreedError(ExitCode::kUsage, concat("run.device=auto is ", name_of(device), " in this job: ", broken), world.rank() == 0);
   config.run.device = device;
 }
 
@@ -130,22 +131,22 @@ NcclOptions nccl_options(const Config& config) {
   return {.max_blocks = static_cast<int>(config.parallel.communication_sms), .register_buffers = config.parallel.register_buffers};
 }
 
-bool may_use_gpus(const std::string& device) { return device == "cuda" || (device == "auto" && has_gpu_files()); }
+bool may_use_gpus(const OneOf<DeviceType>& device) { return device == DeviceType::kCuda || (device == DeviceType::kAuto && has_gpu_files()); }
 
 Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config, const MachineOptions& options)
     : world_(options.world_is_encrypted ? std::move(host) : with_encryption(std::move(host), place, config)) {
   const bool encrypted = is_encrypted(config.security) && place.has_other_hosts(world_->size());
   const bool reports = world_->rank() == 0;
-  const int found = config.run.device == "cpu" ? 0 : usable_gpus();
-  const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
-  if (config.run.device == "auto") resolve_device(*world_, place, config, found, index, options);
-  if (config.run.device == "cuda") {
+  const int found = config.run.device == DeviceType::kCpu ? 0 : usable_gpus();
+  const int index = config.run.device == DeviceType::kCpu ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
+  if (config.run.device == DeviceType::kAuto) resolve_device(*world_, place, config, found, index, options);
+  if (config.run.device == DeviceType::kCuda) {
     collectively(*world_, [&] {
       open_gpu(place, index, config);
       arena_ = std::make_unique<Arena>(*gpu_);
       ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
       gemm_library(ctx_);  // reports a missing library now, as the next line does
-      if (config.kernels.attention == "cudnn") cuda::attention_library();
+      if (config.kernels.attention == AttentionEngine::kCudnn) cuda::attention_library();
     });
     const bool shared = config.run.ranks_per_gpu > 1;
     const std::string missing = shared || world_->size() == 1 ? "" : nccl_missing(*world_, *gpu_);
@@ -164,7 +165,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
           reports);
     world_ = make_nccl_world(std::move(world_), *gpu_, nccl_options(config));
   } else {
-    const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
+    const Device device = config.training.precision == Arithmetic::kFp64 ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
     ctx_ = {device, arena_.get(), threads_per_rank(place.local_size, place.threads), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
     limit_gemm_library(ctx_);
@@ -177,9 +178,9 @@ Machine::~Machine() = default;
 void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
   if (index == kNone) throw ConfigError(concat(kCudaKey, why_no_gpu(place, config.run.ranks_per_gpu)));
   const auto free = static_cast<int>(config.parallel.communication_sms);
-  gpu_ = std::make_unique<cuda::Gpu>(
-      index,
-      cuda::GpuOptions{.tf32 = config.kernels.tf32, .communication_multiprocessors = free, .cudnn_attention = config.kernels.attention == "cudnn"});
+  gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{.tf32 = config.kernels.tf32,
+                                                             .communication_multiprocessors = free,
+                                                             .cudnn_attention = config.kernels.attention == AttentionEngine::kCudnn});
   if (const int all = gpu_->properties().multiprocessors; free >= all)
     throw ConfigError(concat("parallel.communication_sms=", free, ": leaves none of the ", all, " multiprocessors of the GPU (",
                              gpu_->properties().name, ") to matrix products; allowed 0 to ", all - 1, "; nearest valid ", all - 1));

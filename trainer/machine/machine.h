@@ -28,7 +28,7 @@ int usable_gpus();
 NcclOptions nccl_options(const Config& config);
 
 /// Whether a run with this run.device may compute on GPUs. Does not call CUDA.
-bool may_use_gpus(const std::string& device);
+bool may_use_gpus(const OneOf<DeviceType>& device);
 
 struct MachineOptions {
   std::filesystem::path device_files = "/dev";  ///< where the NVIDIA driver makes the files of its GPUs

@@ -66,7 +66,7 @@ Place named_place(const std::string& file_or_type, const std::vector<std::string
 }
 
 Place assumed_place(const Config& config, const std::vector<std::string>& sets) {
-  if (config.run.device == "cuda" || (config.run.device == "auto" && usable_gpus() > 0))
+  if (config.run.device == DeviceType::kCuda || (config.run.device == DeviceType::kAuto && usable_gpus() > 0))
     return open_place("H100", "assumed, because run.device selects GPUs; --cluster selects another machine", sets);
   return this_machine(config, sets);
 }
@@ -89,7 +89,7 @@ void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::o
 
 void check_against_cluster(const Config& config, const ClusterConfig& cluster) {
   const Stack& stack = stack_of(cluster.software.stack);
-  if (config.training.precision == "fp64" && !cluster.device.cores)
+  if (config.training.precision == Arithmetic::kFp64 && !cluster.device.cores)
     throw ConfigError(concat("training.precision=fp64: requires the CPU reference kernels, which device type ", cluster.device.type,
                              " does not have; allowed bf16, fp16, fp32, or a cluster with device.cores"));
   if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
@@ -109,11 +109,11 @@ void check_against_cluster(const Config& config, const ClusterConfig& cluster) {
 }
 
 void set_device(Config& config, const ClusterConfig& cluster) {
-  if (config.training.precision == "fp64") return;  // runs on CPUs only, and the forecast for GPUs says so
+  if (config.training.precision == Arithmetic::kFp64) return;  // runs on CPUs only, and the forecast for GPUs says so
   if (!cluster.device.cores)
-    config.run.device = "cuda";
-  else if (config.run.device == "cuda")
-    config.run.device = "cpu";
+    config.run.device = DeviceType::kCuda;
+  else if (config.run.device == DeviceType::kCuda)
+    config.run.device = DeviceType::kCpu;
 }
 
 bool allows_search(const Config& config, int64_t devices) {

@@ -64,7 +64,7 @@ class ShapeWarnings {
     // A head size of auto is hidden_size / heads, and even.
     const int64_t heads = dims_.D == dims_.N * dims_.H ? std::lcm(multiple_, 2 * dims_.N) : multiple_;
     add_rows("model.hidden_size", dims_.D, dims_.D, heads);
-    if (own && size_of(dtype_) == 2 && config_.kernels.attention != "cudnn" && !has_fast_attention(dims_.H, size_of(dtype_)))
+    if (own && size_of(dtype_) == 2 && config_.kernels.attention != AttentionEngine::kCudnn && !has_fast_attention(dims_.H, size_of(dtype_)))
       add_attention();
     else
       add_head_rows();

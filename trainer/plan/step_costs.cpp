@@ -208,7 +208,7 @@ Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
-  stack.cudnn = config.kernels.attention == "cudnn";
+  stack.cudnn = config.kernels.attention == AttentionEngine::kCudnn;
   if (software.context == 1) stack.ring_attention_rate = 0;
   if (stack.ring_attention_rate > 0) stack.attention_rate = stack.ring_attention_rate;
   const bool overlap = config.parallel.overlap && !cluster.device.cores;

@@ -43,7 +43,7 @@ std::vector<std::string> gpu_types_of(const Partition& partition) {
 /// Decides whether the job takes GPUs, and of which type if there are several.
 void choose_gpus(const Cluster& cluster, const Partition& partition, const RunNeeds& needs, const Request& request, Allocation& out, bool& gpus) {
   const std::vector<std::string> types = gpu_types_of(partition);
-  gpus = needs.device == "cuda" || (needs.device == "auto" && !types.empty());
+  gpus = needs.device == DeviceType::kCuda || (needs.device == DeviceType::kAuto && !types.empty());
   if (!gpus && request.gpu_type)
     throw ConfigError(concat("--gpu-type: the run uses no GPU (run.device=", needs.device, ", partition ", partition.name, ")"));
   if (!gpus) return;

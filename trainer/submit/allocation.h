@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/config/config.h"
 #include "trainer/submit/cluster.h"
 
 namespace trireme::submit {
@@ -20,9 +21,9 @@ struct Request {
 
 /// What the run needs.
 struct RunNeeds {
-  std::optional<int64_t> world;  ///< number of ranks; nullopt: parallel.data is auto
-  int64_t unit = 1;              ///< an automatic number of ranks is a multiple of it
-  std::string device = "auto";   ///< run.device
+  std::optional<int64_t> world;                  ///< number of ranks; nullopt: parallel.data is auto
+  int64_t unit = 1;                              ///< an automatic number of ranks is a multiple of it
+  OneOf<DeviceType> device = DeviceType::kAuto;  ///< run.device
   int64_t ranks_per_gpu = 1;
 };
 

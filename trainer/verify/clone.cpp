@@ -49,8 +49,8 @@ void check_against(const Config& config, const Layout& layout) {
     candidate.parallel.layers_per_stage = split;
   candidate.training.micro_batch_size = layout.micro_batch;
   candidate.training.global_batch_size = layout.micro_batch * layout.data;
-  candidate.training.precision = "fp64";
-  candidate.training.reduce_dtype = "auto";
+  candidate.training.precision = Arithmetic::kFp64;
+  candidate.training.reduce_dtype = ReduceDtype::kAuto;
   candidate.training.loss_scale = {};
   candidate.training.compression = {};
   candidate.training.local = {};
@@ -59,7 +59,7 @@ void check_against(const Config& config, const Layout& layout) {
   // Sequence parallelism must divide micro_batch_size x sequence_length, and the layout sets its own micro-batch size.
   if (layout.sequence_parallel)
     candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
-  candidate.run.device = "cpu";
+  candidate.run.device = DeviceType::kCpu;
   candidate.resilience = {};
   candidate.kernels = {};
   if (layout.recompute) set_recompute(candidate.training, *layout.recompute);
@@ -205,8 +205,8 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
     return t.global_batch_size < least * layout.data * layout.micro_batch;
   };
   while (t.global_batch_size < kLeastBatch || std::ranges::any_of(layouts, too_few)) t.global_batch_size += unit;
-  t.precision = "fp64";
-  t.reduce_dtype = "auto";
+  t.precision = Arithmetic::kFp64;
+  t.reduce_dtype = ReduceDtype::kAuto;
   if (t.recompute == RecomputeMode::kBudget) {  // a byte budget does not apply to the clone: mix kept and recomputed blocks
     t.recompute = RecomputeMode::kSelective;
     t.recompute_budget.reset();
@@ -224,7 +224,7 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   o.learning_rate = 3e-3;  // large enough to matter within three steps
   // Above 1 / learning_rate a step would flip the sign of the weights and enlarge them, and with them every rounding difference between layouts.
   o.weight_decay = std::min(o.weight_decay, 0.5 / o.learning_rate);
-  o.learning_rate_scaling = "none";
+  o.learning_rate_scaling = BatchScaling::kNone;
   o.reference_batch_size.reset();
   // The gradient of a key bias is zero except for rounding, which AdamW would normalise to a full-size update. A larger epsilon prevents that.
   o.epsilon = std::max(o.epsilon, 1e-6);
@@ -282,7 +282,7 @@ Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64
   // Data ranks of an elastic job need not divide the batch, so here they do not.
   if (is_elastic(config.resilience)) c.training.global_batch_size += least_common(layouts, [](const Layout& layout) { return layout.micro_batch; });
   c.run.seed = seed;
-  c.run.device = "cpu";
+  c.run.device = DeviceType::kCpu;
   c.parallel.islands = 1;
   c.parallel.virtual_stages = 1;
   if (config.parallel.zero_stage == 0) c.parallel.prefetch = ParallelConfig{}.prefetch;

@@ -102,7 +102,7 @@ StackStage Ranks::stage(int index, bool first_stage_is_local) const {
 }
 
 RankBytes Ranks::states(double parameters) const {
-  const double shard = policy_.shard, weight = 2, sum = memory_.gradient + (config_.training.precision == "bf16" ? memory_.bf16_sum : 0);
+  const double shard = policy_.shard, weight = 2, sum = memory_.gradient + (config_.training.precision == Arithmetic::kBf16 ? memory_.bf16_sum : 0);
   RankBytes bytes;
   bytes.parameters = policy_.parameters_resident ? parameters * weight : memory_.casts_shards ? 0 : parameters * weight / shard;
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
