@@ -290,6 +290,12 @@ TEST_CASE("NCCL's order of operations exposes the outer sums that a delay would 
   Config buckets = fragments;
   buckets.parallel.bucket_size = int64_t{1} << 40;  // all blocks are one unit, of which each fragment has a piece
   CHECK(added(buckets) == Approx(hidden_of(buckets) * 2 / 3));
+  Config adapters = fragments;  // nothing but the adapters of every fourth block is summed
+  adapters.model.adapter.rank = 8;
+  CHECK(added(adapters) == Approx(hidden_of(adapters) * 3 / 4));
+  Config frozen = config;
+  frozen.model.frozen = {"embedding.*", "blocks.?.*"};  // of 18 units, six blocks and the head are trained
+  CHECK(added(frozen) == Approx(hidden_of(frozen) * 6 / 7));
   Config alone = config, waiting = config;
   alone.parallel.islands = 1;
   waiting.parallel.overlap = false;

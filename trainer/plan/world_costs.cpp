@@ -59,24 +59,19 @@ struct Means {
   double compute = 0, held = 0;
   std::array<double, kWaitCauses> waits{};
 };
-/// Most sums over the islands that an outer step with a delay leaves in flight on a pipeline rank: one for each unit that has parameters of a fragment, as
-/// LocalUpdates cuts them. Blocks are in the fragments in turn, embedding and head in the first.
+/// Most sums over the islands that an outer step with a delay leaves in flight on a pipeline rank: one for each unit that has trained parameters of a
+/// fragment, as LocalUpdates cuts them. Blocks are in the fragments in turn, embedding and head in the first.
 int outer_sums_of(const Config& config, const LoweredSchedule& schedule, int pipeline) {
   const LocalConfig& local = config.training.local;
   if (!local.steps || local.delay == 0 || config.parallel.islands == 1 || !config.parallel.overlap) return 0;
-  const int64_t together = blocks_per_unit(config);
-  std::vector<int> sums(static_cast<size_t>(local.fragments), 0);
+  std::vector<std::set<std::string>> units(static_cast<size_t>(local.fragments));
   for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
     if (schedule.stage_rank[static_cast<size_t>(range.stage)] != pipeline) continue;
-    sums.front() += (range.first() ? 1 : 0) + (range.last() ? 1 : 0);
-    for (int64_t begin = 0; begin < range.blocks; begin += together) {
-      std::set<int64_t> fragments;
-      for (int64_t block = begin; block < std::min(begin + together, range.blocks); ++block)
-        fragments.insert((range.first_block + block) % local.fragments);
-      for (const int64_t fragment : fragments) ++sums[static_cast<size_t>(fragment)];
-    }
+    for (const Part& part : parts_of(config.model, range, blocks_per_unit(config)))
+      for (const PartUnit& unit : part.units)
+        if (unit.trainable) units[static_cast<size_t>(std::max<int64_t>(part.block, 0) % local.fragments)].insert(unit.name);
   }
-  return std::ranges::max(sums);
+  return static_cast<int>(std::ranges::max(units, {}, &std::set<std::string>::size).size());
 }
 
 /// Seconds by which NCCL's order exposes outer steps that a delay would hide, divided among the steps of a round: those of all sums but the last.
