@@ -22,7 +22,7 @@ struct RankFacts {
   MeshCoordinate at;
   std::vector<int64_t> unit_numel;
   std::vector<bool> unit_tied, unit_trains, unit_kept;
-  double inputs = 0;                         ///< of column-parallel layers in which a weight is trained
+  double inputs = 0;                         ///< column-parallel layers of which a weight is trained read them
   bool embeds = false;                       ///< the embedding is here, and is trained
   std::map<Partial, int64_t> partial_numel;  ///< of the owned shards
   double microbatches = 0;

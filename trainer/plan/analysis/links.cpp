@@ -41,7 +41,7 @@ void add_collectives(const PartProfile& profile, bool fused, double ranks, Sent&
   add(profile.weight_gradient);
 }
 
-Busiest busiest_of(const Config& config) {
+Busiest busiest_of(const Config& config, PartProfiles& profiles) {
   const std::vector<int> stage_rank = stage_ranks(training_schedule(config));
   std::vector<Busiest> ranks(static_cast<size_t>(config.parallel.pipeline));
   const auto at = [&](size_t stage) -> Busiest& { return ranks[static_cast<size_t>(stage_rank[stage])]; };
@@ -50,7 +50,6 @@ Busiest busiest_of(const Config& config) {
     ++at(s).boundaries;  // one forward and one back
     ++at(s + 1).boundaries;
   }
-  PartProfiles profiles(config.model);
   const ProfileShape shape = profile_shape(config);
   const std::vector<Recompute> recompute = recompute_policy(config);
   for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
@@ -79,10 +78,9 @@ struct Axis {
 /// Elements that a tensor rank stores of the whole model, with the padding of the vocabulary and of `shards` shards of each unit.
 struct StoredElements {
   double all = 0, trained = 0;
-  double whole = 0;  ///< of units that are gathered once a step, whatever the policy
+  double whole = 0;  ///< elements of units that are gathered once a step, whatever the policy
 };
-StoredElements stored_elements(const Config& config, int shards) {
-  PartProfiles profiles(config.model);
+StoredElements stored_elements(const Config& config, PartProfiles& profiles, int shards) {
   const StageRange whole = whole_range(config.model);
   const std::vector<Part> parts = parts_of(config.model, whole, blocks_per_unit(config));
   const StageUnits reads = stage_units(parts, whole, config.model, false);
@@ -103,9 +101,10 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const Precision precision = precision_of(config.training);
   const auto element = static_cast<double>(size_of(precision.compute)), reduced = static_cast<double>(size_of(precision.reduce));
   const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = degree_of(mesh, MeshAxis::kShard), r = mesh.replicate;
-  const Busiest busiest = busiest_of(config);
+  PartProfiles profiles(config.model);
+  const Busiest busiest = busiest_of(config, profiles);
   const double units = std::ceil(busiest.blocks / static_cast<double>(blocks_per_unit(config))) + 1;
-  const StoredElements stored = stored_elements(config, policy.shard);
+  const StoredElements stored = stored_elements(config, profiles, policy.shard);
   const double trained = stored.trained / p;
   const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;

@@ -57,7 +57,7 @@ class RankMemoryModel {
   const ZeroPolicy policy_;
   const Precision precision_;
   const std::vector<const StageMemory*>& stages_;
-  double elements_ = 0, trained_ = 0, largest_ = 0;  ///< of units: all, those that train, the largest of these
+  double elements_ = 0, trained_ = 0, largest_ = 0;  ///< elements of its units: all, those that train, the largest of these
   double mastered_ = 0;                              ///< elements of units with a master. A frozen unit is its own, unless its gathers are encoded
   double matrices_ = 0, orthogonalize_ = 0;          ///< as in StageMemory
   double gathered_ = 0;                              ///< bytes that its stages gather, all together
